@@ -1,0 +1,67 @@
+# One command each: `make setup`, `make demo`, `make test`, `make check`.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+INSTALL := $(PIP) install -c .ci/constraints.txt
+EXTRAS := rlinf metaworld dev
+
+# Where to take torch from when pip's default build does not suit this machine; see docs/install.md.
+TORCH_INDEX_URL ?=
+
+# Arguments for pytest: make test ARGS="tests/core -x"
+ARGS ?=
+
+SETUP := $(VENV)/.setup
+SETUP_LIBERO := $(VENV)/.setup-libero
+
+.PHONY: setup setup-libero demo test check format constraints clean
+
+setup: $(SETUP)
+
+$(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
+	# Files in between, so that a failing script stops make.
+	$(BIN)/python .ci/requirements.py --no-deps $(EXTRAS) > $(VENV)/no-deps.txt
+	$(BIN)/python .ci/requirements.py $(EXTRAS) > $(VENV)/requirements.txt
+	$(PIP) install --no-deps -r $(VENV)/no-deps.txt
+	$(INSTALL) -r $(VENV)/requirements.txt hatchling
+	$(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+setup-libero: $(SETUP_LIBERO)
+
+$(SETUP_LIBERO): $(SETUP)
+	$(BIN)/python .ci/requirements.py --no-deps libero > $(VENV)/no-deps-libero.txt
+	$(BIN)/python .ci/requirements.py libero > $(VENV)/requirements-libero.txt
+	$(PIP) install --no-deps -r $(VENV)/no-deps-libero.txt
+	$(INSTALL) -r $(VENV)/requirements-libero.txt numba scipy pillow termcolor cloudpickle tqdm
+	touch $@
+
+demo: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_mlp
+
+test: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Pins what the virtual environment holds now. A local label such as +cpu names a build, not a version.
+constraints: setup
+	{ sed -n '/^#/p' .ci/constraints.txt; \
+	  $(PIP) freeze --exclude-editable | sed 's/+.*//' | tr '[:upper:]' '[:lower:]' | sort; } > .ci/constraints.new
+	mv .ci/constraints.new .ci/constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Hydra configs; Hydra finds them as a package."""

@@ -1,0 +1,185 @@
+"""The `async` block of a run: parsed once, validated when built, frozen afterwards."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+Mode = Literal["off", "train", "rollout", "streamer", "full"]
+MODES: dict[str, tuple[bool, bool, bool]] = {
+    "off": (False, False, False),
+    "train": (True, False, False),
+    "rollout": (False, True, False),
+    "streamer": (False, False, True),
+    "full": (True, True, True),
+}
+"""The preset of each mode: which of levels 1 (train), 2 (rollout) and 3 (streamer) are enabled."""
+
+
+def _choice(name: str, value: Any, choices: tuple[str, ...] | list[str]) -> None:
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), list(choices), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}{hint}")
+
+
+def _whole(name: str, value: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}; nearest: {least}")
+
+
+def _auto_or_whole(name: str, value: Any, *, least: int) -> None:
+    if value != "auto":
+        _whole(name, value, least=least)
+
+
+def _flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} must be true or false")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Level 1: rollouts do not wait for the optimizer."""
+
+    enabled: bool = False
+    max_staleness: int = 1
+    """Policy versions that a trained sample may be old, counted in global steps."""
+    correction: Literal["decoupled", "none"] = "decoupled"
+    accept_bias: bool = False
+    """Said beside `correction: none`, to train off-policy data as if it were on-policy."""
+
+    def __post_init__(self) -> None:
+        _flag("async.train.enabled", self.enabled)
+        _flag("async.train.accept_bias", self.accept_bias)
+        _whole("async.train.max_staleness", self.max_staleness, least=0)
+        _choice("async.train.correction", self.correction, ("decoupled", "none"))
+        if self.enabled and self.max_staleness and self.correction == "none" and not self.accept_bias:
+            raise ValueError(
+                f"async.train.correction=none with max_staleness={self.max_staleness} trains off-policy data "
+                "without any correction; use correction=decoupled, or also set async.train.accept_bias=true"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Level 2: no environment shard waits for another."""
+
+    enabled: bool = False
+    shards: int | Literal["auto"] = "auto"
+    """Environment shards per env worker."""
+    max_batch_size: int | Literal["auto"] = "auto"
+    """Samples (environments) in one forward pass at most."""
+    max_wait_ms: float | Literal["auto"] = "auto"
+    """How long the oldest request may wait for company; auto is 0: fire when an accelerator is idle."""
+
+    def __post_init__(self) -> None:
+        _flag("async.rollout.enabled", self.enabled)
+        _auto_or_whole("async.rollout.shards", self.shards, least=1)
+        _auto_or_whole("async.rollout.max_batch_size", self.max_batch_size, least=1)
+        wait = self.max_wait_ms
+        if wait != "auto" and (isinstance(wait, bool) or not isinstance(wait, int | float) or wait < 0):
+            raise ValueError(
+                f"async.rollout.max_wait_ms={wait!r} must be auto or a number of at least 0; nearest: 0"
+            )
+
+    @property
+    def max_wait(self) -> float:
+        """`max_wait_ms` in seconds."""
+        return 0.0 if self.max_wait_ms == "auto" else float(self.max_wait_ms) / 1000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamerConfig:
+    """Level 3: the learner accumulates micro-batches while the rest is still being collected."""
+
+    enabled: bool = False
+    micro_batch_size: int | Literal["auto"] = "auto"
+    """Samples per learner rank in one forward and backward pass; auto is the host's own."""
+    normalization: Literal["running", "deferred"] = "running"
+    """Advantages (GAE): by the batch before (streams), or by the whole batch (exact, waits for it)."""
+
+    def __post_init__(self) -> None:
+        _flag("async.streamer.enabled", self.enabled)
+        _auto_or_whole("async.streamer.micro_batch_size", self.micro_batch_size, least=1)
+        _choice("async.streamer.normalization", self.normalization, ("running", "deferred"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncConfig:
+    """The three levels of a run and what they may do. Built by `from_mapping`."""
+
+    mode: Mode = "off"
+    train: TrainConfig = field(default_factory=TrainConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    streamer: StreamerConfig = field(default_factory=StreamerConfig)
+    deadline_s: float = 1800.0
+    """No wait between workers lasts longer; the error says what was waited for."""
+
+    def __post_init__(self) -> None:
+        if (
+            isinstance(self.deadline_s, bool)
+            or not isinstance(self.deadline_s, int | float)
+            or self.deadline_s <= 0
+        ):
+            raise ValueError(f"async.deadline_s={self.deadline_s!r} must be a number above 0; nearest: 1")
+
+    @classmethod
+    def from_mapping(cls, block: Mapping[str, Any] | None) -> AsyncConfig:
+        """Parse an `async` block; an `enabled` flag given explicitly beats the preset of `mode`.
+
+        Raises:
+            ValueError: an unknown key, a wrong type or a value outside its limits; the message names
+                the value, the limit and the nearest valid choice.
+        """
+        block = dict(block or {})
+        _known_keys("async", block, cls)
+        mode: Any = block.get("mode", "off")
+        mode = "off" if mode is False else mode  # YAML reads a bare `off` as False
+        _choice("async.mode", mode, list(MODES))
+        preset = dict(zip(("train", "rollout", "streamer"), MODES[mode], strict=True))
+        levels: dict[str, Any] = {}
+        for name, level in (("train", TrainConfig), ("rollout", RolloutConfig), ("streamer", StreamerConfig)):
+            given = block.get(name)
+            if given is not None and not isinstance(given, Mapping):
+                raise ValueError(
+                    f"async.{name}={given!r} must be a block; nearest: async.{name}.enabled={given!r}"
+                )
+            given = dict(given or {})
+            _known_keys(f"async.{name}", given, level)
+            levels[name] = level(**{"enabled": preset[name], **given})
+        return cls(mode=mode, deadline_s=block.get("deadline_s", cls.deadline_s), **levels)
+
+    @property
+    def active(self) -> bool:
+        """Whether any level is on; if none is, the host runs its own stock workers."""
+        return self.train.enabled or self.rollout.enabled or self.streamer.enabled
+
+    @property
+    def max_staleness(self) -> int:
+        """The bound in force: 0 while level 1 is off."""
+        return self.train.max_staleness if self.train.enabled else 0
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether samples may be older than the policy that trains on them."""
+        return self.max_staleness > 0
+
+    @property
+    def levels(self) -> dict[str, bool]:
+        return {
+            "train": self.train.enabled,
+            "rollout": self.rollout.enabled,
+            "streamer": self.streamer.enabled,
+        }
+
+
+def _known_keys(path: str, block: Mapping[str, Any], schema: type) -> None:
+    valid = [item.name for item in fields(schema)]
+    for key in block:
+        if key not in valid:
+            near = difflib.get_close_matches(str(key), valid, n=1, cutoff=0.5)
+            hint = f"did you mean {path}.{near[0]}?" if near else f"valid keys: {', '.join(valid)}"
+            raise ValueError(f"unknown key {path}.{key}; {hint}")

@@ -1,0 +1,126 @@
+"""When a batch of action requests is worth a forward pass."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+
+class Sized(Protocol):
+    @property
+    def shard(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+R = TypeVar("R", bound=Sized)
+
+
+class DynamicBatcher(Generic[R]):
+    """Closes a batch when it is full, or when its oldest request has waited `max_wait` seconds.
+
+    A pure state machine: time comes in as `now`, and whoever drives it sleeps until `deadline`.
+    `max_size` counts samples, not requests; a request is never split, never lost, and leaves in
+    arrival order. `max_wait=0` means: whatever waits when an accelerator is idle (RL-VLA3 section 3.2;
+    in a closed loop an idle accelerator is lost).
+    """
+
+    def __init__(self, *, max_size: int, max_wait: float = 0.0) -> None:
+        if max_size < 1:
+            raise ValueError(f"max_size={max_size} must be at least 1")
+        if max_wait < 0:
+            raise ValueError(f"max_wait={max_wait} must be at least 0")
+        self.max_size = max_size
+        self.max_wait = max_wait
+        self._waiting: deque[tuple[float, R]] = deque()
+        self._size = 0
+
+    @property
+    def deadline(self) -> float | None:
+        """When the oldest request must leave, or None while nothing waits."""
+        return self._waiting[0][0] + self.max_wait if self._waiting else None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: R, now: float) -> None:
+        """Queue `request`, which arrived at `now`.
+
+        Raises:
+            ValueError: it alone is larger than a batch may be.
+        """
+        if request.size > self.max_size:
+            raise ValueError(
+                f"a request of {request.size} environments exceeds max_batch_size={self.max_size}"
+            )
+        self._waiting.append((now, request))
+        self._size += request.size
+
+    def take(self, now: float) -> list[R]:
+        """The next batch in arrival order, or [] while it pays to keep waiting."""
+        deadline = self.deadline
+        if deadline is None or (self._size < self.max_size and now < deadline):
+            return []
+        return self._pop()
+
+    def drain(self) -> list[R]:
+        """The next batch without waiting for more, or [] when nothing is left."""
+        return self._pop()
+
+    def begin(self, shard: int) -> None:
+        """A shard starts a rollout: of no interest here, see `BarrierBatcher`."""
+
+    def end(self, shard: int) -> None:
+        """A shard has ended its rollout."""
+
+    def _pop(self) -> list[R]:
+        batch: list[R] = []
+        room = self.max_size
+        while self._waiting and self._waiting[0][1].size <= room:
+            _, request = self._waiting.popleft()
+            room -= request.size
+            batch.append(request)
+        self._size -= self.max_size - room
+        return batch
+
+
+class BarrierBatcher(Generic[R]):
+    """Level 2 off: a batch is everybody who is in flight.
+
+    It counts the shards inside a rollout rather than all shards: behind a gate that holds some of them
+    back, waiting for all would never end.
+    """
+
+    def __init__(self) -> None:
+        self._in_flight: set[int] = set()
+        self._waiting: dict[int, R] = {}
+
+    @property
+    def deadline(self) -> float | None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def begin(self, shard: int) -> None:
+        self._in_flight.add(shard)
+
+    def end(self, shard: int) -> None:
+        self._in_flight.discard(shard)
+
+    def add(self, request: R, now: float) -> None:
+        if request.shard in self._waiting:
+            raise ValueError(f"shard {request.shard} asked again before it was answered")
+        self._waiting[request.shard] = request
+
+    def take(self, now: float) -> list[R]:
+        """Everybody's requests once nobody in flight is missing, in the order of the shards."""
+        if not self._waiting or not self._in_flight <= self._waiting.keys():
+            return []
+        return self.drain()
+
+    def drain(self) -> list[R]:
+        batch = [self._waiting[shard] for shard in sorted(self._waiting)]
+        self._waiting.clear()
+        return batch

@@ -1,0 +1,109 @@
+"""The trajectory buffer: what guarantees the staleness bound, and the books of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlinf_async.core.types import Piece
+
+Refusal = Literal["stale", "duplicate", "closed"]
+
+
+@dataclass
+class Ledger:
+    """Trajectories by what became of them; `produced = trained + in flight + refused` at all times."""
+
+    produced: int = 0
+    trained: int = 0
+    env_steps_trained: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def in_flight(self) -> int:
+        """Collected, and neither trained nor refused yet."""
+        return self.produced - self.trained - sum(self.refused.values())
+
+    def check(self, held: int) -> None:
+        """Compare the books with the `held` trajectories that are really there.
+
+        Raises:
+            RuntimeError: a trajectory was lost or trained twice.
+        """
+        if self.in_flight != held:
+            raise RuntimeError(f"{self} does not add up: {held} trajectories are held")
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.refused.items()))
+        refused = f"{sum(self.refused.values())} refused" + (f" ({reasons})" if reasons else "")
+        return f"produced {self.produced} = trained {self.trained} + in flight {self.in_flight} + {refused}"
+
+
+class TrajectoryBuffer:
+    """Holds complete pieces until the learner rank that trains them takes them, each exactly once.
+
+    A piece whose oldest action is more than `max_staleness` versions behind the version that would
+    train it is refused: the gate saves that work, this class guarantees the bound.
+    """
+
+    def __init__(self, *, pieces_per_rank: int, max_staleness: int) -> None:
+        self.pieces_per_rank = pieces_per_rank
+        self.max_staleness = max_staleness
+        self.ledger = Ledger()
+        self._waiting: dict[tuple[int, int], dict[tuple[int, int, int], Piece]] = {}
+        self._taken: dict[tuple[int, int], dict[tuple[int, int, int], Piece]] = {}
+        self._batch = 0
+
+    def refusal(self, piece: Piece) -> Refusal | None:
+        """Why `piece` cannot be trained any more, or None."""
+        place = (piece.ticket.batch, piece.rank)
+        if piece.ticket.batch < self._batch:
+            return "closed"
+        if piece.key in self._waiting.get(place, {}) or piece.key in self._taken.get(place, {}):
+            return "duplicate"
+        if piece.staleness > self.max_staleness:
+            return "stale"
+        return None
+
+    def put(self, piece: Piece) -> Refusal | None:
+        """Store a piece, or count it as refused and say why."""
+        reason = self.refusal(piece)
+        self.ledger.produced += piece.size
+        if reason is None:
+            self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
+        else:
+            self.ledger.refused[reason] += piece.size
+        return reason
+
+    def waiting(self, batch: int, rank: int) -> int:
+        """Pieces that `rank` could take for `batch` now."""
+        return len(self._waiting.get((batch, rank), {}))
+
+    def missing(self, batch: int, rank: int) -> int:
+        """Pieces of `batch` that `rank` has not taken yet."""
+        return self.pieces_per_rank - len(self._taken.get((batch, rank), {}))
+
+    def take(self, batch: int, rank: int) -> list[Piece]:
+        """What waits for `rank`, in arrival order; each piece is handed out once."""
+        pieces = self._waiting.pop((batch, rank), {})
+        self._taken.setdefault((batch, rank), {}).update(pieces)
+        return list(pieces.values())
+
+    def finish(self, batch: int) -> None:
+        """Every rank has trained `batch`: move its pieces to the trained column."""
+        for place in [place for place in self._taken if place[0] == batch]:
+            for piece in self._taken.pop(place).values():
+                self.ledger.trained += piece.size
+                self.ledger.env_steps_trained += piece.env_steps
+        self._batch = max(self._batch, batch + 1)
+
+    def held(self) -> int:
+        """Trajectories that wait or are being trained."""
+        places = [*self._waiting.values(), *self._taken.values()]
+        return sum(piece.size for place in places for piece in place.values())
+
+    def restore(self, batch: int, ledger: Ledger) -> None:
+        """Start at `batch` with the books of the run that is resumed."""
+        self._batch = batch
+        self.ledger = ledger

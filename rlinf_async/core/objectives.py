@@ -1,0 +1,99 @@
+"""Objectives of PPO and GRPO under delay, in pure torch.
+
+Notation: `mu` is the behaviour policy that sampled an action, `pi_prox` the proximal policy that anchors
+the trust region, `pi_theta` the policy being optimised. Decoupled PPO (Hilton et al. 2022,
+arXiv 2110.00641, eq. 2) minimises
+
+    -E[ w * min(r * A, clip(r, 1 - eps, 1 + eps) * A) ],  w = pi_prox / mu (detached), r = pi_theta / pi_prox
+
+Because `w >= 0`, it may be moved inside the minimum, and inside the dual clip too: decoupled PPO is plain
+PPO with old log-probabilities `log pi_prox` and advantages `w * A`. `decouple` is that change of
+variables; it lets a host keep its own loss, aggregation and metrics.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def behaviour_weight(proximal: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
+    """`pi_prox / mu` from log-probabilities of one shape, detached, float32."""
+    return torch.exp(proximal.detach().float() - behaviour.detach().float())
+
+
+def decouple(advantages: torch.Tensor, proximal: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
+    """Advantages that turn PPO around `pi_prox` into decoupled PPO.
+
+    `proximal` and `behaviour` are log-probabilities at the level at which the ratio is clipped; their
+    shape must broadcast with `advantages`.
+    """
+    return advantages * behaviour_weight(proximal, behaviour)
+
+
+def ppo_loss(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> torch.Tensor:
+    """The clipped surrogate per element (Schulman et al. 2017, eq. 7), optionally dual-clipped."""
+    ratio = torch.exp(logprobs - old_logprobs)
+    clipped = torch.clamp(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    loss = torch.max(-advantages * ratio, -advantages * clipped)
+    if dual_clip is not None:
+        if dual_clip <= 1.0:
+            raise ValueError(f"dual_clip={dual_clip} must be greater than 1")
+        loss = torch.min(loss, torch.sign(advantages) * dual_clip * advantages)
+    return loss
+
+
+def value_loss(
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, *, clip: float
+) -> torch.Tensor:
+    """Half the squared error per element, with the change of value clipped as in PPO."""
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
+    return 0.5 * torch.max((returns - values) ** 2, (returns - clipped) ** 2)
+
+
+def gae(
+    rewards: torch.Tensor, values: torch.Tensor, dones: torch.Tensor, *, gamma: float, lam: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
+
+    Args:
+        rewards: [T, B]; `rewards[t]` follows the action at `t`.
+        values: [T + 1, B], of one policy version; the last row bootstraps the cut.
+        dones: [T + 1, B] bool; `dones[t + 1]` says that the episode ended with the action at `t`.
+
+    Returns:
+        Advantages and returns, [T, B] each.
+    """
+    alive = (~dones[1:]).to(rewards.dtype)
+    advantages = torch.zeros_like(rewards)
+    running = torch.zeros_like(rewards[0])
+    for step in reversed(range(rewards.shape[0])):
+        delta = rewards[step] + gamma * values[step + 1] * alive[step] - values[step]
+        running = delta + gamma * lam * alive[step] * running
+        advantages[step] = running
+    return advantages, advantages + values[:-1]
+
+
+def group_relative(scores: torch.Tensor, group_size: int) -> torch.Tensor:
+    """GRPO's advantage of each episode over its group (Shao et al. 2024, section 4.1.2).
+
+    Args:
+        scores: [B], the members of a group side by side.
+    """
+    if scores.shape[0] % group_size:
+        raise ValueError(f"{scores.shape[0]} episodes do not divide into groups of {group_size}")
+    groups = scores.view(-1, group_size)
+    centred = groups - groups.mean(dim=1, keepdim=True)
+    return (centred / (groups.std(dim=1, keepdim=True) + 1e-6)).view(-1)
+
+
+def valid_steps(dones: torch.Tensor) -> torch.Tensor:
+    """Which steps belong to the first episode, [T, B] bool, from dones [T + 1, B]."""
+    return (dones.long().cumsum(dim=0) == 0)[:-1]

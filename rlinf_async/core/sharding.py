@@ -1,0 +1,146 @@
+"""Who simulates what, who infers for whom, and which learner rank trains it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+AUTO_SHARDS = 2
+"""Shards per env worker where simulators run on CPU: one steps while the other waits for its actions."""
+
+VECTORISED_SIMULATORS = frozenset(
+    {
+        "maniskill",
+        "isaaclab",
+        "genesis",
+        "behavior",
+        "opensora_wm",
+        "wan_wm",
+        "embodichain",
+        "roboverse",
+        "polaris",
+    }
+)
+"""Simulators that batch environments on an accelerator: splitting ManiSkill cost 45 % (RL-VLA3, table 4)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """How `total_envs` environments are split, the same arithmetic in every process.
+
+    A shard is a batch of environments that step together. Its rollout is cut into pieces of
+    `piece_size` trajectories: the largest size that serves every learner rank with equal pieces.
+    Groups (GRPO) never cross a shard or a piece.
+    """
+
+    total_envs: int
+    env_workers: int
+    inference_ranks: int
+    learner_ranks: int
+    shards_per_worker: int
+    rollout_epochs: int = 1
+    group_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("total_envs", "env_workers", "inference_ranks", "learner_ranks", "shards_per_worker"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.total_envs % self.shards:
+            raise ValueError(
+                f"{self.total_envs} environments do not divide into {self.env_workers} env workers x "
+                f"{self.shards_per_worker} shards; nearest number of shards per worker that does: "
+                f"{self._nearest_shards()}"
+            )
+        if self.total_envs % self.learner_ranks:
+            raise ValueError(
+                f"{self.total_envs} environments do not divide among {self.learner_ranks} learner ranks; "
+                f"nearest total that does: {_round_to(self.total_envs, self.learner_ranks)}"
+            )
+        if self.envs_per_shard % self.group_size:
+            raise ValueError(
+                f"a shard of {self.envs_per_shard} environments splits groups of {self.group_size}; "
+                f"nearest number of shards per worker that does not: {self._nearest_shards()}"
+            )
+        if (self.total_envs // self.learner_ranks) % self.group_size:
+            raise ValueError(
+                f"{self.total_envs // self.learner_ranks} environments per learner rank split groups of "
+                f"{self.group_size}; use a total that is a multiple of "
+                f"{self.group_size * self.learner_ranks}"
+            )
+
+    def _nearest_shards(self) -> int:
+        """The number of shards per worker nearest to the one asked for that divides, or 1."""
+        per_worker = self.total_envs // self.env_workers
+        fits = [
+            n
+            for n in range(1, per_worker + 1)
+            if per_worker % n == 0 and (per_worker // n) % self.group_size == 0
+        ]
+        return min(fits, key=lambda n: abs(n - self.shards_per_worker), default=1)
+
+    @property
+    def shards(self) -> int:
+        return self.env_workers * self.shards_per_worker
+
+    @property
+    def envs_per_shard(self) -> int:
+        return self.total_envs // self.shards
+
+    @property
+    def piece_size(self) -> int:
+        return math.gcd(self.envs_per_shard, self.total_envs // self.learner_ranks)
+
+    @property
+    def parts(self) -> int:
+        """Pieces that one rollout of one shard is cut into."""
+        return self.envs_per_shard // self.piece_size
+
+    @property
+    def pieces_per_rank(self) -> int:
+        """Pieces that one learner rank trains in one global batch."""
+        return self.shards * self.parts * self.rollout_epochs // self.learner_ranks
+
+    @property
+    def trajectories_per_batch(self) -> int:
+        return self.total_envs * self.rollout_epochs
+
+    def shards_of_worker(self, worker: int) -> range:
+        return range(worker * self.shards_per_worker, (worker + 1) * self.shards_per_worker)
+
+    def learner_rank(self, shard: int, part: int) -> int:
+        """The rank that trains this part of this shard, in every epoch and every batch."""
+        first_env = shard * self.envs_per_shard + part * self.piece_size
+        return first_env // (self.total_envs // self.learner_ranks)
+
+    def lane(self, shard: int) -> tuple[int, int]:
+        """Where a shard asks when level 2 is off: (inference rank, pipeline stage), fixed for the run."""
+        return (shard * self.inference_ranks // self.shards, shard % self.shards_per_worker)
+
+
+def choose_shards(
+    *, asked: int | None, simulator: str, stages: int, total_envs: int, env_workers: int, group_size: int
+) -> int:
+    """Shards per env worker for `shards: auto` (`asked` is None) or for the number asked for.
+
+    A GPU-vectorised simulator is not split; a `pipeline_stage_num` above 1 in the user's config is
+    kept; otherwise two shards, if the environments of a worker divide that way.
+
+    Raises:
+        ValueError: a vectorised simulator would be split.
+    """
+    vectorised = simulator in VECTORISED_SIMULATORS
+    if asked is not None:
+        if vectorised and asked > stages:
+            raise ValueError(
+                f"async.rollout.shards={asked} would split {simulator}, which vectorises its environments on "
+                f"the accelerator; use async.rollout.shards=auto or {stages}"
+            )
+        return asked
+    if vectorised or stages > 1:
+        return stages
+    splits = env_workers * AUTO_SHARDS * group_size
+    return AUTO_SHARDS if total_envs % splits == 0 else 1
+
+
+def _round_to(value: int, multiple: int) -> int:
+    return max(multiple, round(value / multiple) * multiple)

@@ -1,0 +1,101 @@
+"""Level 3: cutting a stream of samples into micro-batches and optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from rlinf_async.core.tensors import Tree, concatenate, size_of, slice_samples
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """`micro_batch_size` samples; `steps` marks the last one before an optimizer step."""
+
+    samples: Tree
+    steps: bool
+
+
+class MicroBatchStream:
+    """Cuts samples into micro-batches in the order in which they were added.
+
+    Cuts depend on counts alone, never on arrival times: learner ranks that are given equally many
+    samples make equally many forward passes and optimizer steps, which sharded models require.
+    """
+
+    def __init__(self, *, micro_batch_size: int, micro_batches_per_step: int) -> None:
+        if micro_batch_size < 1 or micro_batches_per_step < 1:
+            raise ValueError(
+                f"micro_batch_size={micro_batch_size} and micro_batches_per_step={micro_batches_per_step} "
+                "must be at least 1"
+            )
+        self.micro_batch_size = micro_batch_size
+        self.micro_batches_per_step = micro_batches_per_step
+        self._left: Tree | None = None
+        self._cut = 0
+
+    @property
+    def pending(self) -> int:
+        """Samples that wait for the rest of their micro-batch."""
+        return size_of(self._left) if self._left is not None else 0
+
+    def add(self, samples: Tree) -> Iterator[MicroBatch]:
+        """Yield every micro-batch that `samples` complete."""
+        queue = samples if self._left is None else concatenate([self._left, samples])
+        self._left = None
+        total, start = size_of(queue), 0
+        while total - start >= self.micro_batch_size:
+            stop = start + self.micro_batch_size
+            self._cut += 1
+            yield MicroBatch(
+                slice_samples(queue, start, stop), steps=self._cut % self.micro_batches_per_step == 0
+            )
+            start = stop
+        if start < total:
+            self._left = slice_samples(queue, start, total)
+
+    def finish(self) -> None:
+        """The batch is complete.
+
+        Raises:
+            ValueError: samples are left that fill no micro-batch, or micro-batches that fill no step.
+        """
+        if self.pending or self._cut % self.micro_batches_per_step:
+            raise ValueError(
+                f"a batch left {self.pending} samples and {self._cut % self.micro_batches_per_step} "
+                f"micro-batches over: it must be a multiple of micro_batch_size={self.micro_batch_size} x "
+                f"{self.micro_batches_per_step} micro-batches per optimizer step"
+            )
+        self._cut = 0
+
+
+@dataclass
+class AdvantageScale:
+    """Mean and deviation of the advantages of the last complete batch.
+
+    Normalising needs the whole batch, so a streamed one is normalised with the statistics of the batch
+    before it; that is the approximation which `explain` reports. Until a first batch is complete,
+    `ready` is False and the caller holds its samples back.
+    """
+
+    mean: float = 0.0
+    std: float = 1.0
+    ready: bool = False
+    _seen: list[torch.Tensor] = field(default_factory=list)
+
+    def observe(self, advantages: torch.Tensor, mask: torch.Tensor | None) -> None:
+        """Collect the raw advantages of one piece (any shape; `mask` broadcasts to it)."""
+        valid = advantages if mask is None else advantages[mask.expand_as(advantages).bool()]
+        self._seen.append(valid.detach().flatten().float())
+
+    def apply(self, advantages: torch.Tensor) -> torch.Tensor:
+        return (advantages - self.mean) / (self.std + 1e-5)
+
+    def close(self) -> None:
+        """The batch is complete: its statistics serve the next one."""
+        seen = torch.cat(self._seen) if self._seen else torch.empty(0)
+        self._seen.clear()
+        if seen.numel() > 1:
+            self.mean, self.std, self.ready = float(seen.mean()), float(seen.std()), True

@@ -1,0 +1,106 @@
+"""What a run says about itself: busy shares and spreads, kept out of the payloads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+class BusyMeter:
+    """The share of time that `width` parallel servers spend working rather than waiting.
+
+    Spans may be nested in time across servers, never within one.
+    """
+
+    def __init__(self, *, width: int = 1, now: Callable[[], float] = time.monotonic) -> None:
+        self.width = width
+        self._now = now
+        self._since = now()
+        self._busy = 0.0
+        self._open: dict[int, float] = {}
+
+    @contextmanager
+    def busy(self, server: int = 0) -> Iterator[None]:
+        """Count the time inside the block as work of `server`."""
+        self._open[server] = self._now()
+        try:
+            yield
+        finally:
+            self._busy += self._now() - self._open.pop(server)
+
+    def pop(self) -> float:
+        """The busy share since the last call, 0 to 1; a span that is still open counts up to now."""
+        now = self._now()
+        busy, elapsed = self._busy, now - self._since
+        for server, start in self._open.items():
+            busy += now - start
+            self._open[server] = now
+        self._busy, self._since = 0.0, now
+        return min(1.0, busy / (elapsed * self.width)) if elapsed > 0 else 0.0
+
+
+@dataclass
+class Spread:
+    """Minimum, mean and maximum of a stream of numbers, weighted."""
+
+    count: float = 0.0
+    total: float = 0.0
+    low: float = float("inf")
+    high: float = float("-inf")
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        self.count += weight
+        self.total += value * weight
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
+
+    def merge(self, other: Spread) -> None:
+        self.count += other.count
+        self.total += other.total
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+    def as_metrics(self, name: str) -> dict[str, float]:
+        """`{name/min, name/mean, name/max}`, or nothing when nothing was seen."""
+        if not self.count:
+            return {}
+        return {f"{name}/min": self.low, f"{name}/mean": self.mean, f"{name}/max": self.high}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What a step looked like, for the eyes of a user and for `metrics.jsonl`."""
+
+    step: int
+    total: int
+    seconds: float
+    env_steps: int
+    """Environment steps that were trained for the first time in this step."""
+    episode_return: float | None
+    success: float | None
+    busy: dict[str, float]
+    """Busy shares of env, inference and learner, 0 to 1."""
+    staleness: Spread
+    batch_size: Spread
+    batch_wait: Spread
+
+    @property
+    def env_steps_per_second(self) -> float:
+        return self.env_steps / self.seconds if self.seconds > 0 else 0.0
+
+    def as_metrics(self) -> dict[str, float]:
+        """Scalars under `async/`."""
+        metrics = {f"async/busy/{name}": share for name, share in self.busy.items()}
+        metrics |= self.staleness.as_metrics("async/staleness")
+        metrics |= self.batch_size.as_metrics("async/batch/size")
+        metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
+        metrics["async/env_steps"] = float(self.env_steps)
+        metrics["async/env_steps_per_second"] = self.env_steps_per_second
+        metrics["async/step_seconds"] = self.seconds
+        return metrics

@@ -1,0 +1,63 @@
+"""The records that travel between the loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Mode = Literal["train", "eval"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """Permission for one shard to collect one rollout epoch of global batch `batch`.
+
+    `version` is the policy version that was published when the rollout was admitted; every action of
+    the rollout is made by that version or a later one.
+    """
+
+    shard: int
+    batch: int
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRequest:
+    """One shard asks for the actions of its `size` environments.
+
+    A request is never split. `payload` is the host's business (observations, or a handle to them).
+    """
+
+    shard: int
+    size: int
+    payload: Any
+    mode: Mode = "train"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """`size` whole trajectories of one shard for one learner rank, the unit that the buffer holds.
+
+    All pieces of a run have the same size, so that learner ranks that count pieces stay in step.
+    `oldest` and `newest` are the versions of the policy that acted in it.
+    """
+
+    ticket: Ticket
+    part: int
+    rank: int
+    size: int
+    oldest: int
+    newest: int
+    env_steps: int
+    payload: Any
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Where the piece stands in its batch: (epoch, shard, part), the order of the synchronous loop."""
+        return (self.ticket.epoch, self.ticket.shard, self.part)
+
+    @property
+    def staleness(self) -> int:
+        """Policy updates between the oldest action in the piece and its training."""
+        return self.ticket.batch - self.oldest

@@ -1,0 +1,142 @@
+"""Checks of the machine: rendering, what Ray is doing on it, and the limits that Ray runs into."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import resource
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rlinf_async.doctor.check import Check, probe
+
+GIB = 1 << 30
+LEAST_SHARED_MEMORY = 2 * GIB
+LEAST_OPEN_FILES = 4096
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+FEW_CORES = 16
+"""Up to this many, one thread pool per worker process is sure to oversubscribe the machine."""
+
+RENDER_PROBE = """
+import mujoco
+model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>")
+renderer = mujoco.Renderer(model, 16, 16)
+data = mujoco.MjData(model)
+mujoco.mj_forward(model, data)
+renderer.update_scene(data)
+renderer.render()
+renderer.close()
+"""
+
+
+def command_lines(proc: Path = Path("/proc")) -> list[list[str]]:
+    """The arguments of every process that this user may read."""
+    found = []
+    for process in proc.glob("[0-9]*"):
+        try:
+            raw = (process / "cmdline").read_bytes()
+        except OSError:  # ended meanwhile, or someone else's
+            continue
+        found.append(raw.decode(errors="replace").rstrip("\0").split("\0"))
+    return found
+
+
+def flag_values(commands: Sequence[Sequence[str]], flag: str) -> set[str]:
+    """The values that `--flag=value` has in the given command lines."""
+    return {arg.partition("=")[2] for command in commands for arg in command if arg.startswith(f"{flag}=")}
+
+
+def noted_cluster(environ: Mapping[str, str]) -> str | None:
+    """The address that the last `ray start` left for `address="auto"`, if any."""
+    temp = environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or "/tmp"
+    note = Path(temp, "ray", "ray_current_cluster")
+    return note.read_text().strip() if note.is_file() else None
+
+
+def free_shared_memory() -> int:
+    return shutil.disk_usage("/dev/shm").free
+
+
+def memory() -> int:
+    """The bytes that this machine, or this container, may use."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
+    return physical if limit == "max" else min(physical, int(limit))
+
+
+def check_rendering(backends: Sequence[str] = ("egl", "osmesa"), code: str = RENDER_PROBE) -> Check:
+    """Which OpenGL back end draws a picture without a screen."""
+    if importlib.util.find_spec("mujoco") is None:
+        return Check("rendering", "ok", "not tried: mujoco is not installed")
+    failures = {name: probe(code, env={"MUJOCO_GL": name, "PYOPENGL_PLATFORM": name}) for name in backends}
+    works = [name for name, failure in failures.items() if failure is None]
+    chosen = os.environ.get("MUJOCO_GL")
+    if not works:
+        detail = "; ".join(f"{name}: {failure}" for name, failure in failures.items())
+        return Check("rendering", "warn", detail, "apt-get install libegl1 libgl1-mesa-dri libosmesa6")
+    if chosen in failures and chosen not in works:
+        detail = f"MUJOCO_GL={chosen}: {failures[chosen]}"
+        return Check("rendering", "warn", detail, f"export MUJOCO_GL={works[0]} PYOPENGL_PLATFORM={works[0]}")
+    return Check("rendering", "ok", f"MUJOCO_GL={' or '.join(works)}")
+
+
+def check_ray_address(
+    commands: Sequence[Sequence[str]], *, noted: str | None, environ: Mapping[str, str]
+) -> Check:
+    """Whether RLinf's `ray.init(address="auto")` would join a cluster that nobody meant."""
+    address = environ.get("RAY_ADDRESS", "")
+    if address not in ("", "auto"):
+        return Check("ray address", "ok", f"RAY_ADDRESS={address}")
+    raylets = [command for command in commands if "raylet" in Path(command[0]).name]
+    running = flag_values(raylets, "--gcs-address") | ({noted} if noted else set())
+    if running:
+        detail = f"RAY_ADDRESS is not set: RLinf will join the Ray cluster at {', '.join(sorted(running))}"
+        mend = "export RAY_ADDRESS=local, unless that is the cluster you mean"
+        return Check("ray address", "warn", detail, mend)
+    return Check("ray address", "ok", "no Ray cluster is running here")
+
+
+def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
+    """Whether a running dashboard, through which jobs are submitted, listens beyond this machine."""
+    dashboards = [
+        command for command in commands if any(arg.endswith("dashboard/dashboard.py") for arg in command)
+    ]
+    hosts = sorted(flag_values(dashboards, "--host"))
+    exposed = [host for host in hosts if not (host.startswith("127.") or host in ("localhost", "::1"))]
+    if exposed:
+        detail = (
+            f"listens on {', '.join(exposed)}: whoever reaches it can run code unless Ray asks for a token"
+        )
+        return Check(
+            "ray dashboard", "warn", detail, "ray stop, then ray start with --dashboard-host=127.0.0.1"
+        )
+    return Check("ray dashboard", "ok", f"listens on {', '.join(hosts)}" if hosts else "none is running")
+
+
+def check_shared_memory(*, free: int, memory: int) -> Check:
+    """Whether Ray's object store, by default 30 % of the memory, fits into /dev/shm."""
+    wanted = max(LEAST_SHARED_MEMORY, 3 * memory // 10)
+    detail = f"{free / GIB:.1f} GiB free in /dev/shm"
+    if free < wanted:
+        mend = f"in a container, start it with --shm-size={math.ceil(wanted / GIB)}g"
+        return Check("shared memory", "warn", f"{detail}, where Ray wants {wanted / GIB:.1f} GiB", mend)
+    return Check("shared memory", "ok", detail)
+
+
+def check_open_files(limit: int) -> Check:
+    if limit == resource.RLIM_INFINITY:
+        return Check("open files", "ok", "no limit")
+    if limit < LEAST_OPEN_FILES:
+        detail = f"limit of {limit}, where at least {LEAST_OPEN_FILES} are needed"
+        return Check("open files", "warn", detail, f"ulimit -n {LEAST_OPEN_FILES}")
+    return Check("open files", "ok", f"limit of {limit}")
+
+
+def check_threads(*, cores: int, threads: str | None) -> Check:
+    """Whether every worker process would start a thread per core."""
+    if threads is None and cores <= FEW_CORES:
+        detail = f"{cores} CPU cores and OMP_NUM_THREADS is not set: worker processes will fight for them"
+        return Check("threads", "warn", detail, "export OMP_NUM_THREADS=1")
+    return Check("threads", "ok", f"{cores} CPU cores, OMP_NUM_THREADS={threads or 'not set'}")

@@ -1,0 +1,71 @@
+"""RLinf's FSDP actor, trained from a buffer, batch by batch or micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, open_dict
+from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
+
+from rlinf_async import __version__
+from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf.channels import PieceClient
+from rlinf_async.hosts.rlinf.learner import FSDPLearner
+from rlinf_async.hosts.rlinf.losses import DecoupledLoss
+from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.loops.learner import learn_batch
+
+
+class StreamingActorWorker(EmbodiedFSDPActor):
+    """One learner rank. Its forward, backward, loss and optimizer step are RLinf's own."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self._busy = BusyMeter()
+        self._decoupled: DecoupledLoss | None = None
+        self._fsdp_learner: FSDPLearner | None = None
+        with open_dict(self.cfg):
+            # Pieces arrive with one rollout epoch each; this is the process's own copy of the config.
+            self.cfg.env.train.rollout_epoch = 1
+
+    async def plugin_version(self) -> str:
+        """The version of this package that the worker process runs."""
+        return __version__
+
+    async def learn(self, batch: int, settings: Settings, trajectories: Any) -> dict[str, float]:
+        """Train global batch `batch` and return its metrics."""
+        if self._fsdp_learner is None:
+            self._fsdp_learner = FSDPLearner(self, settings, self._busy)
+        pieces = PieceClient(trajectories, rank=self._rank)
+        metrics = await learn_batch(
+            batch=batch, pieces=pieces, learner=self._fsdp_learner, streaming=settings.streams
+        )
+        return {**metrics, "busy": self._busy.pop()}
+
+    async def publish_version(self, version: int) -> None:
+        """Label the weights that are sent next."""
+        self.set_global_step(version)
+
+    def anchor_at_proximal(self, base_loss: str) -> None:
+        """From now on micro-batches carry `proximal_logprobs`, and the decoupled loss uses them."""
+        level, action_dim = self.cfg.algorithm.logprob_type, self.cfg.actor.model.get("action_dim", 7)
+        self._decoupled = DecoupledLoss(base_loss, level=level, action_dim=action_dim)
+        with open_dict(self.cfg):
+            self.cfg.algorithm.loss_type = self._decoupled.register()
+
+    def train_micro_batch(
+        self, micro_batch: dict[str, torch.Tensor], metrics: dict[str, list[float]], *, is_last: bool
+    ) -> None:
+        if self._decoupled is None:
+            super().train_micro_batch(micro_batch, metrics, is_last=is_last)
+            return
+        with self._decoupled.micro_batch(micro_batch["proximal_logprobs"]):
+            super().train_micro_batch(micro_batch, metrics, is_last=is_last)
+
+    def forward_kwargs(self) -> dict[str, Any]:
+        """What RLinf's training step passes to models that sample with a temperature."""
+        if self.cfg.actor.model.model_type not in ("openvla", "openvla_oft"):
+            return {}
+        sampling = self.cfg.rollout.sampling_params
+        return {"temperature": sampling.temperature_train, "top_k": sampling.top_k}

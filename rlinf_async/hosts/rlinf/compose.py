@@ -1,0 +1,38 @@
+"""Composing a config by name, from this package or from a directory of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+PACKAGED = "rlinf_async.configs"
+
+
+def compose_config(name: str, overrides: Sequence[str], directory: Path | None = None) -> DictConfig:
+    """The config `name` with Hydra overrides.
+
+    `async.mode=full` works whether or not the config has an async block; Hydra by itself asks for a `+`
+    where it has none.
+    """
+    GlobalHydra.instance().clear()
+    initialize = (
+        initialize_config_module(PACKAGED, version_base=None)
+        if directory is None
+        else initialize_config_dir(str(directory.resolve()), version_base=None)
+    )
+    with initialize:
+        return compose(name, overrides=[_lenient(override) for override in overrides])
+
+
+def packaged_names() -> list[str]:
+    """Configs that this package ships."""
+    directory = Path(__file__).parents[2] / "configs"
+    return sorted(path.stem for path in directory.glob("*.yaml"))
+
+
+def _lenient(override: str) -> str:
+    return f"++{override}" if override.startswith("async.") else override

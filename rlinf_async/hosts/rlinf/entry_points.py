@@ -1,0 +1,32 @@
+"""Classes looked up by entry point, so that another package can replace one of them."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+OURS = "rlinf-async"
+
+
+def find(group: str, name: str) -> EntryPoint:
+    """The entry point `name` of `group`; one of another package beats ours.
+
+    Raises:
+        ValueError: nobody, or more than one other package, provides it.
+    """
+    found = list(entry_points(group=group, name=name))
+    others = [entry for entry in found if entry.dist is None or entry.dist.name != OURS]
+    if len({entry.value for entry in others}) > 1:
+        packages = ", ".join(
+            sorted(f"{entry.dist.name if entry.dist else '?'} ({entry.value})" for entry in others)
+        )
+        raise ValueError(f"more than one package provides {group}: {name}; keep one of {packages}")
+    if not found:
+        known = ", ".join(sorted({entry.name for entry in entry_points(group=group)})) or "nothing"
+        raise ValueError(f"no package provides {group}: {name}; there is {known}")
+    return (others or found)[0]
+
+
+def load_class(group: str, name: str) -> Any:
+    """Import what `find` finds."""
+    return find(group, name).load()

@@ -1,0 +1,117 @@
+"""RLinf's env worker with a loop of its own for every environment shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from rlinf.workers.env.env_worker import EnvWorker
+
+from rlinf_async import __version__
+from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.rlinf.channels import RequestClient, TrajectoryClient
+from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
+from rlinf_async.hosts.rlinf.recorder import ShardRecorder
+from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.loops.env import evaluate_shard, run_shard, together
+
+
+class ShardedEnvWorker(EnvWorker):
+    """Steps several independent shards; a shard is what RLinf calls a stage, with a thread of its own.
+
+    Every simulator is built and used in the thread of its shard: simulators may block, and some are
+    bound to the thread that made their rendering context.
+    """
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self._threads = {
+            mode: [
+                ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{stage}") for stage in range(self.stage_num)
+            ]
+            for mode in ("train", "eval")
+        }
+        self._busy = BusyMeter(width=self.stage_num)
+        self._episodes: dict[int, list[dict[str, torch.Tensor]]] = defaultdict(list)
+
+    def _setup_env_and_wrappers(
+        self, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int
+    ) -> list[Any]:
+        mode = "eval" if self.enable_eval and env_cfg is self.cfg.env.eval else "train"
+        threads = iter(self._threads[mode])
+
+        def build(**kwargs: Any) -> Any:
+            return next(threads).submit(env_cls, **kwargs).result()
+
+        return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
+
+    def _init_env(self) -> None:
+        # As in the base class, but each shard in its thread; offloading is refused before the start.
+        if self.enable_train and self.cfg.env.train.auto_reset:
+            for thread, env in zip(self._threads["train"], self.env_list, strict=True):
+                observation, _ = thread.submit(env.reset).result()
+                self.last_obs_list.append(observation)
+                self.last_intervened_info_list.append((None, None))
+
+    async def plugin_version(self) -> str:
+        """The version of this package that the worker process runs."""
+        return __version__
+
+    async def run_shards(self, settings: Settings, requests: Any, trajectories: Any) -> None:
+        """Collect rollouts in all shards until the gate closes for good."""
+        policy = RequestClient(requests, counts_rollouts=not settings.asynchrony.rollout.enabled)
+        hand_over = TrajectoryClient(trajectories)
+        await together(
+            run_shard(
+                shard=shard,
+                env=TrainShard(self, stage, self._threads["train"][stage], self._busy),
+                policy=policy,
+                trajectories=hand_over,
+                recorder=self._recorder(settings, stage),
+            )
+            for stage, shard in enumerate(settings.plan.shards_of_worker(self._rank))
+        )
+
+    async def evaluate_shards(self, settings: Settings, requests: Any) -> dict[str, torch.Tensor]:
+        """Run the evaluation episodes beside training, through the same inference ranks."""
+        policy = RequestClient(requests, counts_rollouts=not settings.asynchrony.rollout.enabled)
+        envs = [EvalShard(self, stage, self._threads["eval"][stage]) for stage in range(self.stage_num)]
+        # Numbered on from the training shards, which may be asking at the same time.
+        first = settings.plan.shards + settings.plan.shards_of_worker(self._rank).start
+        await together(
+            evaluate_shard(shard=first + stage, env=env, policy=policy, rollouts=self.eval_rollout_epoch)
+            for stage, env in enumerate(envs)
+        )
+        return concatenate_metrics([info for env in envs for info in env.episodes])
+
+    async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], float]:
+        """Episode statistics of the rollouts for `batch`, and the busy share since the last call."""
+        return concatenate_metrics(self._episodes.pop(batch, [])), self._busy.pop()
+
+    async def close_envs(self) -> None:
+        """Close the simulators that can be closed, so that their processes end with the run."""
+        for mode, envs in (("train", self.env_list), ("eval", self.eval_env_list)):
+            for thread, env in zip(self._threads[mode], envs, strict=False):
+                close = getattr(env, "close", None)
+                if callable(close):
+                    await asyncio.get_running_loop().run_in_executor(thread, close)
+
+    def _recorder(self, settings: Settings, stage: int) -> Callable[[Ticket], ShardRecorder]:
+        def build(ticket: Ticket) -> ShardRecorder:
+            return ShardRecorder(
+                ticket, settings=settings, worker=self, stage=stage, episodes=self._episodes[ticket.batch]
+            )
+
+        return build
+
+
+def concatenate_metrics(episodes: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Join per-rollout episode statistics by name."""
+    names = {name for info in episodes for name in info}
+    return {name: torch.cat([info[name].reshape(-1) for info in episodes if name in info]) for name in names}

@@ -1,0 +1,135 @@
+"""How the plugin enters RLinf: class-level, reversible, and only for runs that ask for it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.entry_points import find, load_class
+
+EXT_MODULE = "RLINF_EXT_MODULE"
+CHAINED = "RLINF_ASYNC_CHAINED_EXT_MODULE"
+OURS = "rlinf_async.plugin"
+
+WORKERS = {
+    "rlinf.workers.env.env_worker.EnvWorker": "env",
+    "rlinf.workers.rollout.hf.huggingface_worker.MultiStepRolloutWorker": "rollout",
+    "rlinf.workers.actor.fsdp_actor_worker.EmbodiedFSDPActor": "actor",
+}
+"""RLinf's classes, and the entry points of the classes that take their places."""
+RUNNER = "rlinf.runners.embodied_runner.EmbodiedRunner"
+ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
+
+
+def replacements() -> dict[str, str]:
+    """RLinf's class names, and what runs instead when a level is on."""
+    classes = {stock: find("rlinf_async.workers", name).value for stock, name in WORKERS.items()}
+    return {**classes, RUNNER: find("rlinf_async.runners", "embodied").value}
+
+
+def prepare(cfg: DictConfig) -> None:
+    """Check a config before Ray starts, and make worker processes load this package if they need it.
+
+    Raises:
+        ValueError: the async block or something that it does not go with; see `config.resolve`.
+    """
+    if cfg.runner.get("only_eval", False) or cfg.runner.get("task_type") != "embodied":
+        return
+    if read_async(cfg).active:
+        write_back(cfg, resolve(cfg))
+    if uses_us(cfg):
+        present = os.environ.get(EXT_MODULE)
+        if present not in (None, OURS):
+            os.environ[CHAINED] = present
+        os.environ[EXT_MODULE] = OURS
+
+
+def is_active(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether a call was given a config, as its first argument or as `cfg`, that turns a level on."""
+    cfg = keywords.get("cfg", arguments[0] if arguments else None)
+    return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and read_async(cfg).active
+
+
+class RLinfHost:
+    """Installs and removes the hooks; installing twice is installing once."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    @property
+    def installed(self) -> bool:
+        return bool(self._undo)
+
+    def install(self) -> None:
+        """Choose our classes where RLinf's are asked for with an active config.
+
+        RLinf's scripts have imported its classes before any plugin can run, so the choice is made inside
+        them: when a worker group is created, a runner is made, or the cluster is started.
+        """
+        if self.installed:
+            return
+        worker = importlib.import_module("rlinf.scheduler.worker.worker").Worker
+        cluster = importlib.import_module("rlinf.scheduler.cluster.cluster").Cluster
+        runner = importlib.import_module("rlinf.runners.embodied_runner").EmbodiedRunner
+        self._replace(worker, "create_group", classmethod(_choosing_worker(worker.create_group.__func__)))
+        self._replace(cluster, "__init__", _checking_config(cluster.__init__))
+        self._replace(runner, "__new__", staticmethod(_choose_runner), fallback=staticmethod(_new))
+        for name in ENV_MODULES:
+            module = sys.modules.get(name)
+            if module is not None:
+                self._replace(module, "get_env_cls", _choosing_env(module.get_env_cls))
+
+    def remove(self) -> None:
+        """Leave RLinf as it was."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _replace(self, owner: Any, name: str, value: Any, *, fallback: Any = None) -> None:
+        before = owner.__dict__.get(name, fallback)
+        setattr(owner, name, value)
+        self._undo.append(lambda: setattr(owner, name, before))
+
+
+def _choosing_worker(create_group: Callable[..., Any]) -> Callable[..., Any]:
+    def choose(cls: type, *args: Any, **kwargs: Any) -> Any:
+        name = WORKERS.get(f"{cls.__module__}.{cls.__qualname__}")
+        if name is not None and is_active(args, kwargs):
+            cls = load_class("rlinf_async.workers", name)
+        return create_group(cls, *args, **kwargs)
+
+    return choose
+
+
+def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
+    if f"{cls.__module__}.{cls.__qualname__}" == RUNNER and is_active(args, kwargs):
+        cls = load_class("rlinf_async.runners", "embodied")
+    return object.__new__(cls)
+
+
+def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
+    # Deleting a __new__ does not give a class its old construction back.
+    return object.__new__(cls)
+
+
+def _checking_config(start: Callable[..., None]) -> Callable[..., None]:
+    def check(self: Any, *args: Any, **kwargs: Any) -> None:
+        cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
+        if isinstance(cluster_cfg, DictConfig) and cluster_cfg._get_root() is not cluster_cfg:
+            prepare(cluster_cfg._get_root())
+        start(self, *args, **kwargs)
+
+    return check
+
+
+def _choosing_env(get_env_cls: Callable[..., Any]) -> Callable[..., Any]:
+    def choose(env_type: str, env_cfg: Any = None) -> Any:
+        name = env_cfg.get("env_class") if env_cfg is not None else None
+        return load_class("rlinf_async.envs", name) if name else get_env_cls(env_type, env_cfg)
+
+    return choose

@@ -1,0 +1,99 @@
+"""CPU as a platform of RLinf, for processes that have no accelerator.
+
+RLinf 0.3.0 sets `Worker.torch_platform` to None there, and several of its parts then fail. The stand-in
+answers with `torch.cpu`, and with no-ops for what only accelerators have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+
+class InertStream:
+    """A stream on a device that has none: everything is already done."""
+
+    def synchronize(self) -> None:
+        """Nothing is pending."""
+
+    def wait_stream(self, stream: object) -> None:
+        """Nothing is pending."""
+
+
+class CpuPlatform:
+    """`torch.cuda`'s names with the meaning that they have on a CPU."""
+
+    Stream = InertStream
+    Event = InertStream
+
+    def current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def set_device(self, device: object) -> None:
+        """There is one device."""
+
+    def device_count(self) -> int:
+        return 1
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def synchronize(self, device: object = None) -> None:
+        """Work on a CPU is done when its call returns."""
+
+    def empty_cache(self) -> None:
+        """There is no cache."""
+
+    def ipc_collect(self) -> None:
+        """There are no device handles to collect."""
+
+    def reset_peak_memory_stats(self, device: object = None) -> None:
+        """Device memory is not counted."""
+
+    def memory_allocated(self, device: object = None) -> int:
+        return 0
+
+    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
+
+    def current_stream(self, device: object = None) -> InertStream:
+        return InertStream()
+
+    def stream(self, stream: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    manual_seed = manual_seed_all
+
+
+class _Default:
+    """A data descriptor that answers for an attribute that RLinf has set to None.
+
+    RLinf assigns the attribute on the instance before it loads plugins; only a data descriptor of the
+    class takes precedence over that.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self._value
+
+    def __set__(self, instance: object, value: Any) -> None:
+        if value is not None:
+            self._value = value
+
+
+def provide_cpu_platform(worker_class: Any) -> bool:
+    """Give `worker_class` (RLinf's `Worker`) a CPU platform if this process has no accelerator."""
+    if worker_class.torch_platform is not None:
+        return False
+    worker_class.torch_platform = _Default(CpuPlatform())
+    worker_class.torch_device_type = _Default("cpu")
+    return True

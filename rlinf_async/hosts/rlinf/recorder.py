@@ -1,0 +1,106 @@
+"""Turns the rollout of one shard into pieces for the learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+import torch
+from rlinf.data.embodied_io_struct import ChunkStepResult, EmbodiedRolloutResult, Trajectory
+
+from rlinf_async.core.tensors import slice_samples
+from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.hosts.rlinf.env_shard import ShardOutput
+from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.wire import pack
+
+
+class ShardRecorder:
+    """Records what RLinf's env worker would, chunk step by chunk step, for one rollout epoch.
+
+    Answers are dictionaries with the fields of RLinf's `RolloutResult` and the scalar `version`.
+    """
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        *,
+        settings: Settings,
+        worker: Any,
+        stage: int,
+        episodes: list[dict[str, torch.Tensor]],
+    ) -> None:
+        self._ticket = ticket
+        self._settings = settings
+        self._worker = worker
+        self._result = EmbodiedRolloutResult(max_episode_length=worker.cfg.env.train.max_episode_steps)
+        self._episodes = episodes
+        self._versions: list[int] = []
+        self._decisions = 0
+        env = worker.cfg.env.train
+        self._every_step = bool(env.auto_reset or env.ignore_terminations)
+
+    def append(self, output: ShardOutput, answer: dict[str, Any]) -> None:
+        self._note(output)
+        keep = self._worker.collect_prev_infos
+        self._result.append_step_result(
+            ChunkStepResult(
+                actions=answer["forward_inputs"].get("action"),
+                prev_logprobs=answer["prev_logprobs"] if keep else None,
+                prev_values=answer["prev_values"] if keep else None,
+                forward_inputs=answer["forward_inputs"],
+                versions=torch.full_like(
+                    answer["prev_logprobs"], float(answer["version"]), dtype=torch.float32
+                ),
+                **self._outcome(output, answer),
+            )
+        )
+        self._versions.append(answer["version"])
+        self._decisions += 1
+
+    def build(self, output: ShardOutput, answer: dict[str, Any]) -> list[Piece]:
+        self._note(output)
+        self._result.append_step_result(
+            ChunkStepResult(
+                prev_values=answer["prev_values"] if self._worker.collect_prev_infos else None,
+                **self._outcome(output, answer),
+            )
+        )
+        plan = self._settings.plan
+        bootstrap = answer["forward_inputs"] if self._settings.asynchrony.off_policy else {}
+        trajectories = self._result.to_splited_trajectories_by_sizes([plan.piece_size] * plan.parts)
+        return [self._piece(part, trajectory, bootstrap) for part, trajectory in enumerate(trajectories)]
+
+    def _piece(self, part: int, trajectory: Trajectory, bootstrap: dict[str, Any]) -> Piece:
+        plan, start = self._settings.plan, part * self._settings.plan.piece_size
+        fields = {name: getattr(trajectory, name) for name in trajectory.__dataclass_fields__}
+        data = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor | dict)}
+        data["bootstrap_inputs"] = slice_samples(bootstrap, start, start + plan.piece_size)
+        return Piece(
+            ticket=self._ticket,
+            part=part,
+            rank=plan.learner_rank(self._ticket.shard, part),
+            size=plan.piece_size,
+            oldest=min(self._versions),
+            newest=max(self._versions),
+            env_steps=plan.piece_size * self._decisions * self._settings.steps_per_decision,
+            payload=[ray.put(pack(data))],
+        )
+
+    def _note(self, output: ShardOutput) -> None:
+        """Keep the episode statistics that RLinf would record at this point."""
+        env = output.env
+        if env.intervene_actions is not None:
+            self._result.update_last_actions(env.intervene_actions, env.intervene_flags)
+        if output.info and (self._every_step or self._decisions == self._settings.horizon):
+            self._episodes.append(output.info)
+
+    def _outcome(self, output: ShardOutput, answer: dict[str, Any]) -> dict[str, Any]:
+        env = output.env
+        rewards = self._worker.compute_bootstrap_rewards(env, answer["bootstrap_values"], None)
+        return {
+            "dones": env.dones,
+            "truncations": env.truncations,
+            "terminations": env.terminations,
+            "rewards": rewards,
+        }

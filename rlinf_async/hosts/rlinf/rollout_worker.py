@@ -1,0 +1,107 @@
+"""RLinf's rollout worker, answering env shards in dynamic batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
+
+from rlinf_async import __version__
+from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf.channels import RequestServer, fetch
+from rlinf_async.loops.inference import serve_policy
+from rlinf_async.loops.request_broker import Pending
+
+
+class BatchingRolloutWorker(MultiStepRolloutWorker):
+    """One inference rank. Weights change between forward passes, never inside one."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self._model_lock = asyncio.Lock()
+        self._busy = BusyMeter()
+        self._thread = ThreadPoolExecutor(
+            1,
+            thread_name_prefix="inference",
+            initializer=self.torch_platform.set_device,
+            initargs=(self.device,),
+        )
+
+    def init_worker(self) -> None:
+        super().init_worker()
+        # Ranks sample apart, and a run with the same seed and the same batches samples the same.
+        torch.manual_seed(int(self.cfg.actor.get("seed", 0)) + 1 + self._rank)
+
+    async def plugin_version(self) -> str:
+        """The version of this package that the worker process runs."""
+        return __version__
+
+    async def serve(self, requests: Any) -> None:
+        """Answer batches of requests until the channel closes."""
+        await serve_policy(requests=RequestServer(requests, rank=self._rank), policy=self)
+
+    async def act(self, batch: Sequence[Pending]) -> list[dict[str, Any]]:
+        """One answer per request: the fields of RLinf's `RolloutResult`, and the `version` that made it."""
+        payloads = await fetch([pending.request.payload for pending in batch])
+        async with self._model_lock:
+            with self._busy.busy():
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._thread, self._answer, list(batch), payloads)
+
+    async def sync_model_from_actor(self) -> None:
+        """Receive and apply the actor's weights while no forward pass runs."""
+        async with self._model_lock:
+            await super().sync_model_from_actor()
+
+    async def pop_busy(self) -> float:
+        """The share of time spent in forward passes since the last call."""
+        return self._busy.pop()
+
+    def _answer(self, batch: list[Pending], payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        answers: dict[int, dict[str, Any]] = {}
+        for mode in ("train", "eval"):
+            chosen = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
+            if chosen:
+                sizes = [batch[index].size for index in chosen]
+                answers.update(
+                    zip(chosen, self._forward([payloads[i] for i in chosen], sizes, mode), strict=True)
+                )
+        return [answers[index] for index in range(len(batch))]
+
+    def _forward(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
+        actions, result = self.predict(self._merge_obs_batches(payloads)["obs"], mode=mode)
+        parts: dict[str, list[Any]] = {"actions": list(torch.split(actions, sizes))}
+        if mode == "train":
+            for name in ("prev_logprobs", "prev_values"):
+                value = result.get(name)
+                parts[name] = [None] * len(sizes) if value is None else list(torch.split(value, sizes))
+            inputs = {name: torch.split(value, sizes) for name, value in result["forward_inputs"].items()}
+            parts["forward_inputs"] = [
+                {name: pieces[index] for name, pieces in inputs.items()} for index in range(len(sizes))
+            ]
+            parts["bootstrap_values"] = self._bootstrap_values(payloads, sizes)
+        return [
+            {"version": int(self.version), **{name: values[index] for name, values in parts.items()}}
+            for index in range(len(sizes))
+        ]
+
+    def _bootstrap_values(
+        self, payloads: list[dict[str, Any]], sizes: list[int]
+    ) -> list[torch.Tensor | None]:
+        """Values of final observations, for the shards whose episodes have just ended, and for no others."""
+        ended = [index for index, payload in enumerate(payloads) if payload.get("final_obs") is not None]
+        values: list[torch.Tensor | None] = [None] * len(payloads)
+        if ended:
+            finals = self._merge_obs_batches([{"obs": payloads[index]["final_obs"]} for index in ended])[
+                "obs"
+            ]
+            merged = self.get_bootstrap_values(finals)
+            if merged is not None:
+                for index, part in zip(ended, torch.split(merged, [sizes[i] for i in ended]), strict=True):
+                    values[index] = part
+        return values

@@ -1,0 +1,144 @@
+"""What a run does, resolved once in the driver from RLinf's config and passed to every worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import ShardPlan, choose_shards
+
+LOSSES = {"actor_critic": "actor_critic", "actor": "actor", "decoupled_actor_critic": "actor_critic"}
+"""Losses that have a correction for off-policy data, and the on-policy loss that each reduces to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that the asynchronous workers need beyond RLinf's own config."""
+
+    asynchrony: AsyncConfig
+    plan: ShardPlan
+    horizon: int
+    """Decisions (chunks) in one rollout."""
+    steps_per_decision: int
+    """Environment steps in one decision: `num_action_chunks`."""
+    batches: int
+    """Global batches (RLinf's steps) in the run."""
+    global_batch_size: int
+    micro_batch_size: int
+    update_epoch: int
+    max_batch_size: int
+    loss: str
+    advantage: str
+    seed: int
+
+    @classmethod
+    def read(cls, cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> Settings:
+        """Resolve every `auto`.
+
+        Args:
+            cfg: RLinf's config as plain data.
+            sizes: processes per component.
+
+        Raises:
+            ValueError: sizes that do not fit together, with the nearest that do.
+        """
+        train, actor, algorithm = cfg["env"]["train"], cfg["actor"], cfg["algorithm"]
+        plan = _plan(cfg, asynchrony, sizes)
+        asked = asynchrony.rollout.max_batch_size
+        fair_share = math.ceil(plan.total_envs / plan.inference_ranks)
+        chunks = int(actor["model"]["num_action_chunks"])
+        micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
+        max_steps = cfg["runner"].get("max_steps", -1)
+        epochs = int(cfg["runner"]["max_epochs"])
+        settings = cls(
+            asynchrony=asynchrony,
+            plan=plan,
+            horizon=int(train["max_steps_per_rollout_epoch"]) // chunks,
+            steps_per_decision=chunks,
+            batches=epochs if max_steps is None or max_steps < 0 else min(epochs, int(max_steps)),
+            global_batch_size=int(actor["global_batch_size"]),
+            micro_batch_size=int(actor["micro_batch_size"]) if micro == "auto" else int(micro),
+            update_epoch=int(algorithm.get("update_epoch", 1)),
+            max_batch_size=max(plan.envs_per_shard, fair_share) if asked == "auto" else int(asked),
+            loss=str(algorithm["loss_type"]),
+            advantage=str(algorithm["adv_type"]),
+            seed=int(actor.get("seed", 0)),
+        )
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        if self.max_batch_size < self.plan.envs_per_shard:
+            raise ValueError(
+                f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of "
+                f"{self.plan.envs_per_shard} environments; a request is never split: use at least "
+                f"{self.plan.envs_per_shard}, or more shards"
+            )
+        per_step = self.micro_batch_size * self.plan.learner_ranks
+        if self.global_batch_size % per_step:
+            nearest = max(1, round(self.global_batch_size / per_step)) * per_step
+            raise ValueError(
+                f"actor.global_batch_size={self.global_batch_size} is not a multiple of micro_batch_size="
+                f"{self.micro_batch_size} x {self.plan.learner_ranks} learner ranks; nearest: {nearest}"
+            )
+        if self.samples_per_batch % self.global_batch_size:
+            sizes = [n for n in range(per_step, self.samples_per_batch + 1, per_step)]
+            fits = [n for n in sizes if self.samples_per_batch % n == 0]
+            nearest = min(fits, key=lambda n: abs(n - self.global_batch_size), default=self.samples_per_batch)
+            raise ValueError(
+                f"{self.samples_per_batch} samples per step ({self.plan.total_envs} environments x "
+                f"{self.plan.rollout_epochs} rollout epochs x {self.horizon} decisions) are not a multiple "
+                f"of actor.global_batch_size={self.global_batch_size}; nearest: {nearest}"
+            )
+
+    @property
+    def samples_per_batch(self) -> int:
+        """Decisions trained per RLinf step, over all learner ranks."""
+        return self.plan.trajectories_per_batch * self.horizon
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps in one pass over a global batch of trajectories."""
+        return self.samples_per_batch // self.global_batch_size
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        return self.global_batch_size // (self.micro_batch_size * self.plan.learner_ranks)
+
+    @property
+    def streams(self) -> bool:
+        """Whether gradients are accumulated before the batch is complete."""
+        deferred = self.advantage == "gae" and self.asynchrony.streamer.normalization == "deferred"
+        return self.asynchrony.streamer.enabled and not deferred
+
+
+def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
+    train = cfg["env"]["train"]
+    stages = int(cfg["rollout"].get("pipeline_stage_num", 1))
+    group_size = int(train.get("group_size") or 1)
+    total = int(train["total_num_envs"])
+    if asynchrony.rollout.enabled:
+        asked = asynchrony.rollout.shards
+        shards = choose_shards(
+            asked=None if asked == "auto" else int(asked),
+            simulator=str(train["env_type"]),
+            stages=stages,
+            total_envs=total,
+            env_workers=sizes["env"],
+            group_size=group_size,
+        )
+    else:
+        # Without level 2 a shard belongs to one inference rank: give every rank something to do.
+        shards = max(stages, math.ceil(sizes["rollout"] / sizes["env"]))
+    return ShardPlan(
+        total_envs=total,
+        env_workers=sizes["env"],
+        inference_ranks=sizes["rollout"],
+        learner_ranks=sizes["actor"],
+        shards_per_worker=shards,
+        rollout_epochs=int(train.get("rollout_epoch", 1)),
+        group_size=group_size if cfg["algorithm"]["adv_type"] != "gae" else 1,
+    )

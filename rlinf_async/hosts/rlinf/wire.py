@@ -1,0 +1,65 @@
+"""How tensors travel between Ray processes: as numpy arrays, which Ray shares without copying."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """A tensor whose type numpy does not know, as bytes of the same width."""
+
+    data: np.ndarray
+    dtype: torch.dtype
+
+
+_SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NUMPY_TYPES = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    }
+)
+
+
+def pack(value: Any) -> Any:
+    """Replace every tensor in nested dicts, lists and tuples by an array; the rest stays as it is."""
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach().cpu().contiguous()
+        if tensor.dtype in _NUMPY_TYPES:
+            return tensor.numpy()
+        return _Raw(tensor.view(_SAME_WIDTH[tensor.element_size()]).numpy(), tensor.dtype)
+    if isinstance(value, dict):
+        return {name: pack(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(pack(item) for item in value)
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """The inverse of `pack`; tensors may share read-only memory, so copy before writing to one."""
+    if isinstance(value, np.ndarray):
+        return _as_tensor(value)
+    if isinstance(value, _Raw):
+        return _as_tensor(value.data).view(value.dtype)
+    if isinstance(value, dict):
+        return {name: unpack(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(unpack(item) for item in value)
+    return value
+
+
+def _as_tensor(array: np.ndarray) -> torch.Tensor:
+    # torch warns about read-only memory; an array of a few kilobytes is cheaper to copy than to guard.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

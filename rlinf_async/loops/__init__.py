@@ -1,0 +1,1 @@
+"""The env, inference and learner loops, and the ports that a host fills. asyncio, no framework."""

@@ -1,0 +1,110 @@
+"""What a host provides to the loops, as Protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from rlinf_async.core.types import ActionRequest, Piece, Ticket
+
+
+class ShardEnv(Protocol):
+    """A batch of environments that step together. Outputs are the host's own type."""
+
+    @property
+    def size(self) -> int:
+        """Environments in the shard."""
+
+    @property
+    def horizon(self) -> int:
+        """Decisions in one rollout."""
+
+    async def start(self) -> Any:
+        """Begin a rollout: reset, or carry on where the last one ended."""
+
+    async def step(self, answer: Any) -> Any:
+        """Apply the actions in `answer`."""
+
+    def observation(self, output: Any) -> Any:
+        """What the policy is asked with."""
+
+    def finish(self) -> None:
+        """A rollout has ended: prepare the next initial states."""
+
+
+class Recorder(Protocol):
+    """Collects one rollout of one shard."""
+
+    def append(self, output: Any, answer: Any) -> None:
+        """A decision: what the environments showed, and what the policy answered."""
+
+    def build(self, output: Any, answer: Any) -> Sequence[Piece]:
+        """Close with the last output and its bootstrap value; the pieces for the learner."""
+
+
+class PolicyPort(Protocol):
+    """The env side of inference."""
+
+    def rollout(self, shard: int) -> AbstractAsyncContextManager[None]:
+        """Marks the time in which `shard` is in flight, for batchers that count."""
+
+    async def act(self, request: ActionRequest) -> Any:
+        """The answer to one request; joins a dynamic batch on the far side.
+
+        Raises:
+            PeerError: inference failed.
+            DeadlineError: nobody answered in time.
+        """
+
+
+class RequestPort(Protocol):
+    """The inference side: batches of requests, and their answers."""
+
+    async def take(self) -> Sequence[Any] | None:
+        """The next batch of requests for this rank, or None when all env shards have hung up."""
+
+    def answering(self, batch: Sequence[Any]) -> AbstractAsyncContextManager[list[Any]]:
+        """A block that fills the list with one answer per request; leaving it sends them.
+
+        An exception inside it fails the requesters, so that nobody waits for a dead forward pass.
+        """
+
+
+class Policy(Protocol):
+    """A policy on an inference rank. Weights change between calls of `act`, never inside one."""
+
+    async def act(self, batch: Sequence[Any]) -> Sequence[Any]:
+        """One answer per request, in order."""
+
+
+class TrajectoryPort(Protocol):
+    """Where rollouts are admitted and trajectories handed over."""
+
+    async def admit(self, shard: int) -> Ticket | None:
+        """Wait until `shard` may start a rollout; None when there will be no more."""
+
+    async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
+        """Hand over the rollout of `ticket`."""
+
+
+class PiecePort(Protocol):
+    """The learner side of the buffer, for one rank."""
+
+    async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
+        """Pieces of `batch` that have arrived and are not taken yet, and whether they are the last.
+
+        Waits for at least one, or for all of them when `whole`.
+        """
+
+
+class Learner(Protocol):
+    """One learner rank."""
+
+    def begin(self, batch: int) -> None: ...
+
+    def accept(self, pieces: Sequence[Piece]) -> None:
+        """Train on, or keep, what has arrived."""
+
+    def finish(self) -> dict[str, float]:
+        """The batch is complete: the remaining optimizer steps, and the metrics."""

@@ -1,0 +1,198 @@
+"""Where action requests meet idle inference ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
+from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.tracing import Spread
+from rlinf_async.core.types import ActionRequest
+from rlinf_async.loops.waiting import Bell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A request that waits for its answer, under a number that may travel."""
+
+    number: int
+    request: ActionRequest
+    arrived: float
+
+    @property
+    def shard(self) -> int:
+        return self.request.shard
+
+    @property
+    def size(self) -> int:
+        return self.request.size
+
+
+Batcher = DynamicBatcher[Pending] | BarrierBatcher[Pending]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """A batcher and the inference ranks that may take from it."""
+
+    batcher: Batcher
+    ranks: frozenset[int]
+
+
+class RequestBroker:
+    """Hands batches of requests to idle inference ranks and their answers back to the shards.
+
+    With level 2 there is one lane that every rank takes from; without, one lane per inference rank and
+    pipeline stage, whose batch is everybody in flight. Every request is answered exactly once: with
+    actions, or with the error that prevented them.
+    """
+
+    def __init__(
+        self, lanes: Sequence[Lane], lane_of: Callable[[int], Lane], *, deadline_s: float = math.inf
+    ) -> None:
+        self._lanes = list(lanes)
+        self._lane_of = lane_of
+        self._bell = Bell(deadline_s=deadline_s)
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count()
+        self._closed = False
+        self.batch_size = Spread()
+        self.batch_wait = Spread()
+
+    @classmethod
+    def dynamic(cls, *, ranks: int, max_size: int, max_wait: float, deadline_s: float) -> RequestBroker:
+        """Level 2 on: one shared queue."""
+        batcher = DynamicBatcher[Pending](max_size=max_size, max_wait=max_wait)
+        lane = Lane(batcher=batcher, ranks=frozenset(range(ranks)))
+        return cls([lane], lambda shard: lane, deadline_s=deadline_s)
+
+    @classmethod
+    def barrier(cls, plan: ShardPlan, *, deadline_s: float) -> RequestBroker:
+        """Level 2 off: every shard has its rank, and a rank waits for all its shards in flight.
+
+        Evaluation shards are numbered on from the training shards and use the same lanes.
+        """
+        keys = {plan.lane(shard) for shard in range(plan.shards)}
+        lanes = {
+            key: Lane(batcher=BarrierBatcher[Pending](), ranks=frozenset({key[0]})) for key in sorted(keys)
+        }
+        return cls(
+            list(lanes.values()), lambda shard: lanes[plan.lane(shard % plan.shards)], deadline_s=deadline_s
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no rank has taken yet."""
+        return sum(len(lane.batcher) for lane in self._lanes)
+
+    def begin(self, shard: int) -> None:
+        """`shard` starts a rollout."""
+        self._lane_of(shard).batcher.begin(shard)
+
+    def end(self, shard: int) -> None:
+        """`shard` has ended its rollout: those who waited for its request need not any more."""
+        self._lane_of(shard).batcher.end(shard)
+        self._bell.ring()
+
+    @asynccontextmanager
+    async def rollout(self, shard: int) -> AsyncIterator[None]:
+        """The block in which `shard` is in flight."""
+        self.begin(shard)
+        try:
+            yield
+        finally:
+            self.end(shard)
+
+    async def act(self, request: ActionRequest) -> Any:
+        """Queue a request and wait for its answer.
+
+        Raises:
+            PeerError: inference failed or has closed.
+            DeadlineError: nobody answered in time.
+        """
+        if self._closed:
+            raise PeerError(f"shard {request.shard} asked for actions after inference had closed")
+        pending = Pending(number=next(self._numbers), request=request, arrived=time.monotonic())
+        self._lane_of(request.shard).batcher.add(pending, pending.arrived)
+        answer = self._answers[pending.number] = asyncio.get_running_loop().create_future()
+        self._bell.ring()
+        try:
+            async with asyncio.timeout(None if math.isinf(self._bell.deadline_s) else self._bell.deadline_s):
+                return await answer
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"shard {request.shard} waited {self._bell.deadline_s:g} s for actions: "
+                f"{self.waiting} requests wait, {len(self._answers) - self.waiting} are being answered"
+            ) from error
+        finally:
+            del self._answers[pending.number]
+
+    async def take(self, rank: int) -> list[Pending] | None:
+        """The next batch for `rank`; None when the broker is closed and drained."""
+        lanes = [lane for lane in self._lanes if rank in lane.ranks]
+        await asyncio.sleep(0)  # requests that have already arrived join this batch
+        batch = await self._bell.first(
+            lambda: self._next_batch(lanes),
+            waiting_for=lambda: f"a request to inference rank {rank}",
+            wake=lambda: _until_deadline(lanes),
+        )
+        return batch or None
+
+    def reply(self, numbers: Sequence[int], answers: Sequence[Any]) -> None:
+        """Answer the requests of a batch, in its order."""
+        if len(numbers) != len(answers):
+            raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
+        for number, answer in zip(numbers, answers, strict=True):
+            future = self._answers.get(number)
+            if future is not None and not future.done():
+                future.set_result(answer)
+
+    def fail(self, numbers: Sequence[int], message: str) -> None:
+        """The forward pass of a batch failed: its requesters are told."""
+        for number in numbers:
+            future = self._answers.get(number)
+            if future is not None and not future.done():
+                future.set_exception(PeerError(message))
+
+    @asynccontextmanager
+    async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
+        """A block that fills the list with one answer per request; see `RequestPort.answering`."""
+        numbers = [pending.number for pending in batch]
+        answers: list[Any] = []
+        succeeded = False
+        try:
+            yield answers
+            succeeded = True
+        finally:
+            if not succeeded:
+                self.fail(numbers, f"the forward pass for {len(batch)} requests failed")
+        self.reply(numbers, answers)
+
+    def close(self) -> None:
+        """No more requests will come: ranks drain what waits and return."""
+        self._closed = True
+        self._bell.ring()
+
+    def _next_batch(self, lanes: Sequence[Lane]) -> list[Pending] | None:
+        """A batch that is due, [] when closed and drained, None while there is nothing to do."""
+        now = time.monotonic()
+        for lane in lanes:
+            batch = lane.batcher.drain() if self._closed else lane.batcher.take(now)
+            if batch:
+                self.batch_size.add(sum(pending.size for pending in batch))
+                self.batch_wait.add(now - min(pending.arrived for pending in batch))
+                return batch
+        return [] if self._closed else None
+
+
+def _until_deadline(lanes: Sequence[Lane]) -> float | None:
+    deadlines = [lane.batcher.deadline for lane in lanes if lane.batcher.deadline is not None]
+    return min(deadlines) - time.monotonic() if deadlines else None

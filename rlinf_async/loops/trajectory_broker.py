@@ -1,0 +1,118 @@
+"""Where rollouts are admitted and trajectories wait for the learner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlinf_async.core.admission import AdmissionGate
+from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.tracing import Spread
+from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.loops.waiting import Bell
+
+
+class TrajectoryBroker:
+    """The gate and the buffer of a run, with waits in front of them.
+
+    Env shards `admit` and `put`; learner ranks `take`; whoever publishes weights calls `publish` once
+    every inference rank has them, which both closes the books of the trained batch and opens the gate.
+    """
+
+    def __init__(
+        self,
+        plan: ShardPlan,
+        *,
+        max_staleness: int,
+        until: int | None = None,
+        version: int = 0,
+        ledger: Ledger | None = None,
+        deadline_s: float = math.inf,
+    ) -> None:
+        self._plan = plan
+        self.gate = AdmissionGate(
+            shards=plan.shards,
+            epochs=plan.rollout_epochs,
+            max_staleness=max_staleness,
+            until=until,
+            version=version,
+        )
+        self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
+        self.buffer.restore(version, ledger or Ledger())
+        self.staleness = Spread()
+        self._bell = Bell(deadline_s=deadline_s)
+        self._collecting = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.buffer.ledger
+
+    async def admit(self, shard: int) -> Ticket | None:
+        """Wait until `shard` may start a rollout; None when it has nothing left to do."""
+
+        def attempt() -> tuple[Ticket | None] | None:
+            ticket = self.gate.admit(shard)
+            return (ticket,) if ticket is not None or self.gate.finished(shard) else None
+
+        (ticket,) = await self._bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
+        self._collecting += ticket is not None
+        return ticket
+
+    async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
+        """Hand over a rollout. If the buffer refuses any of it, its ticket is refunded.
+
+        The pieces of one rollout share their versions, so they are refused together.
+        """
+        self._collecting -= 1
+        refused = [self.buffer.put(piece) for piece in pieces]
+        if "stale" in refused:
+            self.gate.refund(ticket)
+        for piece, reason in zip(pieces, refused, strict=True):
+            if reason is None:
+                self.staleness.add(piece.staleness, piece.size)
+        self._bell.ring()
+
+    async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
+        """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""
+
+        def attempt() -> list[Piece] | None:
+            wanted = self.buffer.missing(batch, rank) if whole else 1
+            if self.buffer.waiting(batch, rank) < wanted:
+                return None
+            return self.buffer.take(batch, rank)
+
+        pieces = await self._bell.first(attempt, waiting_for=lambda: self._trajectories(rank, batch))
+        return pieces, self.buffer.missing(batch, rank) == 0
+
+    def publish(self, version: int) -> None:
+        """Version `version` acts from now on; every batch before it is trained."""
+        for batch in range(self.gate.version, version):
+            self.buffer.finish(batch)
+        self.gate.publish(version)
+        self.ledger.check(self.buffer.held())
+        self._bell.ring()
+
+    def close(self) -> None:
+        """Admit nothing more; rollouts that have started finish and are counted as in flight."""
+        self.gate.close()
+        self._bell.ring()
+
+    def fail(self, error: BaseException) -> None:
+        """End every wait with `error`."""
+        self._bell.fail(error)
+
+    def _at_the_gate(self, shard: int) -> str:
+        return (
+            f"the gate to let shard {shard} start: version {self.gate.version} is published, "
+            f"max_staleness is {self.gate.max_staleness}, {self._collecting} rollouts are being collected; "
+            f"{self.ledger}"
+        )
+
+    def _trajectories(self, rank: int, batch: int) -> str:
+        have = self._plan.pieces_per_rank - self.buffer.missing(batch, rank)
+        have += self.buffer.waiting(batch, rank)
+        return (
+            f"trajectories of batch {batch} on learner rank {rank}: {have} of {self._plan.pieces_per_rank} "
+            f"pieces have arrived, {self._collecting} rollouts are being collected; {self.ledger}"
+        )

@@ -1,0 +1,68 @@
+"""Waiting with a deadline, and an error that says for what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from rlinf_async.core.failures import DeadlineError
+
+T = TypeVar("T")
+
+
+class Bell:
+    """Wakes everybody who waits for a change; each waiter tries its own condition again.
+
+    Failing it ends every wait, present and future, with that error.
+    """
+
+    def __init__(self, *, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self._change = asyncio.Event()
+        self._error: BaseException | None = None
+
+    def ring(self) -> None:
+        """Something changed."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing will change any more."""
+        self._error = error
+        self.ring()
+
+    async def first(
+        self,
+        attempt: Callable[[], T | None],
+        *,
+        waiting_for: Callable[[], str],
+        wake: Callable[[], float | None] = lambda: None,
+    ) -> T:
+        """The first result of `attempt` that is not None, tried after every change.
+
+        `wake` names seconds after which to try again without a change, if any.
+
+        Raises:
+            DeadlineError: it took longer than `deadline_s`; the message ends with `waiting_for()`.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self.deadline_s
+        while True:
+            if self._error is not None:
+                raise self._error
+            if (result := attempt()) is not None:
+                return result
+            left = give_up - loop.time()
+            if left <= 0:
+                raise DeadlineError(f"waited {self.deadline_s:g} s for {waiting_for()}")
+            soon = wake()
+            await self._next_change(left if soon is None else min(left, max(0.0, soon)))
+
+    async def _next_change(self, seconds: float) -> None:
+        change = self._change
+        try:
+            async with asyncio.timeout(seconds):
+                await change.wait()
+        except TimeoutError:
+            return

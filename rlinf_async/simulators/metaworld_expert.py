@@ -1,0 +1,32 @@
+"""Demonstrations by the scripted experts that come with Meta-World."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from metaworld.policies import ENV_POLICY_MAP
+
+from rlinf_async.simulators.metaworld_task import reset_simulator, simulator
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """States [samples, 39] in the simulator's units and the expert's actions [samples, 4] in [-1, 1]."""
+
+    states: np.ndarray
+    actions: np.ndarray
+
+
+def demonstrate(task: str, *, episodes: int, steps: int, seed: int) -> Demonstrations:
+    """Let the expert of `task` play `episodes` episodes of `steps` simulator steps, one action each."""
+    if episodes < 1 or steps < 1:
+        raise ValueError(f"episodes={episodes} and steps={steps} must both be at least 1")
+    env, expert = simulator(task), ENV_POLICY_MAP[task]()
+    states, actions = [], []
+    for episode in range(episodes):
+        state = reset_simulator(env, int(np.random.SeedSequence((seed, episode)).generate_state(1)[0]))
+        for _ in range(steps):
+            action = np.clip(expert.get_action(state), -1.0, 1.0)
+            states.append(state)
+            actions.append(action)
+            state = env.step(action)[0]
+    return Demonstrations(np.array(states, dtype=np.float32), np.array(actions, dtype=np.float32))

@@ -1,0 +1,216 @@
+"""What the doctor says about a good machine and about bad ones."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from rlinf_async import doctor
+from rlinf_async.doctor import installation, machine
+from rlinf_async.doctor.check import probe
+
+GIB = 1 << 30
+LOADS = EntryPoint("good", "json:loads", "rlinf_async.hosts")
+BROKEN = EntryPoint("bad", "no_such_module:Host", "rlinf_async.hosts")
+
+
+def raylet(address: str) -> list[str]:
+    return ["/site-packages/ray/core/src/ray/raylet/raylet", "--node_id=1", f"--gcs-address={address}"]
+
+
+def dashboard(host: str) -> list[str]:
+    return ["python", "-u", "/site-packages/ray/dashboard/dashboard.py", f"--host={host}", "--port=8265"]
+
+
+def test_python_3_11_is_supported_and_no_other():
+    assert installation.check_python((3, 11, 7)).status == "ok"
+    assert installation.check_python((3, 12, 0)).status == "fail"
+
+
+def test_an_old_or_absent_torch_fails():
+    assert installation.check_torch("2.13.0+cpu").status == "ok"
+    assert installation.check_torch("2.5.1").status == "fail"
+    assert installation.check_torch(None).status == "fail"
+
+
+def test_another_rlinf_than_the_supported_one_fails_and_names_both():
+    assert installation.check_rlinf(installation.SUPPORTED).status == "ok"
+    assert installation.check_rlinf(f"{installation.SUPPORTED}+patched").status == "ok"
+    found = installation.check_rlinf("0.4.0")
+    assert found.status == "fail"
+    assert "0.4.0" in found.detail
+    assert installation.SUPPORTED in found.detail
+    assert installation.check_rlinf(None).status == "fail"
+
+
+def test_the_supported_rlinf_is_the_one_that_is_installed():
+    assert installation.check_rlinf(installation.version("rlinf")).status == "ok"
+
+
+def test_a_ray_with_a_known_hole_is_warned_of_by_its_number():
+    assert installation.check_ray("2.60.0").status == "ok"
+    assert "CVE-2026-27482" in installation.check_ray("2.53.0").detail
+    older = installation.check_ray("2.51.1")
+    assert older.status == "warn"
+    assert "CVE-2025-62593" in older.detail
+    assert installation.check_ray(None).status == "fail"
+
+
+def test_a_version_range_excludes_its_upper_end():
+    limits = {"least": (1, 3), "below": (1, 4)}
+    assert installation.check_range("hydra-core", "1.3.8", **limits).status == "ok"
+    assert installation.check_range("hydra-core", "1.4.0", **limits).status == "fail"
+    assert installation.check_range("hydra-core", "1.2.9", **limits).status == "fail"
+    assert installation.check_range("hydra-core", None, **limits).status == "fail"
+
+
+def test_an_entry_point_that_does_not_import_fails_and_says_why():
+    assert installation.check_entry_points([LOADS]).status == "ok"
+    found = installation.check_entry_points([LOADS, BROKEN])
+    assert found.status == "fail"
+    assert "no_such_module" in found.detail
+    assert installation.check_entry_points([]).status == "fail"
+
+
+def test_the_entry_points_of_this_package_are_found():
+    groups = {point.group for point in installation.entry_points()}
+    wanted = {"hosts", "workers", "channels", "runners", "envs", "models"}
+    assert {f"rlinf_async.{name}" for name in wanted} <= groups
+
+
+@pytest.mark.parametrize("check", [installation.check_driver_hook, installation.check_worker_hook])
+def test_a_hook_is_judged_by_its_subprocess(check):
+    assert check("").status == "ok"
+    failed = check("raise ImportError('no plugin')")
+    assert failed.status == "fail"
+    assert "no plugin" in failed.detail
+
+
+def test_the_plugin_registers_in_a_driver_and_in_a_worker():
+    assert installation.check_driver_hook().detail == "Hydra registers the plugin"
+    assert installation.check_worker_hook().detail == "RLINF_EXT_MODULE registers the plugin"
+
+
+def test_both_ways_into_rlinf_are_fine_and_no_rlinf_is_not(tmp_path):
+    source = tmp_path / "utils.py"
+    assert installation.check_plugin_scan(source).status == "fail"
+    source.write_text("")
+    assert "does not scan" in installation.check_plugin_scan(source).detail
+    source.write_text('PLUGIN_GROUP = "rlinf.plugins"')
+    assert installation.check_plugin_scan(source).detail == "RLinf scans entry points"
+    assert installation.check_plugin_scan(None).status == "fail"
+
+
+def test_no_working_back_end_is_warned_of_with_the_packages_to_install(monkeypatch):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    found = machine.check_rendering(code="raise ImportError('no GL')")
+    assert found.status == "warn"
+    assert "osmesa: ImportError: no GL" in found.detail
+    assert "libosmesa6" in found.mend
+
+
+def test_a_chosen_back_end_that_does_not_work_is_warned_of(monkeypatch):
+    only_egl = "import os; assert os.environ['MUJOCO_GL'] == 'egl', 'broken'"
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    found = machine.check_rendering(code=only_egl)
+    assert found.status == "warn"
+    assert "MUJOCO_GL=egl" in found.mend
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    assert machine.check_rendering(code=only_egl).detail == "MUJOCO_GL=egl"
+
+
+def test_a_running_ray_that_rlinf_would_join_is_warned_of():
+    commands = [["python"], raylet("10.0.0.1:6379")]
+    found = machine.check_ray_address(commands, noted=None, environ={})
+    assert found.status == "warn"
+    assert "10.0.0.1:6379" in found.detail
+    assert (
+        machine.check_ray_address([], noted="10.0.0.2:6379", environ={"RAY_ADDRESS": "auto"}).status == "warn"
+    )
+
+
+def test_a_ray_address_that_was_chosen_or_that_finds_nothing_is_fine():
+    commands = [raylet("10.0.0.1:6379")]
+    assert machine.check_ray_address(commands, noted=None, environ={"RAY_ADDRESS": "local"}).status == "ok"
+    assert machine.check_ray_address([["python"]], noted=None, environ={}).status == "ok"
+
+
+def test_the_cluster_of_the_last_ray_start_is_read_from_its_note(tmp_path):
+    assert machine.noted_cluster({"RAY_TMPDIR": str(tmp_path)}) is None
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
+    assert machine.noted_cluster({"RAY_TMPDIR": str(tmp_path)}) == "10.0.0.1:6379"
+
+
+def test_command_lines_are_read_from_proc_and_a_process_that_ended_is_left_out(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cmdline").write_bytes(b"raylet\0--gcs-address=here\0")
+    (tmp_path / "8").mkdir()
+    assert machine.command_lines(tmp_path) == [["raylet", "--gcs-address=here"]]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1", "ok"), ("localhost", "ok"), ("::1", "ok"), ("0.0.0.0", "warn"), ("10.0.0.1", "warn")],
+)
+def test_a_dashboard_that_listens_beyond_this_machine_is_warned_of(host, status):
+    assert machine.check_dashboard([["python"], dashboard(host)]).status == status
+
+
+def test_no_dashboard_is_fine():
+    assert machine.check_dashboard([["python", "--host=0.0.0.0"]]).detail == "none is running"
+
+
+def test_shared_memory_below_what_ray_wants_is_warned_of_with_the_size():
+    assert machine.check_shared_memory(free=4 * GIB, memory=8 * GIB).status == "ok"
+    assert machine.check_shared_memory(free=GIB, memory=2 * GIB).status == "warn"
+    found = machine.check_shared_memory(free=4 * GIB, memory=64 * GIB)
+    assert found.status == "warn"
+    assert "--shm-size=20g" in found.mend
+
+
+def test_memory_is_the_limit_of_the_container_when_it_has_one(tmp_path, monkeypatch):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(machine, "CGROUP_LIMIT", limit)
+    physical = machine.memory()
+    limit.write_text("max\n")
+    assert machine.memory() == physical
+    limit.write_text("1048576\n")
+    assert machine.memory() == 1048576
+
+
+def test_a_low_open_file_limit_is_warned_of():
+    assert machine.check_open_files(20000).status == "ok"
+    assert machine.check_open_files(-1).status == "ok"
+    assert machine.check_open_files(1024).status == "warn"
+
+
+def test_unset_omp_threads_matter_only_on_a_machine_with_few_cores():
+    assert machine.check_threads(cores=2, threads=None).status == "warn"
+    assert machine.check_threads(cores=2, threads="1").status == "ok"
+    assert machine.check_threads(cores=128, threads=None).status == "ok"
+
+
+def test_a_probe_that_hangs_ends_at_its_deadline_and_says_so():
+    assert probe("import threading; threading.Event().wait()", timeout=1) == "no answer within 1 s"
+
+
+def test_a_probe_reports_the_last_line_or_else_the_exit_status():
+    assert probe("import sys; sys.exit('first\\nlast')") == "last"
+    assert probe("raise SystemExit(3)") == "exit status 3"
+
+
+def test_every_check_has_its_own_name_and_turns_into_json():
+    checks = doctor.run_checks()
+    assert len({check.name for check in checks}) == len(checks)
+    parsed = json.loads(json.dumps([dataclasses.asdict(check) for check in checks]))
+    assert parsed[0].keys() == {"name", "status", "detail", "mend"}
+    assert all(check.mend for check in checks if check.status != "ok")
+
+
+def test_importing_the_doctor_imports_neither_ray_nor_rlinf_nor_torch():
+    code = "import sys, rlinf_async.doctor; assert not {'ray', 'rlinf', 'torch', 'hydra'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,170 @@
+"""The patches apply to the supported RLinf, and change what their ledger says that they change."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rlinf", reason="the patches are for RLinf")
+
+PATCHES = Path(__file__).parents[1] / "patches"
+ENTRY_POINTS = PATCHES / "rlinf" / "0001-load-plugins-from-entry-points.patch"
+
+DRIVER = """
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError
+from rlinf.config import validate_cfg
+try:
+    validate_cfg(OmegaConf.create({}))
+except ConfigAttributeError:
+    pass  # an empty config has no runner; plugins come before that
+"""
+
+WORKER = """
+from rlinf.scheduler import Worker
+worker = object.__new__(Worker)
+worker._load_user_extensions()
+worker._load_user_extensions()
+"""
+
+LOADED = """
+import throwaway
+assert throwaway.calls == {calls}, throwaway.calls
+"""
+
+
+def apply(patch: Path, root: Path) -> subprocess.CompletedProcess[str]:
+    """Applies `patch` below `root` with patch(1), or with git where that is missing."""
+    command = ["patch", "-p1", "--no-backup-if-mismatch", "--fuzz=0", "-i", str(patch)]
+    if shutil.which("patch") is None:
+        command = ["git", "apply", "--verbose", str(patch)]
+    # A repository above `root` would make git look for the files there.
+    env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.parent)}
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
+
+
+def run(code: str, *folders: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs `code` where `folders` come before the installed packages on the path."""
+    kept = {name: value for name, value in os.environ.items() if name != "RLINF_EXT_MODULE"}
+    path = os.pathsep.join(map(str, folders))
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**kept, "PYTHONPATH": path, **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory) -> Path:
+    """A folder that holds a copy of the installed RLinf."""
+    root = tmp_path_factory.mktemp("stock")
+    package = Path(importlib.util.find_spec("rlinf").origin).parent
+    shutil.copytree(package, root / "rlinf", ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def patched(stock, tmp_path_factory) -> Path:
+    """A folder that holds an RLinf with every patch applied in the order of their numbers."""
+    root = tmp_path_factory.mktemp("patched")
+    shutil.copytree(stock / "rlinf", root / "rlinf", ignore=shutil.ignore_patterns("__pycache__"))
+    for patch in sorted((PATCHES / "rlinf").glob("*.patch")):
+        done = apply(patch, root)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return root
+
+
+@pytest.fixture
+def plugin(tmp_path) -> Path:
+    """A folder that is installed as a package with one RLinf plugin, which counts its calls."""
+    (tmp_path / "throwaway.py").write_text("calls = 0\n\ndef register():\n    global calls\n    calls += 1\n")
+    info = tmp_path / "throwaway-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: throwaway\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlinf.plugins]\nthrown = throwaway:register\n")
+    return tmp_path
+
+
+@pytest.fixture
+def broken(plugin) -> Path:
+    (plugin / "throwaway.py").write_text("import no_such_module\n")
+    return plugin
+
+
+@pytest.mark.parametrize("patch", sorted(PATCHES.glob("*/*.patch")), ids=lambda patch: patch.name)
+def test_a_patch_applies_without_fuzz_and_only_to_the_package(patch, stock, tmp_path):
+    shutil.copytree(stock / "rlinf", tmp_path / "rlinf", ignore=shutil.ignore_patterns("__pycache__"))
+    for earlier in sorted(patch.parent.glob("*.patch")):
+        done = apply(earlier, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        if earlier == patch:
+            break
+    assert [path.name for path in tmp_path.iterdir()] == ["rlinf"]
+
+
+@pytest.mark.parametrize("patch", sorted(PATCHES.glob("*/*.patch")), ids=lambda patch: patch.name)
+def test_a_patch_is_ready_for_upstream_and_in_the_ledger(patch):
+    text = patch.read_text()
+    assert re.search(r"^Subject: \[PATCH[^]]*\] (feat|fix|refactor|perf)(\(\w+\))?: ", text, re.MULTILINE)
+    assert re.search(r"^Signed-off-by: .+ <.+@.+>$", text, re.MULTILINE)
+    ledger = (PATCHES / "README.md").read_text()
+    entry = ledger.partition(f"## {patch.parent.name}/{patch.name}")[2].partition("\n## ")[0]
+    for heading in ("Why", "How", "Upstream", "Remove when"):
+        assert f"**{heading}**" in entry
+
+
+@pytest.mark.parametrize("process", [DRIVER, WORKER], ids=["driver", "worker"])
+def test_stock_rlinf_does_not_call_an_installed_plugin(process, stock, plugin):
+    done = run(process + LOADED.format(calls=0), stock, plugin)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("process", [DRIVER, DRIVER + DRIVER, WORKER], ids=["driver", "twice", "worker"])
+def test_patched_rlinf_calls_an_installed_plugin_once_in_every_process(process, patched, plugin):
+    done = run(process + LOADED.format(calls=1), patched, plugin)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("process", [DRIVER, WORKER], ids=["driver", "worker"])
+def test_patched_rlinf_registers_this_package_without_any_hook(process, patched):
+    done = run(process + "\nfrom rlinf_async import plugin\nassert plugin.is_registered()", patched)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("process", [DRIVER, WORKER], ids=["driver", "worker"])
+def test_patched_rlinf_raises_with_the_name_of_a_plugin_that_fails(process, patched, broken):
+    done = run(process, patched, broken)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("RuntimeError: ")
+    assert "thrown" in last
+    assert "no_such_module" in last
+
+
+def test_stock_rlinf_goes_on_without_an_extension_module_that_fails(stock, broken):
+    done = run(WORKER, stock, RLINF_EXT_MODULE="no_such_extension")
+    assert done.returncode == 0, done.stderr
+
+
+def test_patched_rlinf_raises_with_the_name_of_an_extension_module_that_fails(patched, tmp_path):
+    done = run(WORKER, patched, RLINF_EXT_MODULE="no_such_extension")
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("RuntimeError: ")
+    assert "no_such_extension" in last
+    assert "RLINF_EXT_MODULE" in last
+    (tmp_path / "raising.py").write_text("def register():\n    raise KeyError('missing')\n")
+    assert "missing" in run(WORKER, patched, tmp_path, RLINF_EXT_MODULE="raising").stderr.splitlines()[-1]
+
+
+def test_patched_rlinf_still_loads_an_extension_module(patched, plugin):
+    # Once as a plugin, and at each of the two starts of a worker as the extension module.
+    done = run(WORKER + LOADED.format(calls=3), patched, plugin, RLINF_EXT_MODULE="throwaway")
+    assert done.returncode == 0, done.stderr
