@@ -16,12 +16,14 @@ def register() -> None:
     """Install the plugin in this process: the driver, or a worker that loads it by `RLINF_EXT_MODULE`."""
     global _host
     from rlinf_async.hosts.rlinf.host import CHAINED, RLinfHost
+    from rlinf_async.hosts.rlinf.models import register_models
 
     if _host is None:
         _host = RLinfHost()
     if _host.installed:
         return
     _host.install()
+    register_models()
     if "WORKER_NAME" in os.environ:
         _equip_worker()
     if chained := os.environ.get(CHAINED):

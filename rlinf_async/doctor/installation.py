@@ -9,9 +9,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from rlinf_async.doctor.check import Check, probe
-
-SUPPORTED = "0.3.0"
-"""The RLinf release that the adapter is written against: its private seams move between releases."""
+from rlinf_async.hosts.rlinf import SUPPORTED
 
 RAY_FIXES = (
     ((2, 52), "CVE-2025-62593: a web page opened in a browser can run code through the dashboard"),

@@ -1,5 +1,6 @@
 """Offscreen rendering of Meta-World simulators, from the viewpoint RLinf trains with."""
 
+import atexit
 import ctypes.util
 import os
 import threading
@@ -80,8 +81,12 @@ class Camera:
         self._view = mujoco.MjvCamera()
         self._view.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._view.fixedcamid = model.camera(CAMERA).id
-        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        self._context: mujoco.MjrContext | None = mujoco.MjrContext(
+            model, mujoco.mjtFontScale.mjFONTSCALE_100
+        )
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        # MuJoCo shuts EGL down at exit too; what is registered later runs earlier.
+        atexit.register(self.close)
 
     def picture(self, data: mujoco.MjData) -> np.ndarray:
         """The scene of `data` as uint8 [size, size, 3], top row first."""
@@ -103,8 +108,10 @@ class Camera:
         return pixels[:, ::-1].copy()
 
     def close(self) -> None:
-        if self._context is not None:
-            self._gl.make_current()
-            self._context.free()
-            self._context = None
-            self._gl.free()
+        if self._context is None:
+            return
+        atexit.unregister(self.close)
+        self._gl.make_current()
+        self._context.free()
+        self._context = None
+        self._gl.free()

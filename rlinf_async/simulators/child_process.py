@@ -60,14 +60,16 @@ class ChildProcess:
 
 def serve(pipe: Connection) -> None:
     """Build the object that the first message names, then answer calls until the pipe closes."""
-    factory, args = pipe.recv()
+    target = None
     try:
+        factory, args = pipe.recv()
         target = _answer(pipe, _build, factory, *args)
         while target is not None:
             method, call_args = pipe.recv()
             _answer(pipe, getattr(target, method), *call_args)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        target.close()
+        if target is not None:
+            target.close()
 
 
 def _build(factory: str, *args: Any) -> Any:

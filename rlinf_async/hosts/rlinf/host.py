@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.entry_points import find, load_class
+from rlinf_async.hosts.rlinf.warm_start import fill_in
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 CHAINED = "RLINF_ASYNC_CHAINED_EXT_MODULE"
@@ -122,6 +123,7 @@ def _checking_config(start: Callable[..., None]) -> Callable[..., None]:
         cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
         if isinstance(cluster_cfg, DictConfig) and cluster_cfg._get_root() is not cluster_cfg:
             prepare(cluster_cfg._get_root())
+            fill_in(cluster_cfg._get_root())
         start(self, *args, **kwargs)
 
     return check

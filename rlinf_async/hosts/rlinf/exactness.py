@@ -1,0 +1,62 @@
+"""Whether each level computes what the synchronous loop would, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlinf_async.hosts.rlinf.settings import Settings
+
+EXACT = "exact"
+
+
+def exactness(cfg: Mapping[str, Any], settings: Settings) -> dict[str, str]:
+    """`exact`, `approximate (why; mend)` or `off`, for each level."""
+    return {"train": _train(settings), "rollout": _rollout(settings), "streamer": _streamer(cfg, settings)}
+
+
+def _train(settings: Settings) -> str:
+    train = settings.asynchrony.train
+    if not train.enabled:
+        return "off"
+    if not settings.asynchrony.off_policy:
+        return f"{EXACT} (max_staleness is 0: every sample is on-policy)"
+    how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
+    return f"approximate (samples are up to {train.max_staleness} versions old, {how})"
+
+
+def _rollout(settings: Settings) -> str:
+    if not settings.asynchrony.rollout.enabled:
+        return "off"
+    return f"{EXACT} (the same trajectories in distribution; random numbers are drawn in another order)"
+
+
+def _streamer(cfg: Mapping[str, Any], settings: Settings) -> str:
+    if not settings.asynchrony.streamer.enabled:
+        return "off"
+    reasons = _streaming_reasons(cfg, settings) if settings.streams else []
+    if reasons:
+        return f"approximate ({'; '.join(reasons)})"
+    if not settings.streams:
+        return f"{EXACT} (normalization is deferred: the learner waits for the whole batch before it steps)"
+    return f"{EXACT} (one optimizer step per pass over the batch, sums divided once)"
+
+
+def _streaming_reasons(cfg: Mapping[str, Any], settings: Settings) -> list[str]:
+    algorithm, train = cfg["algorithm"], cfg["env"]["train"]
+    reasons = []
+    if settings.advantage == "gae":
+        reasons.append(
+            "advantages are normalised by the batch before; async.streamer.normalization=deferred is exact"
+        )
+    if settings.optimizer_steps > 1:
+        reasons.append(
+            f"the {settings.optimizer_steps} optimizer steps of the first pass are cut in order of arrival; "
+            f"actor.global_batch_size={settings.samples_per_batch} is exact"
+        )
+    masked = not train.get("auto_reset") and not train.get("ignore_terminations")
+    if algorithm.get("entropy_bonus", 0) and masked:
+        reasons.append("the entropy bonus is a mean over the valid samples of each micro-batch")
+    if algorithm.get("filter_rewards", False) and not masked:
+        reasons.append("filtered losses are means over the valid samples of each micro-batch")
+    return reasons

@@ -1,0 +1,121 @@
+"""What a config will do, worked out without starting Ray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from rlinf_async.hosts.rlinf.config import read_async, resolve
+from rlinf_async.hosts.rlinf.exactness import exactness
+from rlinf_async.hosts.rlinf.host import replacements
+from rlinf_async.hosts.rlinf.settings import Settings
+
+
+def explain(cfg: DictConfig) -> dict[str, Any]:
+    """Plain data that `--json` prints.
+
+    Raises:
+        ValueError: the config cannot run, with the remedy.
+    """
+    asynchrony = read_async(cfg)
+    facts: dict[str, Any] = {
+        "mode": asynchrony.mode,
+        "levels": asynchrony.levels,
+        "classes": replacements() if asynchrony.active else {},
+        "max_staleness": asynchrony.max_staleness,
+        "correction": asynchrony.train.correction if asynchrony.off_policy else "none needed",
+        "shards": None,
+        "exactness": dict.fromkeys(asynchrony.levels, "off"),
+        "placement": OmegaConf.to_container(cfg.cluster.component_placement, resolve=True),
+    }
+    if not asynchrony.active:
+        return facts
+    settings = resolve(cfg)
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    facts["exactness"] = exactness(plain, settings)  # type: ignore[arg-type]
+    return {**facts, **_shards(settings), **_batches(settings), "remarks": _remarks(cfg, settings)}
+
+
+def _shards(settings: Settings) -> dict[str, Any]:
+    plan = settings.plan
+    return {
+        "shards": {
+            "total": plan.shards,
+            "per_env_worker": plan.shards_per_worker,
+            "environments_each": plan.envs_per_shard,
+            "group_size": plan.group_size,
+        },
+        "ranks": {
+            "env": plan.env_workers,
+            "inference": plan.inference_ranks,
+            "learner": plan.learner_ranks,
+        },
+        "inference_batch": {
+            "at_most": settings.max_batch_size
+            if settings.asynchrony.rollout.enabled
+            else "everybody in flight",
+            "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,
+        },
+    }
+
+
+def _batches(settings: Settings) -> dict[str, Any]:
+    return {
+        "batch": {
+            "trajectories_per_step": settings.plan.trajectories_per_batch,
+            "decisions_per_trajectory": settings.horizon,
+            "samples_per_step": settings.samples_per_batch,
+            "global_batch_size": settings.global_batch_size,
+            "optimizer_steps_per_step": settings.optimizer_steps * settings.update_epoch,
+            "micro_batch_size": settings.micro_batch_size,
+            "micro_batches_per_optimizer_step": settings.micro_batches_per_step,
+            "env_steps_per_step": settings.samples_per_batch * settings.steps_per_decision,
+            "steps": settings.batches,
+        }
+    }
+
+
+def _remarks(cfg: DictConfig, settings: Settings) -> list[str]:
+    remarks = []
+    if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
+        remarks.append(
+            "algorithm.normalize_advantages=false is ignored by RLinf 0.3.0's actor, and so it is here"
+        )
+    if settings.asynchrony.off_policy and cfg.env.train.auto_reset:
+        remarks.append("values that bootstrap truncated episodes are the sampling policy's, not recomputed")
+    if settings.plan.inference_ranks > settings.plan.shards:
+        remarks.append(
+            f"{settings.plan.inference_ranks} inference ranks share {settings.plan.shards} shards and some will "
+            "idle: raise async.rollout.shards"
+        )
+    return remarks
+
+
+def show(facts: dict[str, Any], console: Console) -> None:
+    """Print `explain`'s facts for a reader."""
+    table = Table(show_header=False, title="What this config does", title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    on = [name for name, enabled in facts["levels"].items() if enabled]
+    table.add_row("levels", ", ".join(on) or "none: RLinf's own workers and runner run")
+    for name in on:
+        table.add_row(f"  {name}", facts["exactness"][name])
+    table.add_row("max staleness", str(facts["max_staleness"]))
+    table.add_row("correction", facts["correction"])
+    for stock, ours in facts["classes"].items():
+        table.add_row(f"  {stock.rsplit('.', 1)[1]}", f"-> {ours}")
+    for name in ("placement", "ranks", "shards", "inference_batch", "batch"):
+        for key, value in (facts.get(name) or {}).items():
+            table.add_row(f"{name.replace('_', ' ')}: {key.replace('_', ' ')}", _plain(value))
+    for remark in facts.get("remarks", []):
+        table.add_row("note", remark)
+    console.print(table)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
