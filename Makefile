@@ -27,7 +27,7 @@ $(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py
 	$(BIN)/python .ci/requirements.py --no-deps $(EXTRAS) > $(VENV)/no-deps.txt
 	$(BIN)/python .ci/requirements.py $(EXTRAS) > $(VENV)/requirements.txt
 	$(PIP) install --no-deps -r $(VENV)/no-deps.txt
-	$(INSTALL) -r $(VENV)/requirements.txt hatchling
+	$(INSTALL) -r $(VENV)/requirements.txt
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -37,7 +37,7 @@ $(SETUP_LIBERO): $(SETUP)
 	$(BIN)/python .ci/requirements.py --no-deps libero > $(VENV)/no-deps-libero.txt
 	$(BIN)/python .ci/requirements.py libero > $(VENV)/requirements-libero.txt
 	$(PIP) install --no-deps -r $(VENV)/no-deps-libero.txt
-	$(INSTALL) -r $(VENV)/requirements-libero.txt numba scipy pillow termcolor cloudpickle tqdm
+	$(INSTALL) -r $(VENV)/requirements-libero.txt
 	touch $@
 
 demo: setup

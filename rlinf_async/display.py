@@ -13,7 +13,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.summary import WINDOW, RunSummary
 from rlinf_async.core.tracing import Spread, StepReport
 
 COLUMNS = (
@@ -43,7 +43,6 @@ class RunDisplay:
             console=self.console,
             transient=True,
         )
-        self._reports: list[StepReport] = []
 
     def start(self, title: str, *, step: int, total: int) -> None:
         """Print the header; the bar begins at `step`."""
@@ -54,7 +53,6 @@ class RunDisplay:
 
     def step(self, report: StepReport) -> None:
         """Print one step."""
-        self._reports.append(report)
         busy = "/".join(f"{report.busy.get(name, 0.0):.0%}" for name in ("env", "inference", "learner"))
         cells = (
             f"{report.step}/{report.total}",
@@ -77,31 +75,19 @@ class RunDisplay:
     def note(self, text: str) -> None:
         self.console.print(text)
 
-    def summary(self, ledger: Ledger, run_dir: str) -> None:
-        """Print what the run did, over all its steps."""
-        if not self._reports:
-            return
-        seconds = sum(report.seconds for report in self._reports)
+    def summary(self, summary: RunSummary, run_dir: str) -> None:
+        """Print what the run did."""
         table = Table(title="Summary", show_header=False, title_justify="left")
-        fresh = sum(report.env_steps for report in self._reports)
-        table.add_row("fresh env steps/s", f"{fresh / seconds:.0f}  ({fresh} in {seconds:.0f} s)")
-        for name in ("env", "inference", "learner"):
-            share = sum(report.busy.get(name, 0.0) * report.seconds for report in self._reports) / seconds
+        rate = f"{summary.env_steps_per_second:.0f}  ({summary.env_steps} in {summary.seconds:.0f} s)"
+        table.add_row("fresh env steps/s", rate)
+        for name, share in summary.busy.items():
             table.add_row(f"busy {name}", f"{share:.0%}")
-        table.add_row("staleness min/mean/max", _spread([report.staleness for report in self._reports]))
-        table.add_row("batch size min/mean/max", _spread([report.batch_size for report in self._reports]))
-        table.add_row("success rate", self._success())
-        table.add_row("trajectories", str(ledger))
+        table.add_row("staleness min/mean/max", _spread(summary.staleness))
+        table.add_row("batch size min/mean/max", _spread(summary.batch_size))
+        table.add_row("success rate", _success(summary.success))
+        table.add_row("trajectories", str(summary.ledger))
         table.add_row("run directory", run_dir)
         self.console.print(table)
-
-    def _success(self) -> str:
-        seen = [report.success for report in self._reports if report.success is not None]
-        if not seen:
-            return "not reported by this environment"
-        window = min(4, len(seen))
-        first, last = sum(seen[:window]) / window, sum(seen[-window:]) / window
-        return f"{first:.0%} -> {last:.0%}  (means of the first and last {window} steps)"
 
 
 def _console() -> Console:
@@ -110,11 +96,14 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=120)
 
 
-def _spread(spreads: list[Spread]) -> str:
-    merged = Spread()
-    for spread in spreads:
-        merged.merge(spread)
-    return f"{merged.low:g} / {merged.mean:.2f} / {merged.high:g}" if merged.count else "-"
+def _spread(spread: Spread) -> str:
+    return f"{spread.low:g} / {spread.mean:.2f} / {spread.high:g}" if spread.count else "-"
+
+
+def _success(success: tuple[float, float] | None) -> str:
+    if success is None:
+        return "not reported by this environment"
+    return f"{success[0]:.0%} -> {success[1]:.0%}  (means of the first and last {WINDOW} steps)"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -42,41 +42,39 @@ class ShardPlan:
     group_size: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("total_envs", "env_workers", "inference_ranks", "learner_ranks", "shards_per_worker"):
+        for name in (
+            "total_envs",
+            "env_workers",
+            "inference_ranks",
+            "learner_ranks",
+            "shards_per_worker",
+            "rollout_epochs",
+            "group_size",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.total_envs % self.shards:
-            raise ValueError(
-                f"{self.total_envs} environments do not divide into {self.env_workers} env workers x "
-                f"{self.shards_per_worker} shards; nearest number of shards per worker that does: "
-                f"{self._nearest_shards()}"
-            )
-        if self.total_envs % self.learner_ranks:
-            raise ValueError(
-                f"{self.total_envs} environments do not divide among {self.learner_ranks} learner ranks; "
-                f"nearest total that does: {_round_to(self.total_envs, self.learner_ranks)}"
-            )
-        if self.envs_per_shard % self.group_size:
-            raise ValueError(
-                f"a shard of {self.envs_per_shard} environments splits groups of {self.group_size}; "
-                f"nearest number of shards per worker that does not: {self._nearest_shards()}"
-            )
-        if (self.total_envs // self.learner_ranks) % self.group_size:
-            raise ValueError(
-                f"{self.total_envs // self.learner_ranks} environments per learner rank split groups of "
-                f"{self.group_size}; use a total that is a multiple of "
-                f"{self.group_size * self.learner_ranks}"
-            )
+        unit = self._unit(self.shards_per_worker)
+        if self.total_envs % unit == 0:
+            return
+        fits = [n for n in range(1, self.total_envs + 1) if self.total_envs % self._unit(n) == 0]
+        if fits:
+            nearest = min(fits, key=lambda n: abs(n - self.shards_per_worker))
+            advice = f"nearest number of shards per worker that does: {nearest}"
+        else:
+            advice = f"nearest total that does: {max(1, round(self.total_envs / unit)) * unit}"
+        raise ValueError(f"{self._misfit()}; {advice}")
 
-    def _nearest_shards(self) -> int:
-        """The number of shards per worker nearest to the one asked for that divides, or 1."""
-        per_worker = self.total_envs // self.env_workers
-        fits = [
-            n
-            for n in range(1, per_worker + 1)
-            if per_worker % n == 0 and (per_worker // n) % self.group_size == 0
-        ]
-        return min(fits, key=lambda n: abs(n - self.shards_per_worker), default=1)
+    def _unit(self, shards_per_worker: int) -> int:
+        """What `total_envs` must be a multiple of: whole groups on every shard and learner rank."""
+        return self.group_size * math.lcm(self.env_workers * shards_per_worker, self.learner_ranks)
+
+    def _misfit(self) -> str:
+        groups = f" in groups of {self.group_size}" if self.group_size > 1 else ""
+        if self.total_envs % (self.shards * self.group_size):
+            among = f"into {self.env_workers} env workers x {self.shards_per_worker} shards"
+        else:
+            among = f"among {self.learner_ranks} learner ranks"
+        return f"{self.total_envs} environments{groups} do not divide {among}"
 
     @property
     def shards(self) -> int:
@@ -140,7 +138,3 @@ def choose_shards(
         return stages
     splits = env_workers * AUTO_SHARDS * group_size
     return AUTO_SHARDS if total_envs % splits == 0 else 1
-
-
-def _round_to(value: int, multiple: int) -> int:
-    return max(multiple, round(value / multiple) * multiple)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, Union
 
 import torch
@@ -22,16 +22,24 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) ->
 
 
 def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
-    """Concatenate trees of the same keys along `dim`."""
+    """Concatenate trees of the same keys along `dim`.
+
+    Raises:
+        ValueError: a key is missing somewhere, or stands for a tensor here and for something else there.
+    """
     result: Tree = {}
-    for name, first in trees[0].items():
-        values = [tree[name] for tree in trees]
-        if isinstance(first, dict):
-            result[name] = concatenate([value for value in values if isinstance(value, dict)], dim)
-        elif first is None:
-            result[name] = None
+    for name in dict.fromkeys(name for tree in trees for name in tree):
+        values = [tree.get(name) for tree in trees]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        branches = [value for value in values if isinstance(value, dict)]
+        if len(tensors) == len(trees):
+            result[name] = torch.cat(tensors, dim)
+        elif len(branches) == len(trees):
+            result[name] = concatenate(branches, dim)
+        elif tensors or branches:
+            raise ValueError(f"{name!r} is not the same kind of thing in all of {len(trees)} trees")
         else:
-            result[name] = torch.cat([value for value in values if isinstance(value, torch.Tensor)], dim)
+            result[name] = None
     return result
 
 
@@ -46,14 +54,19 @@ def first_tensor(tree: Tree) -> torch.Tensor:
     Raises:
         ValueError: there is none.
     """
-    for value in tree.values():
-        if isinstance(value, torch.Tensor):
-            return value
-        if isinstance(value, dict) and value:
-            return first_tensor(value)
+    for tensor in _tensors(tree):
+        return tensor
     raise ValueError(f"no tensor among {sorted(tree)}")
 
 
 def size_of(tree: Tree, dim: int = 0) -> int:
     """How many samples the tree holds along `dim`."""
     return int(first_tensor(tree).shape[dim])
+
+
+def _tensors(tree: Tree) -> Iterator[torch.Tensor]:
+    for value in tree.values():
+        if isinstance(value, dict):
+            yield from _tensors(value)
+        elif value is not None:
+            yield value

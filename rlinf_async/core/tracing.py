@@ -66,11 +66,13 @@ class Spread:
     def mean(self) -> float:
         return self.total / self.count if self.count else 0.0
 
+    def as_dict(self) -> dict[str, float]:
+        """`{min, mean, max}`, or nothing when nothing was seen."""
+        return {"min": self.low, "mean": self.mean, "max": self.high} if self.count else {}
+
     def as_metrics(self, name: str) -> dict[str, float]:
-        """`{name/min, name/mean, name/max}`, or nothing when nothing was seen."""
-        if not self.count:
-            return {}
-        return {f"{name}/min": self.low, f"{name}/mean": self.mean, f"{name}/max": self.high}
+        """`{name/min, name/mean, name/max}`."""
+        return {f"{name}/{key}": value for key, value in self.as_dict().items()}
 
 
 @dataclass(frozen=True, kw_only=True)

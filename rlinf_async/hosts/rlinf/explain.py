@@ -88,8 +88,8 @@ def _remarks(cfg: DictConfig, settings: Settings) -> list[str]:
         remarks.append("values that bootstrap truncated episodes are the sampling policy's, not recomputed")
     if settings.plan.inference_ranks > settings.plan.shards:
         remarks.append(
-            f"{settings.plan.inference_ranks} inference ranks share {settings.plan.shards} shards and some will "
-            "idle: raise async.rollout.shards"
+            f"{settings.plan.inference_ranks} inference ranks share {settings.plan.shards} shards and some "
+            "will idle: raise async.rollout.shards"
         )
     return remarks
 

@@ -66,11 +66,9 @@ class Fleet:
                 self._background.pop(reference, None)
         return ray.get(list(references))
 
-    def drain(self, seconds: float) -> bool:
-        """Wait until the watched calls have ended; whether they did in time."""
-        if not self._background:
-            return True
-        _, left = ray.wait(list(self._background), num_returns=len(self._background), timeout=seconds)
+    def ended(self, references: Sequence[Any], seconds: float) -> bool:
+        """Whether calls end, well or badly, within `seconds`."""
+        _, left = ray.wait(list(references), num_returns=len(references), timeout=seconds)
         return not left
 
     def kill(self) -> None:

@@ -19,6 +19,7 @@ from rlinf.utils.runner_utils import check_progress
 
 from rlinf_async import __version__
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.summary import RunSummary
 from rlinf_async.core.tracing import StepReport
 from rlinf_async.display import RunDisplay
 from rlinf_async.hosts.rlinf.checkpoint import read_ledger, resume_step, write_ledger
@@ -53,6 +54,9 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.metric_logger = MetricLogger(cfg)
         self.display = RunDisplay()
         self.run_dir = Path(cfg.runner.logger.log_path)
+        self._reports: list[StepReport] = []
+        self._env_loops: list[Any] = []
+        self._inference_loops: list[Any] = []
         self._ledger = read_ledger(cfg.runner.get("resume_dir"))
         channels = {
             "requests": self._launch_channel("requests", self.settings),
@@ -95,6 +99,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         report, episodes = self._report(batch, metrics, began)
         training = {name: value for name, value in metrics[0].items() if name != "busy"}
         self._log({**episodes, **training, **evaluation, **report.as_metrics()})
+        self._reports.append(report)
         self.display.step(report)
 
     def _start_loops(self) -> None:
@@ -180,7 +185,9 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self._ledger = self._fetch_ledger()
         self.metric_logger.finish()
         self.display.stop()
-        self.display.summary(self._ledger, str(self.run_dir))
+        summary = RunSummary.of(self._reports, self._ledger)
+        (self.run_dir / "summary.json").write_text(json.dumps(summary.as_dict(), indent=2) + "\n")
+        self.display.summary(summary, str(self.run_dir))
         self._fleet.kill()
 
     @contextmanager
@@ -194,8 +201,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             self.display.stop()
             self.display.note("interrupted: closing the gate, waiting for rollouts that have started")
             self._trajectories.close_gate.remote()
-            drained = self._fleet.drain(DRAIN_S)
-            self.display.note(f"{'all rollouts have ended' if drained else 'ending what still runs'}")
+            ended = not self._env_loops or self._fleet.ended(self._env_loops, DRAIN_S)
+            self.display.note("all rollouts have ended" if ended else "ending rollouts that still run")
             raise
         finally:
             if not succeeded:

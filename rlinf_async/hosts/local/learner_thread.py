@@ -1,0 +1,58 @@
+"""The learner loop, on a thread and an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.core.types import Piece
+from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.ports import Learner
+from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+
+
+class LearnerThread:
+    """Runs `learn_batch` where its forward and backward passes keep nobody waiting.
+
+    Whoever cancels `train` waits until the thread has left it: the pass under way ends, and the wait for
+    pieces is ended by an error.
+    """
+
+    def __init__(self, learner: Learner, *, streaming: bool) -> None:
+        self._learner = learner
+        self._streaming = streaming
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
+
+    async def train(self, batch: int, trajectories: TrajectoryBroker) -> dict[str, float]:
+        """Train global batch `batch` and return its metrics."""
+        loop = asyncio.get_running_loop()
+        pieces = PiecesFromLoop(trajectories, loop)
+        learning = loop.run_in_executor(self._thread, self._learn, batch, pieces)
+        try:
+            return await asyncio.shield(learning)
+        finally:
+            if not learning.done():
+                trajectories.fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
+                await asyncio.wait([learning])
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _learn(self, batch: int, pieces: PiecesFromLoop) -> dict[str, float]:
+        return asyncio.run(
+            learn_batch(batch=batch, pieces=pieces, learner=self._learner, streaming=self._streaming)
+        )
+
+
+class PiecesFromLoop:
+    """The learner side of a buffer that lives in another event loop; fills `loops.ports.PiecePort`."""
+
+    def __init__(self, trajectories: TrajectoryBroker, loop: asyncio.AbstractEventLoop) -> None:
+        self._trajectories = trajectories
+        self._loop = loop
+
+    async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
+        taking = self._trajectories.take(0, batch, whole=whole)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(taking, self._loop))

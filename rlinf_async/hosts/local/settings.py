@@ -1,0 +1,148 @@
+"""What a run in one process does; the names mean what they mean in RLinf's config."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import ShardPlan, choose_shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSettings:
+    """A run of `batches` global batches, each `rollout_epochs` rollouts of all `total_envs` environments.
+
+    A sample is one decision. A global batch is trained `update_epoch` times, in optimizer steps of
+    `global_batch_size` samples, whose gradients are accumulated over `micro_batch_size` samples each.
+    """
+
+    algorithm: Literal["ppo", "grpo"] = "ppo"
+    asynchrony: AsyncConfig = field(default_factory=AsyncConfig)
+    total_envs: int = 16
+    env_workers: int = 1
+    """Env workers of one shard each while level 2 is off; with level 2 on each has several."""
+    inference_ranks: int = 1
+    horizon: int = 20
+    """Decisions in one rollout."""
+    rollout_epochs: int = 1
+    group_size: int = 1
+    """Episodes with one initial state, side by side; GRPO compares them."""
+    batches: int = 10
+    global_batch_size: int = 160
+    micro_batch_size: int = 160
+    update_epoch: int = 1
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    value_clip: float = 1.0
+    lr: float = 1e-4
+    value_lr: float = 3e-4
+    clip_grad: float = 0.5
+    hidden: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ("ppo", "grpo"):
+            raise ValueError(f"algorithm={self.algorithm!r} must be one of ppo, grpo")
+        if self.algorithm == "grpo" and self.group_size < 2:
+            raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")
+        for name in ("horizon", "group_size", "batches", "update_epoch", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("clip", "value_clip", "lr", "value_lr", "clip_grad"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive")
+        for name in ("gamma", "lam"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be between 0 and 1")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        if self.samples_per_batch % self.global_batch_size:
+            raise ValueError(
+                f"{self.samples_per_batch} samples per batch ({self.total_envs} environments x "
+                f"{self.rollout_epochs} rollout epochs x {self.horizon} decisions) are not a multiple of "
+                f"global_batch_size={self.global_batch_size}"
+            )
+        if self.global_batch_size % self.samples_per_micro_batch:
+            raise ValueError(
+                f"global_batch_size={self.global_batch_size} is not a multiple of "
+                f"micro_batch_size={self.samples_per_micro_batch}"
+            )
+        if self.max_batch_size < self.plan.envs_per_shard:
+            raise ValueError(
+                f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of "
+                f"{self.plan.envs_per_shard} environments; a request is never split"
+            )
+
+    @cached_property
+    def plan(self) -> ShardPlan:
+        """How the environments are split."""
+        return ShardPlan(
+            total_envs=self.total_envs,
+            env_workers=self.env_workers,
+            inference_ranks=self.inference_ranks,
+            learner_ranks=1,
+            shards_per_worker=self._shards_per_worker(),
+            rollout_epochs=self.rollout_epochs,
+            group_size=self.group_size,
+        )
+
+    def _shards_per_worker(self) -> int:
+        rollout = self.asynchrony.rollout
+        if not rollout.enabled:
+            # A shard then belongs to one inference rank: give every rank something to do.
+            return math.ceil(self.inference_ranks / self.env_workers)
+        return choose_shards(
+            asked=None if rollout.shards == "auto" else rollout.shards,
+            simulator="local",
+            stages=1,
+            total_envs=self.total_envs,
+            env_workers=self.env_workers,
+            group_size=self.group_size,
+        )
+
+    @property
+    def max_batch_size(self) -> int:
+        """Environments in one forward pass at most, with level 2."""
+        asked = self.asynchrony.rollout.max_batch_size
+        fair_share = math.ceil(self.total_envs / self.inference_ranks)
+        return max(self.plan.envs_per_shard, fair_share) if asked == "auto" else asked
+
+    @property
+    def samples_per_micro_batch(self) -> int:
+        streamer = self.asynchrony.streamer
+        asked = streamer.micro_batch_size if streamer.enabled else "auto"
+        return self.micro_batch_size if asked == "auto" else asked
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        return self.global_batch_size // self.samples_per_micro_batch
+
+    @property
+    def samples_per_batch(self) -> int:
+        return self.total_envs * self.rollout_epochs * self.horizon
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps in one pass over a global batch of trajectories."""
+        return self.samples_per_batch // self.global_batch_size
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether advantages are normalised over the batch; GRPO does so within each group."""
+        return self.algorithm == "ppo"
+
+    @property
+    def streams(self) -> bool:
+        """Whether gradients are accumulated before the batch is complete."""
+        deferred = self.normalizes and self.asynchrony.streamer.normalization == "deferred"
+        return self.asynchrony.streamer.enabled and not deferred
+
+    @property
+    def corrects(self) -> bool:
+        """Whether samples are re-anchored at the policy that starts to train on them."""
+        return self.asynchrony.off_policy and self.asynchrony.train.correction != "none"

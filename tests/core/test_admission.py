@@ -1,0 +1,165 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.admission import AdmissionGate
+
+
+def admit_all(gate, shard=0, limit=100):
+    """Batches of the tickets that `shard` is given before the gate holds it back."""
+    batches = []
+    while (ticket := gate.admit(shard)) is not None and len(batches) < limit:
+        batches.append(ticket.batch)
+    return batches
+
+
+def test_at_bound_zero_a_shard_starts_one_batch_per_version():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=0)
+    assert admit_all(gate) == [0]
+    gate.publish(1)
+    assert admit_all(gate) == [1]
+
+
+def test_a_shard_runs_ahead_by_the_bound_and_no_further():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=2)
+    assert admit_all(gate) == [0, 1, 2]
+    gate.publish(1)
+    assert admit_all(gate) == [3]
+
+
+def test_a_shard_contributes_every_epoch_to_a_batch_before_it_begins_the_next():
+    gate = AdmissionGate(shards=1, epochs=3, max_staleness=1)
+    tickets = [gate.admit(0) for _ in range(6)]
+    assert [(ticket.batch, ticket.epoch) for ticket in tickets] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
+    assert gate.admit(0) is None
+
+
+def test_a_fast_shard_cannot_take_the_place_of_a_slow_one():
+    gate = AdmissionGate(shards=2, epochs=1, max_staleness=1)
+    assert admit_all(gate, shard=0) == [0, 1]
+    assert admit_all(gate, shard=1) == [0, 1]
+
+
+def test_nothing_is_started_beyond_the_last_batch():
+    gate = AdmissionGate(shards=1, epochs=2, max_staleness=5, until=2)
+    assert admit_all(gate) == [0, 0, 1, 1]
+    assert gate.finished(0)
+
+
+def test_a_shard_that_is_only_held_back_is_not_finished():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=0, until=2)
+    admit_all(gate)
+    assert not gate.finished(0)
+
+
+def test_a_refund_is_handed_out_before_anything_newer():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=3)
+    first, second = gate.admit(0), gate.admit(0)
+    gate.refund(first)
+    gate.refund(second)
+    assert admit_all(gate) == [0, 1, 2, 3]
+
+
+def test_a_refunded_ticket_bears_the_version_of_its_second_start():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=1)
+    gate.publish(0)
+    _, late = gate.admit(0), gate.admit(0)
+    gate.publish(1)
+    gate.refund(late)
+    again = gate.admit(0)
+    assert (again.batch, again.epoch, again.version) == (late.batch, late.epoch, 1)
+
+
+def test_a_refund_after_the_last_start_reopens_a_finished_shard():
+    gate = AdmissionGate(shards=2, epochs=1, max_staleness=0, until=1)
+    lost = gate.admit(0)
+    assert gate.finished(0)
+    gate.refund(lost)
+    assert not gate.finished(0)
+    assert admit_all(gate) == [0]
+    assert gate.finished(0)
+
+
+def test_a_refund_goes_to_its_own_shard():
+    gate = AdmissionGate(shards=2, epochs=1, max_staleness=0)
+    lost = gate.admit(0)
+    assert admit_all(gate, shard=1) == [0]
+    gate.refund(lost)
+    assert gate.admit(1) is None
+    assert gate.admit(0).batch == 0
+
+
+def test_a_resumed_gate_begins_with_the_batch_of_its_version():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=1, until=9, version=7)
+    assert admit_all(gate) == [7, 8]
+    assert gate.finished(0)
+
+
+def test_a_closed_gate_admits_nothing_not_even_a_refund():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=1)
+    lost = gate.admit(0)
+    gate.refund(lost)
+    gate.close()
+    assert gate.admit(0) is None
+    assert gate.finished(0)
+
+
+def test_versions_do_not_go_back():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=1, version=3)
+    with pytest.raises(ValueError, match="version 2 was published after version 3"):
+        gate.publish(2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"max_staleness": -1}, "max_staleness=-1"),
+        ({"shards": 0}, "shards=0"),
+        ({"epochs": 0}, "epochs=0"),
+    ],
+)
+def test_a_gate_names_the_limit_that_its_sizes_break(wrong, named):
+    with pytest.raises(ValueError, match=f"{named}.*at least"):
+        AdmissionGate(**{"shards": 1, "epochs": 1, "max_staleness": 0, **wrong})
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    shards=st.integers(1, 3),
+    epochs=st.integers(1, 3),
+    bound=st.integers(0, 3),
+    moves=st.lists(
+        st.tuples(st.sampled_from(["admit", "publish", "refund"]), st.integers(0, 2)), max_size=60
+    ),
+)
+def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(shards, epochs, bound, moves):
+    gate = AdmissionGate(shards=shards, epochs=epochs, max_staleness=bound, until=5)
+    held, version = {}, 0
+    for move, number in moves:
+        if move == "admit":
+            ticket = gate.admit(number % shards)
+            if ticket is not None:
+                place = (ticket.shard, ticket.batch, ticket.epoch)
+                assert place not in held
+                assert ticket.batch <= version + bound
+                assert ticket.batch < 5
+                held[place] = ticket
+        elif move == "publish":
+            version += 1
+            gate.publish(version)
+        elif held:
+            place = sorted(held)[number % len(held)]
+            gate.refund(held.pop(place))
+    for shard in range(shards):
+        missing = {(b, e) for b in range(min(5, version + bound + 1)) for e in range(epochs)}
+        missing -= {(b, e) for s, b, e in held if s == shard}
+        rest = [gate.admit(shard) for _ in range(len(missing))]
+        assert {(ticket.batch, ticket.epoch) for ticket in rest} == missing
+        assert gate.admit(shard) is None

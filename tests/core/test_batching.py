@@ -1,0 +1,208 @@
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
+
+
+@dataclass(frozen=True)
+class Request:
+    shard: int
+    size: int = 1
+
+
+def waiting(*sizes, max_size=4, max_wait=1.0, now=0.0):
+    batcher = DynamicBatcher(max_size=max_size, max_wait=max_wait)
+    for shard, size in enumerate(sizes):
+        batcher.add(Request(shard, size), now)
+    return batcher
+
+
+def shards(batch):
+    return [request.shard for request in batch]
+
+
+def test_a_full_batch_leaves_at_once():
+    assert shards(waiting(2, 2).take(now=0.0)) == [0, 1]
+
+
+def test_a_partial_batch_leaves_when_its_oldest_request_has_waited_long_enough():
+    batcher = waiting(1, now=5.0)
+    batcher.add(Request(1), now=5.9)
+    assert batcher.deadline == 6.0
+    assert batcher.take(now=5.99) == []
+    assert shards(batcher.take(now=6.0)) == [0, 1]
+
+
+def test_the_wait_starts_anew_with_the_request_that_is_oldest_then():
+    batcher = waiting(3, now=0.0)
+    batcher.add(Request(1, 3), now=0.5)
+    assert shards(batcher.take(now=0.6)) == [0]
+    assert batcher.deadline == 1.5
+    assert batcher.take(now=1.4) == []
+    assert shards(batcher.take(now=1.5)) == [1]
+
+
+def test_without_a_wait_whatever_is_there_leaves():
+    assert shards(waiting(1, max_wait=0.0, now=3.0).take(now=3.0)) == [0]
+
+
+def test_size_is_counted_in_samples_and_not_in_requests():
+    batcher = waiting(1, 1, 1, max_size=8)
+    assert batcher.take(now=0.0) == []
+    batcher.add(Request(3, 5), now=0.0)
+    assert shards(batcher.take(now=0.0)) == [0, 1, 2, 3]
+
+
+def test_a_request_that_does_not_fit_waits_whole_and_holds_its_place():
+    batcher = waiting(3, 2, 1)
+    assert shards(batcher.take(now=0.0)) == [0]
+    assert shards(batcher.take(now=1.0)) == [1, 2]
+
+
+def test_a_request_larger_than_a_batch_is_refused_with_both_sizes():
+    with pytest.raises(ValueError, match=r"5 environments exceeds max_batch_size=4"):
+        waiting().add(Request(0, 5), now=0.0)
+
+
+def test_a_refused_request_leaves_no_trace():
+    batcher = waiting(1)
+    with pytest.raises(ValueError, match="exceeds"):
+        batcher.add(Request(9, 5), now=0.0)
+    assert batcher.take(now=0.5) == []
+    assert shards(batcher.drain()) == [0]
+
+
+def test_nothing_waits_for_an_empty_batcher():
+    batcher = waiting()
+    assert batcher.deadline is None
+    assert batcher.take(now=math.inf) == []
+    assert batcher.drain() == []
+
+
+def test_draining_asks_nobody_to_wait_and_still_keeps_to_the_size():
+    batcher = waiting(3, 3)
+    assert [shards(batcher.drain()), shards(batcher.drain()), batcher.drain()] == [[0], [1], []]
+
+
+@pytest.mark.parametrize("wrong", [{"max_size": 0}, {"max_size": 1, "max_wait": -0.1}])
+def test_a_batcher_refuses_limits_that_make_no_sense(wrong):
+    with pytest.raises(ValueError, match="must be at least"):
+        DynamicBatcher(**wrong)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    max_size=st.integers(4, 9),
+    max_wait=st.sampled_from([0.0, 0.5, 3.0]),
+    arrivals=st.lists(st.tuples(st.integers(1, 4), st.sampled_from([0.0, 0.25, 1.0])), max_size=40),
+    takes=st.lists(st.booleans(), min_size=40, max_size=40),
+)
+def test_every_request_leaves_once_in_order_and_no_later_than_a_take_after_its_wait(
+    max_size, max_wait, arrivals, takes
+):
+    batcher = DynamicBatcher(max_size=max_size, max_wait=max_wait)
+    now, left, arrived = 0.0, [], {}
+    for shard, ((size, gap), takes_now) in enumerate(zip(arrivals, takes, strict=False)):
+        now += gap
+        arrived[shard] = (now, size)
+        batcher.add(Request(shard, size), now)
+        while takes_now and (batch := batcher.take(now)):
+            waited = now - arrived[batch[0].shard][0] >= max_wait
+            stood = sum(arrived[s][1] for s in arrived if s not in left)
+            assert waited or stood >= max_size
+            assert sum(request.size for request in batch) <= max_size
+            left += shards(batch)
+        if takes_now:
+            assert all(now - arrived[s][0] < max_wait for s in arrived if s not in left)
+    while batch := batcher.drain():
+        left += shards(batch)
+    assert left == list(range(len(arrivals)))
+    assert len(batcher) == 0
+
+
+def barrier(*in_flight):
+    batcher = BarrierBatcher()
+    for shard in in_flight:
+        batcher.begin(shard)
+    return batcher
+
+
+def test_a_barrier_waits_for_everybody_in_flight():
+    batcher = barrier(0, 1)
+    batcher.add(Request(1), now=0.0)
+    assert batcher.take(now=1e9) == []
+    batcher.add(Request(0), now=1e9)
+    assert shards(batcher.take(now=1e9)) == [0, 1]
+
+
+def test_a_barrier_does_not_wait_for_shards_that_the_gate_holds_back():
+    batcher = barrier(0, 1, 2, 3)  # of eight
+    for shard in range(4):
+        batcher.add(Request(shard), now=0.0)
+    assert len(batcher.take(now=0.0)) == 4
+
+
+def test_a_shard_that_ends_its_rollout_frees_those_who_waited_for_it():
+    batcher = barrier(0, 1)
+    batcher.add(Request(0), now=0.0)
+    assert batcher.take(now=0.0) == []
+    batcher.end(1)
+    assert shards(batcher.take(now=0.0)) == [0]
+
+
+def test_a_shard_that_starts_late_is_waited_for():
+    batcher = barrier(0)
+    batcher.add(Request(0), now=0.0)
+    batcher.begin(1)
+    assert batcher.take(now=0.0) == []
+
+
+def test_an_empty_barrier_gives_no_batch():
+    assert barrier().take(now=0.0) == []
+    assert barrier(0).take(now=0.0) == []
+
+
+def test_a_shard_that_asks_twice_is_an_error():
+    batcher = barrier(0, 1)
+    batcher.add(Request(0), now=0.0)
+    with pytest.raises(ValueError, match="shard 0 asked again"):
+        batcher.add(Request(0), now=0.0)
+
+
+def test_a_closing_barrier_waits_for_nobody():
+    batcher = barrier(0, 1)
+    batcher.add(Request(0), now=0.0)
+    assert shards(batcher.drain()) == [0]
+    assert batcher.deadline is None
+
+
+@settings(deadline=None, max_examples=100)
+@given(seed=st.randoms(use_true_random=False), count=st.integers(1, 8), room=st.integers(1, 8))
+def test_behind_a_gate_of_any_width_a_barrier_always_moves_on(seed, count, room):
+    """`count` shards make 3 decisions each; the gate lets `room` of them fly at a time."""
+    batcher = BarrierBatcher()
+    outside, thinking, asked, decisions = list(range(count)), [], [], Counter()
+    while outside or thinking or asked:
+        while outside and len(thinking) + len(asked) < room:
+            shard = outside.pop(0)
+            batcher.begin(shard)
+            thinking.append(shard)
+        seed.shuffle(thinking)
+        for shard in thinking:
+            batcher.add(Request(shard), now=0.0)
+        asked, thinking = asked + thinking, []
+        batch = shards(batcher.take(now=0.0))
+        assert batch == sorted(asked)
+        asked = []
+        for shard in batch:
+            decisions[shard] += 1
+            if decisions[shard] == 3:
+                batcher.end(shard)
+            else:
+                thinking.append(shard)
+    assert decisions == dict.fromkeys(range(count), 3)

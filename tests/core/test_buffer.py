@@ -1,0 +1,183 @@
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
+from tests.core.simulation import Simulation
+from tests.making import piece, plan, ticket
+
+
+def filled(*pieces, pieces_per_rank=2, max_staleness=1):
+    buffer = TrajectoryBuffer(pieces_per_rank=pieces_per_rank, max_staleness=max_staleness)
+    for one in pieces:
+        assert buffer.put(one) is None
+    return buffer
+
+
+def test_a_piece_at_the_bound_is_kept_and_one_beyond_it_is_refused():
+    buffer = filled(max_staleness=2)
+    assert buffer.put(piece(ticket(batch=5), oldest=3)) is None
+    assert buffer.put(piece(ticket(shard=1, batch=5), oldest=2)) == "stale"
+
+
+def test_the_oldest_action_decides_and_not_the_newest():
+    buffer = filled(max_staleness=1)
+    assert buffer.put(piece(ticket(batch=4), oldest=2, newest=4)) == "stale"
+
+
+def test_the_same_piece_is_refused_while_it_waits_and_after_it_was_taken():
+    one = piece(ticket())
+    buffer = filled(one)
+    assert buffer.put(one) == "duplicate"
+    buffer.take(0, 0)
+    assert buffer.put(one) == "duplicate"
+
+
+def test_a_piece_of_a_trained_batch_is_refused():
+    buffer = filled(piece(ticket(shard=0)), piece(ticket(shard=1)))
+    buffer.take(0, 0)
+    buffer.finish(0)
+    assert buffer.put(piece(ticket(shard=0))) == "closed"
+
+
+def test_pieces_are_handed_out_once_and_in_the_order_of_their_arrival():
+    late, early = piece(ticket(shard=0)), piece(ticket(shard=1))
+    buffer = filled(early, late)
+    assert buffer.take(0, 0) == [early, late]
+    assert buffer.take(0, 0) == []
+
+
+def test_a_rank_and_a_batch_see_only_their_own_pieces():
+    mine = piece(ticket(batch=1, version=1), rank=1)
+    buffer = filled(piece(ticket()), piece(ticket(batch=1, version=1), part=1), mine)
+    assert buffer.take(1, 1) == [mine]
+    assert (buffer.waiting(0, 0), buffer.waiting(1, 0), buffer.waiting(1, 1)) == (1, 1, 0)
+
+
+def test_missing_counts_down_with_what_is_taken_and_not_with_what_arrives():
+    buffer = filled(piece(ticket(shard=0)))
+    assert buffer.missing(0, 0) == 2
+    buffer.take(0, 0)
+    assert buffer.missing(0, 0) == 1
+
+
+def test_trained_is_what_a_finished_batch_had_taken():
+    buffer = filled(piece(ticket(), size=3, env_steps=12), piece(ticket(batch=1, version=1), size=3))
+    buffer.take(0, 0)
+    buffer.finish(0)
+    assert (buffer.ledger.trained, buffer.ledger.env_steps_trained, buffer.ledger.in_flight) == (3, 12, 3)
+
+
+def test_the_ledger_says_when_a_trajectory_is_missing():
+    ledger = Ledger(produced=10, trained=4, refused=Counter(stale=1))
+    ledger.check(5)
+    with pytest.raises(RuntimeError, match="4 trajectories are held"):
+        ledger.check(4)
+
+
+def test_the_ledger_reads_as_an_equation():
+    ledger = Ledger(produced=10, trained=4, refused=Counter(stale=2, closed=1))
+    assert str(ledger) == "produced 10 = trained 4 + in flight 3 + 3 refused (closed 1, stale 2)"
+
+
+def simulate(*, total=8, workers=2, shards=2, ranks=2, epochs=1, ruined=frozenset(), **options):
+    """`ruined` holds (shard, batch) of rollouts that a straggler makes too old, the first time."""
+    left = set(ruined)
+
+    def refuses(of):
+        if (of.shard, of.batch) in left:
+            left.discard((of.shard, of.batch))
+            return True
+        return False
+
+    layout = plan(
+        total_envs=total,
+        env_workers=workers,
+        shards_per_worker=shards,
+        learner_ranks=ranks,
+        rollout_epochs=epochs,
+    )
+    given_times = {"step_time": lambda rng, shard: 1.0, "train_time": lambda rng: 1.0}
+    return Simulation(layout, refuses=refuses, **given_times | options).run()
+
+
+def straggling(rng, shard):
+    return rng.expovariate(1.0 / (1 + shard)) * (20.0 if rng.random() < 0.1 else 1.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    bound=st.integers(0, 3),
+    epochs=st.integers(1, 2),
+    workers=st.integers(1, 3),
+    shards=st.integers(1, 3),
+    ranks=st.sampled_from([1, 2, 3, 4]),
+    first=st.sampled_from([0, 7]),
+    ruined=st.floats(0, 0.5),
+    train_time=st.sampled_from([0.1, 1.0, 10.0]),
+)
+def test_runs_with_stragglers_and_refusals_train_every_trajectory_once_within_the_bound(
+    seed, bound, epochs, workers, shards, ranks, first, ruined, train_time
+):
+    coin = random.Random(seed)
+    total = math.lcm(workers * shards, ranks)
+    until = first + 6
+    run = simulate(
+        total=total,
+        workers=workers,
+        shards=shards,
+        ranks=ranks,
+        epochs=epochs,
+        ruined={(s, b) for s in range(workers * shards) for b in range(until) if coin.random() < ruined},
+        max_staleness=bound,
+        until=until,
+        version=first,
+        seed=seed,
+        step_time=straggling,
+        train_time=lambda rng: rng.expovariate(1.0 / train_time),
+    )
+    assert run.version == until
+    assert all(version - one.oldest <= bound for version, one in run.trained)
+    assert all(one.ticket.batch == version for version, one in run.trained)
+    places = Counter((version, *one.key) for version, one in run.trained)
+    assert set(places.values()) == {1}
+    assert len(places) == 6 * epochs * run.plan.shards * run.plan.parts
+    assert set(run.shares().values()) == {epochs * run.plan.envs_per_shard}
+    assert all(first <= of.batch < until for of in run.started)
+    assert run.buffer.held() == 0
+    assert run.produced == 6 * run.plan.trajectories_per_batch + run.refused
+
+
+def test_refusals_cost_their_own_repetition_and_no_throughput_afterwards():
+    undisturbed = simulate(max_staleness=1, until=30)
+    ruined = {(shard, batch) for shard in range(4) for batch in range(1, 6)}
+    disturbed = simulate(max_staleness=1, until=30, ruined=ruined)
+    assert disturbed.refused == len(ruined) * 2
+    assert disturbed.seconds(10, 30) == undisturbed.seconds(10, 30)
+
+
+def test_overlapping_rollouts_with_training_is_what_a_bound_above_zero_buys():
+    synchronous, overlapped = simulate(max_staleness=0, until=20), simulate(max_staleness=1, until=20)
+    assert synchronous.seconds(0, 20) == 20 * 2.0
+    assert overlapped.seconds(1, 20) == 19 * 1.0
+
+
+def test_at_bound_zero_every_sample_is_on_policy():
+    run = simulate(max_staleness=0, until=6, step_time=straggling)
+    assert {version - one.oldest for version, one in run.trained} == {0}
+
+
+def test_the_bound_is_reached_where_the_learner_is_slow():
+    run = simulate(max_staleness=3, until=12, train_time=lambda rng: 50.0)
+    assert max(version - one.oldest for version, one in run.trained) == 3
+
+
+def test_a_batch_of_a_resumed_run_is_as_old_as_its_version_and_no_older():
+    run = simulate(max_staleness=2, until=12, version=9)
+    assert {version for version, _ in run.trained} == {9, 10, 11}
+    assert min(one.oldest for _, one in run.trained) == 9

@@ -1,0 +1,166 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.objectives import (
+    behaviour_weight,
+    decouple,
+    gae,
+    group_relative,
+    ppo_loss,
+    valid_steps,
+    value_loss,
+)
+
+CLIP = {"clip_low": 0.2, "clip_high": 0.28}
+
+
+def policies(seed, shape=(64,), spread=0.7):
+    """Log-probabilities of theta, prox and mu, and advantages."""
+    rng = np.random.default_rng(seed)
+    mu = rng.normal(-1, 0.5, shape)
+    prox = mu + rng.normal(0, spread, shape)
+    theta = prox + rng.normal(0, spread, shape)
+    return theta, prox, mu, rng.normal(0, 2, shape)
+
+
+def tensors(*arrays):
+    return [torch.tensor(array, dtype=torch.float32) for array in arrays]
+
+
+def decoupled_ppo(theta, prox, mu, advantage, dual_clip=None):
+    """Hilton et al. 2022, equation 2, one sample at a time; dual clip of Ye et al. 2020, equation 5."""
+    losses = []
+    for t, p, m, a in zip(theta, prox, mu, advantage, strict=True):
+        ratio = np.exp(t) / np.exp(p)
+        objective = min(ratio * a, min(max(ratio, 1 - 0.2), 1 + 0.28) * a)
+        if dual_clip is not None and a < 0:
+            objective = max(objective, dual_clip * a)
+        losses.append(-(np.exp(p) / np.exp(m)) * objective)
+    return np.array(losses)
+
+
+@pytest.mark.parametrize("dual_clip", [None, 3.0, 1.1])
+@pytest.mark.parametrize("seed", range(5))
+def test_ppo_with_decoupled_advantages_is_decoupled_ppo(seed, dual_clip):
+    theta, prox, mu, advantage = policies(seed)
+    t, p, m, a = tensors(theta, prox, mu, advantage)
+    loss = ppo_loss(t, p, decouple(a, p, m), **CLIP, dual_clip=dual_clip)
+    assert np.allclose(loss.numpy(), decoupled_ppo(theta, prox, mu, advantage, dual_clip), atol=1e-4)
+
+
+def test_the_dual_clip_binds_somewhere_in_these_tests():
+    theta, prox, mu, advantage = policies(0)
+    assert (
+        decoupled_ppo(theta, prox, mu, advantage) > decoupled_ppo(theta, prox, mu, advantage, 1.1) + 1e-3
+    ).any()
+
+
+def test_without_lag_decoupled_ppo_is_ppo():
+    theta, _, mu, advantage = policies(1)
+    t, m, a = tensors(theta, mu, advantage)
+    plain = ppo_loss(t, m, a, **CLIP)
+    assert torch.equal(ppo_loss(t, m, decouple(a, m, m), **CLIP), plain)
+    assert np.allclose(plain.numpy(), decoupled_ppo(theta, mu, mu, advantage), atol=1e-4)
+
+
+def test_at_the_anchor_the_gradient_is_the_weighted_policy_gradient():
+    _, prox, mu, advantage = policies(2)
+    p, m, a = tensors(prox, mu, advantage)
+    theta = p.clone().requires_grad_()
+    ppo_loss(theta, p, decouple(a, p, m), **CLIP, dual_clip=3.0).sum().backward()
+    assert np.allclose(theta.grad.numpy(), -np.exp(prox - mu) * advantage, atol=1e-4)
+
+
+def test_no_gradient_flows_through_the_weight():
+    _, prox, mu, advantage = policies(3)
+    p, m, a = tensors(prox, mu, advantage)
+    p.requires_grad_()
+    m.requires_grad_()
+    assert not decouple(a, p, m).requires_grad
+    assert not behaviour_weight(p, m).requires_grad
+
+
+def test_a_clipped_sample_has_no_gradient():
+    theta = torch.tensor([0.5, -0.5], requires_grad=True)
+    ppo_loss(theta, torch.zeros(2), torch.tensor([1.0, -1.0]), **CLIP).sum().backward()
+    assert theta.grad.tolist() == [0.0, 0.0]
+
+
+def test_low_precision_log_probabilities_are_weighed_in_float32():
+    prox, mu = torch.tensor([-1.0], dtype=torch.bfloat16), torch.tensor([-3.0], dtype=torch.bfloat16)
+    weight = behaviour_weight(prox, mu)
+    assert weight.dtype == torch.float32
+    assert weight.item() == pytest.approx(np.exp(2.0), rel=1e-6)
+
+
+def test_a_dual_clip_of_one_or_less_is_refused():
+    with pytest.raises(ValueError, match=r"dual_clip=1\.0 must be greater than 1"):
+        ppo_loss(torch.zeros(1), torch.zeros(1), torch.ones(1), **CLIP, dual_clip=1.0)
+
+
+def gae_by_definition(rewards, values, dones, gamma, lam):
+    """Equation 16 as a double sum, each advantage by itself."""
+    steps, width = rewards.shape
+    advantages = np.zeros((steps, width))
+    for env in range(width):
+        for t in range(steps):
+            discount = 1.0
+            for k in range(t, steps):
+                following = 0.0 if dones[k + 1, env] else values[k + 1, env]
+                advantages[t, env] += discount * (rewards[k, env] + gamma * following - values[k, env])
+                if dones[k + 1, env]:
+                    break
+                discount *= gamma * lam
+    return advantages
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 10**6),
+    steps=st.integers(1, 9),
+    width=st.integers(1, 4),
+    gamma=st.sampled_from([0.9, 0.99, 1.0]),
+    lam=st.sampled_from([0.0, 0.95, 1.0]),
+)
+def test_gae_is_the_discounted_sum_of_residuals_up_to_the_end_of_the_episode(seed, steps, width, gamma, lam):
+    rng = np.random.default_rng(seed)
+    rewards, values = rng.normal(size=(steps, width)), rng.normal(size=(steps + 1, width))
+    dones = rng.random((steps + 1, width)) < 0.3
+    advantages, returns = gae(
+        torch.tensor(rewards), torch.tensor(values), torch.tensor(dones), gamma=gamma, lam=lam
+    )
+    expected = gae_by_definition(rewards, values, dones, gamma, lam)
+    assert np.allclose(advantages.numpy(), expected)
+    assert np.allclose(returns.numpy(), expected + values[:-1])
+
+
+def test_group_relative_advantages_compare_an_episode_with_its_own_group():
+    scores = np.random.default_rng(0).normal(size=12).astype(np.float32)
+    advantages = group_relative(torch.from_numpy(scores), 4).numpy()
+    for group in range(3):
+        members = scores[4 * group : 4 * group + 4]
+        expected = (members - members.mean()) / (members.std(ddof=1) + 1e-6)
+        assert np.allclose(advantages[4 * group : 4 * group + 4], expected, atol=1e-5)
+
+
+def test_a_group_of_equal_scores_teaches_nothing():
+    assert group_relative(torch.ones(4), 4).tolist() == [0.0] * 4
+
+
+def test_episodes_that_do_not_fill_groups_are_refused():
+    with pytest.raises(ValueError, match="5 episodes do not divide into groups of 2"):
+        group_relative(torch.zeros(5), 2)
+
+
+def test_the_value_loss_takes_the_worse_of_the_clipped_and_the_free_value():
+    values, old, returns = torch.tensor([2.0, 0.1, 3.0]), torch.zeros(3), torch.tensor([2.0, 1.0, 0.0])
+    loss = value_loss(values, old, returns, clip=0.5)
+    assert loss.tolist() == pytest.approx([0.5 * 1.5**2, 0.5 * 0.9**2, 0.5 * 3.0**2])
+
+
+def test_steps_after_the_first_end_of_an_episode_are_not_valid():
+    dones = torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]]).bool()
+    assert valid_steps(dones).tolist() == [[True, True], [True, False], [False, False]]

@@ -1,0 +1,206 @@
+import re
+from collections import Counter
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.sharding import VECTORISED_SIMULATORS, ShardPlan, choose_shards
+from tests.making import plan
+
+SIZES = {
+    "total_envs": st.integers(1, 48),
+    "env_workers": st.integers(1, 4),
+    "inference_ranks": st.integers(1, 4),
+    "learner_ranks": st.integers(1, 4),
+    "shards_per_worker": st.integers(1, 4),
+    "rollout_epochs": st.integers(1, 3),
+    "group_size": st.sampled_from([1, 1, 2, 4]),
+}
+
+
+def fits(sizes):
+    """Whether sizes divide, written without a ShardPlan."""
+    shards, ranks = sizes["env_workers"] * sizes["shards_per_worker"], sizes["learner_ranks"]
+    whole = sizes["total_envs"] % shards == 0 and sizes["total_envs"] % ranks == 0
+    groups = [sizes["total_envs"] // shards, sizes["total_envs"] // ranks]
+    return whole and not any(size % sizes["group_size"] for size in groups)
+
+
+def advice(error, sizes):
+    """The sizes that an error message proposes."""
+    shards = re.search(r"nearest number of shards per worker that does: (\d+)$", str(error))
+    total = re.search(r"nearest total that does: (\d+)$", str(error))
+    assert shards or total, error
+    return (
+        {**sizes, "shards_per_worker": int(shards[1])} if shards else {**sizes, "total_envs": int(total[1])}
+    )
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.fixed_dictionaries(SIZES))
+def test_a_plan_accepts_exactly_the_sizes_that_divide_and_advises_the_nearest_otherwise(sizes):
+    if fits(sizes):
+        ShardPlan(**sizes)
+        return
+    with pytest.raises(ValueError, match="nearest") as caught:
+        ShardPlan(**sizes)
+    proposed = advice(caught.value, sizes)
+    assert proposed != sizes
+    assert fits(proposed)
+    (key,) = (key for key in sizes if proposed[key] != sizes[key])
+    distance = abs(proposed[key] - sizes[key])
+    nearer = range(max(1, sizes[key] - distance + 1), sizes[key] + distance)
+    assert not any(fits({**sizes, key: value}) for value in nearer)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.fixed_dictionaries(SIZES))
+def test_pieces_give_every_rank_equally_many_whole_groups_of_one_size(sizes):
+    assume(fits(sizes))
+    made = ShardPlan(**sizes)
+    owner = {}
+    for shard, part in product(range(made.shards), range(made.parts)):
+        for env in range(made.piece_size):
+            owner[shard * made.envs_per_shard + part * made.piece_size + env] = made.learner_rank(shard, part)
+    assert sorted(owner) == list(range(made.total_envs))
+    share = made.total_envs // made.learner_ranks
+    assert Counter(owner.values()) == dict.fromkeys(range(made.learner_ranks), share)
+    assert made.piece_size % made.group_size == 0
+    for group in range(made.total_envs // made.group_size):
+        members = range(group * made.group_size, (group + 1) * made.group_size)
+        assert len({owner[env] for env in members}) == 1
+    pieces = Counter(made.learner_rank(s, p) for s, p in product(range(made.shards), range(made.parts)))
+    assert {count * made.rollout_epochs for count in pieces.values()} == {made.pieces_per_rank}
+    assert made.trajectories_per_batch == made.pieces_per_rank * made.piece_size * made.learner_ranks
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.fixed_dictionaries(SIZES))
+def test_the_shards_of_the_workers_are_all_shards_in_order(sizes):
+    assume(fits(sizes))
+    made = ShardPlan(**sizes)
+    listed = [shard for worker in range(made.env_workers) for shard in made.shards_of_worker(worker)]
+    assert listed == list(range(made.shards))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.fixed_dictionaries(SIZES))
+def test_lanes_use_every_inference_rank_almost_equally(sizes):
+    assume(fits(sizes))
+    made = ShardPlan(**sizes)
+    assume(made.shards >= made.inference_ranks)
+    load = Counter(made.lane(shard)[0] for shard in range(made.shards))
+    assert set(load) == set(range(made.inference_ranks))
+    assert max(load.values()) - min(load.values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("env_workers", "inference_ranks", "learner_ranks", "shards_per_worker", "total_envs"),
+    [(3, 1, 1, 1, 9), (1, 3, 1, 3, 9), (2, 2, 2, 2, 8), (3, 1, 2, 2, 12), (4, 1, 3, 1, 12), (1, 1, 4, 2, 8)],
+)
+def test_uneven_numbers_of_processes_are_planned(
+    env_workers, inference_ranks, learner_ranks, shards_per_worker, total_envs
+):
+    made = ShardPlan(
+        total_envs=total_envs,
+        env_workers=env_workers,
+        inference_ranks=inference_ranks,
+        learner_ranks=learner_ranks,
+        shards_per_worker=shards_per_worker,
+    )
+    ranks = {made.learner_rank(shard, part) for shard in range(made.shards) for part in range(made.parts)}
+    assert ranks == set(range(learner_ranks))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        (
+            {"total_envs": 8, "env_workers": 3, "shards_per_worker": 1},
+            "8 environments do not divide into 3 env",
+        ),
+        (
+            {"total_envs": 8, "learner_ranks": 3, "shards_per_worker": 1},
+            "8 environments do not divide among 3 learner ranks",
+        ),
+        (
+            {"total_envs": 8, "group_size": 8},
+            "8 environments in groups of 8 do not divide into 1 env workers x 2 shards; .* does: 1",
+        ),
+        (
+            {"total_envs": 8, "group_size": 8, "learner_ranks": 2, "shards_per_worker": 1},
+            "8 environments in groups of 8 do not divide among 2 learner ranks; nearest total that does: 16",
+        ),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused_with_the_reason(sizes, reason):
+    with pytest.raises(ValueError, match=reason):
+        plan(**sizes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "total_envs",
+        "env_workers",
+        "inference_ranks",
+        "learner_ranks",
+        "shards_per_worker",
+        "rollout_epochs",
+        "group_size",
+    ],
+)
+def test_a_size_below_one_is_named(name):
+    with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
+        plan(**{name: 0})
+
+
+def chosen(**changes):
+    few = {"total_envs": 16, "env_workers": 2, "group_size": 1, "stages": 1, "asked": None}
+    return choose_shards(**{"simulator": "libero", **few, **changes})
+
+
+def test_auto_gives_cpu_simulators_two_shards_so_that_one_steps_while_one_is_answered():
+    assert chosen() == 2
+
+
+@pytest.mark.parametrize("simulator", sorted(VECTORISED_SIMULATORS))
+def test_auto_does_not_split_a_vectorised_simulator(simulator):
+    assert chosen(simulator=simulator) == 1
+
+
+def test_the_pipeline_stages_that_a_user_has_set_are_kept():
+    assert chosen(stages=4) == 4
+    assert chosen(simulator="maniskill", stages=2) == 2
+
+
+def test_asking_to_split_a_vectorised_simulator_is_refused_with_what_is_valid():
+    with pytest.raises(ValueError, match=r"shards=4 would split maniskill.*auto or 1"):
+        chosen(simulator="maniskill", asked=4)
+    assert chosen(simulator="maniskill", asked=1) == 1
+
+
+def test_a_number_asked_for_is_what_is_used():
+    assert chosen(asked=5) == 5
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    total=st.integers(1, 64),
+    workers=st.integers(1, 4),
+    group=st.sampled_from([1, 2, 4]),
+    ranks=st.integers(1, 3),
+)
+def test_auto_never_makes_a_plan_impossible_that_one_shard_makes_possible(total, workers, group, ranks):
+    sizes = {
+        "total_envs": total,
+        "env_workers": workers,
+        "inference_ranks": 1,
+        "learner_ranks": ranks,
+        "group_size": group,
+    }
+    assume(fits({**sizes, "shards_per_worker": 1}))
+    shards = chosen(total_envs=total, env_workers=workers, group_size=group)
+    ShardPlan(**sizes, shards_per_worker=shards)

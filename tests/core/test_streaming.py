@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream
+
+
+def samples(start, stop):
+    """Numbered samples, nested as RLinf's are."""
+    numbers = torch.arange(start, stop)
+    return {"number": numbers, "inputs": {"twice": 2 * numbers[:, None]}, "absent": None}
+
+
+def cut(stream, boundaries):
+    """The micro-batches of samples that arrive in pieces with these boundaries."""
+    return [
+        (micro_batch.samples["number"].tolist(), micro_batch.steps)
+        for start, stop in zip(boundaries[:-1], boundaries[1:], strict=True)
+        for micro_batch in stream.add(samples(start, stop))
+    ]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    size=st.integers(1, 6),
+    per_step=st.integers(1, 4),
+    steps=st.integers(1, 4),
+    at=st.sets(st.integers(1, 95)),
+)
+def test_any_partition_of_the_same_samples_gives_the_same_micro_batches_and_steps(size, per_step, steps, at):
+    total = size * per_step * steps
+    boundaries = [0, *sorted(cut_at for cut_at in at if cut_at < total), total]
+    stream = MicroBatchStream(micro_batch_size=size, micro_batches_per_step=per_step)
+    micro_batches = cut(stream, boundaries)
+    stream.finish()
+    expected = np.arange(total).reshape(-1, size).tolist()
+    assert [numbers for numbers, _ in micro_batches] == expected
+    assert [last for _, last in micro_batches] == ([False] * (per_step - 1) + [True]) * steps
+
+
+def test_every_field_of_a_sample_stays_with_it_across_pieces():
+    stream = MicroBatchStream(micro_batch_size=4, micro_batches_per_step=1)
+    list(stream.add(samples(0, 3)))
+    (micro_batch,) = stream.add(samples(3, 5))
+    assert torch.equal(micro_batch.samples["inputs"]["twice"][:, 0], 2 * micro_batch.samples["number"])
+    assert micro_batch.samples["absent"] is None
+    assert stream.pending == 1
+
+
+def test_samples_that_fill_no_micro_batch_are_an_error_with_their_number():
+    stream = MicroBatchStream(micro_batch_size=4, micro_batches_per_step=1)
+    assert cut(stream, [0, 6]) == [([0, 1, 2, 3], True)]
+    with pytest.raises(ValueError, match=r"left 2 samples and 0 micro-batches over.*micro_batch_size=4"):
+        stream.finish()
+
+
+def test_micro_batches_that_fill_no_step_are_an_error_with_their_number():
+    stream = MicroBatchStream(micro_batch_size=2, micro_batches_per_step=3)
+    cut(stream, [0, 8])
+    with pytest.raises(ValueError, match="left 0 samples and 1 micro-batches over"):
+        stream.finish()
+
+
+def test_the_next_batch_counts_from_its_own_start():
+    stream = MicroBatchStream(micro_batch_size=1, micro_batches_per_step=2)
+    for _ in range(2):
+        assert [last for _, last in cut(stream, [0, 4])] == [False, True, False, True]
+        stream.finish()
+
+
+@pytest.mark.parametrize("wrong", [(0, 1), (1, 0)])
+def test_sizes_below_one_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        MicroBatchStream(micro_batch_size=wrong[0], micro_batches_per_step=wrong[1])
+
+
+def test_advantages_are_scaled_by_the_statistics_of_all_valid_ones_of_the_batch_before():
+    rng = np.random.default_rng(0)
+    scale = AdvantageScale()
+    raw = [rng.normal(3, 2, (5, width, 1)).astype(np.float32) for width in (2, 4, 1)]
+    masks = [rng.random((5, width, 1)) < 0.7 for width in (2, 4, 1)]
+    for advantages, mask in zip(raw, masks, strict=True):
+        scale.observe(torch.from_numpy(advantages), torch.from_numpy(mask))
+    scale.close()
+    valid = np.concatenate([advantages[mask] for advantages, mask in zip(raw, masks, strict=True)])
+    new = rng.normal(0, 1, (3, 2)).astype(np.float32)
+    expected = (new - valid.mean()) / (valid.std(ddof=1) + 1e-5)
+    assert np.allclose(scale.apply(torch.from_numpy(new)).numpy(), expected, atol=1e-5)
+
+
+def test_a_mask_of_one_column_covers_all_columns():
+    scale = AdvantageScale()
+    scale.observe(torch.tensor([[1.0, 3.0], [100.0, 200.0]]), torch.tensor([[True], [False]]))
+    scale.close()
+    assert (scale.mean, scale.std) == (2.0, pytest.approx(2**0.5))
+
+
+def test_a_scale_is_not_ready_before_a_batch_is_complete():
+    scale = AdvantageScale()
+    scale.observe(torch.randn(8), None)
+    assert not scale.ready
+    scale.close()
+    assert scale.ready
+
+
+def test_statistics_of_older_batches_are_forgotten():
+    scale = AdvantageScale()
+    for centre in (100.0, 0.0):
+        scale.observe(torch.tensor([centre - 1.0, centre + 1.0]), None)
+        scale.close()
+    assert scale.mean == 0.0
+
+
+def test_a_batch_without_valid_advantages_keeps_the_statistics_before_it():
+    scale = AdvantageScale()
+    scale.observe(torch.tensor([1.0, 3.0]), None)
+    scale.close()
+    scale.observe(torch.tensor([7.0, 9.0]), torch.tensor([False, False]))
+    scale.close()
+    assert (scale.ready, scale.mean) == (True, 2.0)

@@ -1,0 +1,267 @@
+import itertools
+import threading
+from collections import Counter
+
+import pytest
+import torch
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.local import LocalHost, LocalSettings, PointReach, point_reach
+from rlinf_async.hosts.local.learner import LocalLearner
+from rlinf_async.hosts.local.policy import GaussianPolicy
+
+pytestmark = pytest.mark.timeout(60)
+
+LEVELS = list(itertools.product((False, True), repeat=3))
+GROUP = {"ppo": 1, "grpo": 4}
+
+
+class Boom(Exception):
+    """Raised by tests, and by nothing else."""
+
+
+def asynchrony(train=False, rollout=False, streamer=False, **train_options):
+    return AsyncConfig.from_mapping(
+        {
+            "train": {"enabled": train, **train_options},
+            "rollout": {"enabled": rollout},
+            "streamer": {"enabled": streamer},
+        }
+    )
+
+
+def small(algorithm="ppo", levels=asynchrony(), **changes):  # noqa: B008 frozen
+    sizes = {
+        "total_envs": 16,
+        "env_workers": 2,
+        "horizon": 5,
+        "rollout_epochs": 2,
+        "batches": 4,
+        "global_batch_size": 80,
+        "micro_batch_size": 20,
+        "update_epoch": 2,
+        "hidden": 8,
+        "lr": 1e-3,
+    }
+    return LocalSettings(
+        algorithm=algorithm, asynchrony=levels, group_size=GROUP[algorithm], **{**sizes, **changes}
+    )
+
+
+def run(settings, environments=None, **options):
+    build = environments or point_reach(group_size=settings.group_size, seed=settings.seed)
+    return LocalHost(settings, build, **options).run()
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The pieces that the learner was given, each with the batch that it was given for."""
+    seen = []
+    begin, accept = LocalLearner.begin, LocalLearner.accept
+
+    def noting_begin(self, batch):
+        self.batch_under_test = batch
+        begin(self, batch)
+
+    def noting_accept(self, pieces):
+        seen.extend((self.batch_under_test, piece) for piece in pieces)
+        accept(self, pieces)
+
+    monkeypatch.setattr(LocalLearner, "begin", noting_begin)
+    monkeypatch.setattr(LocalLearner, "accept", noting_accept)
+    return seen
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+@pytest.mark.parametrize(("train", "rollout", "streamer"), LEVELS)
+def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
+    algorithm, train, rollout, streamer, trained
+):
+    settings = small(algorithm, asynchrony(train, rollout, streamer))
+    result = run(settings)
+
+    plan = settings.plan
+    keys = Counter((piece.ticket.batch, *piece.key) for _, piece in trained)
+    assert set(keys.values()) == {1}
+    assert len(keys) == settings.batches * plan.pieces_per_rank
+    assert all(batch == piece.ticket.batch for batch, piece in trained)
+    bound = 1 if train else 0
+    assert all(0 <= batch - piece.oldest <= bound for batch, piece in trained)
+
+    trajectories = settings.batches * plan.trajectories_per_batch
+    assert (result.ledger.produced, result.ledger.trained) == (trajectories, trajectories)
+    assert result.ledger.in_flight == 0
+    assert not result.ledger.refused
+    steps = trajectories * settings.horizon
+    assert result.ledger.env_steps_trained == sum(report.env_steps for report in result.reports) == steps
+
+
+@pytest.mark.parametrize(("train", "streamer"), itertools.product((False, True), repeat=2))
+def test_without_level_2_a_batch_is_everybody_in_flight(train, streamer):
+    settings = small(levels=asynchrony(train, False, streamer))
+    sizes = [report.batch_size for report in run(settings).reports if report.batch_size.count]
+    assert {size.low for size in sizes} == {size.high for size in sizes} == {settings.total_envs}
+
+
+def test_with_level_2_shards_are_smaller_and_batches_stay_within_their_limit():
+    block = {"rollout": {"enabled": True, "shards": 4, "max_batch_size": 6}}
+    settings = small(levels=AsyncConfig.from_mapping(block))
+    assert settings.plan.envs_per_shard == 2
+    assert all(report.batch_size.high <= 6 for report in run(settings).reports)
+
+
+@pytest.mark.parametrize("rollout", [False, True])
+def test_several_inference_ranks_share_the_work(rollout):
+    settings = small(levels=asynchrony(True, rollout, True), inference_ranks=2)
+    result = run(settings)
+    assert result.ledger.trained == settings.batches * settings.plan.trajectories_per_batch
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_all_levels_off_gives_equal_weights_twice(algorithm):
+    first, second = run(small(algorithm)).weights, run(small(algorithm)).weights
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_it_learns_to_reach_the_point(algorithm):
+    settings = small(
+        algorithm,
+        asynchrony(True, True, True),
+        total_envs=32,
+        horizon=10,
+        rollout_epochs=1,
+        batches=25,
+        global_batch_size=160,
+        micro_batch_size=80,
+        update_epoch=6,
+        hidden=32,
+        value_lr=1e-3,
+    )
+    success = [report.success for report in run(settings).reports]
+    assert sum(success[:3]) / 3 < 0.3
+    assert sum(success[-3:]) / 3 > 0.7
+
+
+def test_training_starts_from_given_weights():
+    start = GaussianPolicy(state_dim=2, action_dim=2, hidden=8).state_dict()
+    end = run(small(lr=1e-12, value_lr=1e-12), weights=start).weights
+    assert all(torch.allclose(tensor, start[name]) for name, tensor in end.items())
+
+
+def test_every_step_is_reported_in_order():
+    seen = []
+    result = run(small(), on_step=seen.append)
+    assert [report.step for report in seen] == [1, 2, 3, 4]
+    assert tuple(seen) == result.reports
+    assert {report.total for report in seen} == {4}
+
+
+def nobody_is_left():
+    names = [thread.name for thread in threading.enumerate()]
+    return not [name for name in names if name.startswith(("shard-", "inference-", "learner"))]
+
+
+FAILING = pytest.mark.parametrize("levels", [asynchrony(), asynchrony(True, True, True)], ids=["off", "full"])
+
+
+@FAILING
+def test_a_failing_environment_ends_the_run_with_its_error(levels):
+    boom = Boom("a simulator has crashed")
+
+    class Crashing(PointReach):
+        def step(self, actions):
+            if self._episode == 3 and self._groups[0] > 0:
+                raise boom
+            return super().step(actions)
+
+    with pytest.raises(Boom) as caught:
+        run(small(levels=levels), lambda first, size: Crashing(size, first=first))
+    assert caught.value is boom
+    assert nobody_is_left()
+
+
+@FAILING
+def test_a_failing_reset_ends_the_run_with_its_error(levels):
+    boom = Boom("no such task")
+
+    class Crashing(PointReach):
+        def reset(self):
+            raise boom
+
+    with pytest.raises(Boom) as caught:
+        run(small(levels=levels), lambda first, size: Crashing(size, first=first))
+    assert caught.value is boom
+    assert nobody_is_left()
+
+
+@FAILING
+def test_a_failing_forward_pass_ends_the_run_with_its_error(levels, monkeypatch):
+    boom, calls, sample = Boom("out of memory"), itertools.count(), GaussianPolicy.sample
+
+    def failing(self, states, noise):
+        if next(calls) == 20:
+            raise boom
+        return sample(self, states, noise)
+
+    monkeypatch.setattr(GaussianPolicy, "sample", failing)
+    with pytest.raises(Boom) as caught:
+        run(small(levels=levels))
+    assert caught.value is boom
+    assert nobody_is_left()
+
+
+@FAILING
+@pytest.mark.parametrize("method", ["begin", "accept", "_step", "finish"])
+def test_a_failing_learner_ends_the_run_with_its_error(levels, method, monkeypatch):
+    boom, calls, original = Boom("diverged"), itertools.count(), getattr(LocalLearner, method)
+
+    def failing(self, *arguments):
+        if next(calls) == 1:
+            raise boom
+        return original(self, *arguments)
+
+    monkeypatch.setattr(LocalLearner, method, failing)
+    with pytest.raises(Boom) as caught:
+        run(small(levels=levels))
+    assert caught.value is boom
+    assert nobody_is_left()
+
+
+def test_environments_that_cannot_be_built_leave_nobody_behind():
+    def build(first, size):
+        if first:
+            raise Boom
+        return PointReach(size)
+
+    with pytest.raises(Boom):
+        run(small(), build)
+    assert nobody_is_left()
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2, 4])
+@pytest.mark.parametrize("streamer", [False, True])
+def test_a_straggler_is_waited_for_once_others_are_as_far_ahead_as_the_bound_allows(bound, streamer, trained):
+    settings = small(
+        levels=asynchrony(True, True, streamer, max_staleness=bound), rollout_epochs=1, batches=bound + 3
+    )
+    others = settings.plan.shards - 1
+    ahead = threading.Barrier(others + 1)  # the straggler, and each of the others at the end of its lead
+    lead = (bound + 1) * settings.horizon
+
+    class Paced(PointReach):
+        taken = 0
+
+        def step(self, actions):
+            self.taken += 1
+            straggles = self._groups[0] == 0
+            if self.taken == (1 if straggles else lead):
+                ahead.wait(timeout=30)
+            return super().step(actions)
+
+    result = run(settings, lambda first, size: Paced(size, first=first))
+    staleness = [batch - piece.oldest for batch, piece in trained]
+    assert max(staleness) == bound
+    assert min(staleness) >= 0
+    assert result.ledger.trained == settings.batches * settings.plan.trajectories_per_batch
+    assert not result.ledger.refused

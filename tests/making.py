@@ -1,0 +1,54 @@
+"""Records with defaults, so that a test names only what it is about."""
+
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.types import ActionRequest, Piece, Ticket
+
+
+def ticket(shard=0, batch=0, epoch=0, version=0):
+    return Ticket(shard=shard, batch=batch, epoch=epoch, version=version)
+
+
+def piece(of, *, part=0, rank=0, size=1, oldest=None, newest=None, env_steps=1, payload=None):
+    oldest = of.version if oldest is None else oldest
+    return Piece(
+        ticket=of,
+        part=part,
+        rank=rank,
+        size=size,
+        oldest=oldest,
+        newest=oldest if newest is None else newest,
+        env_steps=env_steps,
+        payload=payload,
+    )
+
+
+def rollout(plan, of, *, oldest=None, newest=None):
+    """Every piece of the rollout of one ticket."""
+    return [
+        piece(
+            of,
+            part=part,
+            rank=plan.learner_rank(of.shard, part),
+            size=plan.piece_size,
+            oldest=oldest,
+            newest=newest,
+            env_steps=plan.piece_size,
+        )
+        for part in range(plan.parts)
+    ]
+
+
+def plan(**changes):
+    """Two shards of one environment each, one process per component."""
+    one = {
+        "total_envs": 2,
+        "env_workers": 1,
+        "inference_ranks": 1,
+        "learner_ranks": 1,
+        "shards_per_worker": 2,
+    }
+    return ShardPlan(**one | changes)
+
+
+def request(shard=0, size=1, payload=None, mode="train"):
+    return ActionRequest(shard=shard, size=size, payload=payload, mode=mode)
