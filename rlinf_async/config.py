@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -33,6 +34,10 @@ def _whole(name: str, value: Any, *, least: int) -> None:
 def _auto_or_whole(name: str, value: Any, *, least: int) -> None:
     if value != "auto":
         _whole(name, value, least=least)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _flag(name: str, value: Any) -> None:
@@ -80,9 +85,10 @@ class RolloutConfig:
         _auto_or_whole("async.rollout.shards", self.shards, least=1)
         _auto_or_whole("async.rollout.max_batch_size", self.max_batch_size, least=1)
         wait = self.max_wait_ms
-        if wait != "auto" and (isinstance(wait, bool) or not isinstance(wait, int | float) or wait < 0):
+        if wait != "auto" and not (_finite(wait) and wait >= 0):
             raise ValueError(
-                f"async.rollout.max_wait_ms={wait!r} must be auto or a number of at least 0; nearest: 0"
+                f"async.rollout.max_wait_ms={wait!r} must be auto or a finite number of "
+                "at least 0; nearest: 0"
             )
 
     @property
@@ -119,12 +125,10 @@ class AsyncConfig:
     """No wait between workers lasts longer; the error says what was waited for."""
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.deadline_s, bool)
-            or not isinstance(self.deadline_s, int | float)
-            or self.deadline_s <= 0
-        ):
-            raise ValueError(f"async.deadline_s={self.deadline_s!r} must be a number above 0; nearest: 1")
+        if not (_finite(self.deadline_s) and self.deadline_s > 0):
+            raise ValueError(
+                f"async.deadline_s={self.deadline_s!r} must be a finite number above 0; nearest: 1"
+            )
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any] | None) -> AsyncConfig:

@@ -62,6 +62,7 @@ class RequestBroker:
         self._lane_of = lane_of
         self._bell = Bell(deadline_s=deadline_s)
         self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._taken: set[int] = set()
         self._numbers = itertools.count()
         self._closed = False
         self.batch_size = Spread()
@@ -130,10 +131,12 @@ class RequestBroker:
         except TimeoutError as error:
             raise DeadlineError(
                 f"shard {request.shard} waited {self._bell.deadline_s:g} s for actions: "
-                f"{self.waiting} requests wait, {len(self._answers) - self.waiting} are being answered"
+                f"{len(self._answers) - len(self._taken)} requests wait, "
+                f"{len(self._taken)} are being answered"
             ) from error
         finally:
             del self._answers[pending.number]
+            self._taken.discard(pending.number)
 
     async def take(self, rank: int) -> list[Pending] | None:
         """The next batch for `rank`; None when the broker is closed and drained."""
@@ -170,11 +173,11 @@ class RequestBroker:
         succeeded = False
         try:
             yield answers
+            self.reply(numbers, answers)
             succeeded = True
         finally:
             if not succeeded:
                 self.fail(numbers, f"the forward pass for {len(batch)} requests failed")
-        self.reply(numbers, answers)
 
     def close(self) -> None:
         """No more requests will come: ranks drain what waits and return."""
@@ -187,6 +190,7 @@ class RequestBroker:
         for lane in lanes:
             batch = lane.batcher.drain() if self._closed else lane.batcher.take(now)
             if batch:
+                self._taken.update(self._answers.keys() & {pending.number for pending in batch})
                 self.batch_size.add(sum(pending.size for pending in batch))
                 self.batch_wait.add(now - min(pending.arrived for pending in batch))
                 return batch

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ def cut(stream, boundaries):
     """The micro-batches of samples that arrive in pieces with these boundaries."""
     return [
         (micro_batch.samples["number"].tolist(), micro_batch.steps)
-        for start, stop in zip(boundaries[:-1], boundaries[1:], strict=True)
+        for start, stop in pairwise(boundaries)
         for micro_batch in stream.add(samples(start, stop))
     ]
 

@@ -33,14 +33,30 @@ class MetaWorldEnvs:
 
 
 def metaworld(
-    task: TaskSettings, *, obs_stats: Path | None = None, group_size: int = 1, seed: int = 0
+    task: TaskSettings,
+    *,
+    obs_stats: Path | None = None,
+    group_size: int = 1,
+    seed: int = 0,
+    processes: int = 0,
 ) -> EnvFactory:
-    """Shards of `task`, each with goals of its own."""
+    """Shards of `task`, each with goals of its own.
+
+    With `processes` above 0 each shard simulates in as many child processes; otherwise in its thread,
+    which then shares Python's interpreter lock with all other loops.
+    """
     stats = None if obs_stats is None else ObservationStats.load(obs_stats)
 
     def build(first: int, size: int) -> MetaWorldEnvs:
         return MetaWorldEnvs(
-            MetaWorldBatch(task, size, group_size=group_size, seed=(seed, first), obs_stats=stats)
+            MetaWorldBatch(
+                task,
+                size,
+                group_size=group_size,
+                seed=(seed, first),
+                processes=processes,
+                obs_stats=stats,
+            )
         )
 
     return build

@@ -153,11 +153,11 @@ class RequestServer:
         succeeded = False
         try:
             yield answers
+            await self._channel.answer.remote(numbers, [[ray.put(pack(answer))] for answer in answers])
             succeeded = True
         finally:
             if not succeeded:
                 await self._channel.fail_requests.remote(numbers, f"inference rank {self._rank} failed")
-        await self._channel.answer.remote(numbers, [[ray.put(pack(answer))] for answer in answers])
 
 
 class TrajectoryClient:

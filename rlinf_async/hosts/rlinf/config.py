@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ def read_async(cfg: DictConfig) -> AsyncConfig:
 
 
 def uses_us(cfg: DictConfig) -> bool:
-    """Whether worker processes must load this package: a level is on, or an environment of ours is used."""
-    if read_async(cfg).active:
+    """Whether workers must load this package: a level is on, or an environment or model of ours is used."""
+    if read_async(cfg).active or cfg.actor.model.model_type in entry_points(group="rlinf_async.models").names:
         return True
     return any(OmegaConf.select(cfg, f"env.{part}.env_class") for part in ("train", "eval"))
 

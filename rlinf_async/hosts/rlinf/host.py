@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -13,6 +14,7 @@ from omegaconf import DictConfig
 from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.entry_points import find, load_class
 from rlinf_async.hosts.rlinf.warm_start import fill_in
+from rlinf_async.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 CHAINED = "RLINF_ASYNC_CHAINED_EXT_MODULE"
@@ -49,6 +51,9 @@ def prepare(cfg: DictConfig) -> None:
         if present not in (None, OURS):
             os.environ[CHAINED] = present
         os.environ[EXT_MODULE] = OURS
+    assets = os.environ.get(ASSETS_VARIABLE)
+    if assets and cfg.env.train.env_type == "libero":
+        prepare_libero(Path(assets), Path(cfg.runner.logger.log_path).absolute() / "libero")
 
 
 def is_active(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:

@@ -39,10 +39,9 @@ def _world_size(names: str, placement: Any, resources: int) -> int:
 
 
 def _count(ranks: str, resources: int, where: str) -> int:
-    ranks = ranks.strip()
-    if ranks == "all":
+    if ranks.strip().lower() == "all":
         return resources
-    first, _, last = ranks.partition("-")
+    first, _, last = (part.strip() for part in ranks.partition("-"))
     if not first.isdigit() or (last and not last.isdigit()) or (last and int(last) < int(first)):
         raise ValueError(f"{where}: {ranks!r} is not a rank, a range a-b, or all")
     return int(last or first) - int(first) + 1

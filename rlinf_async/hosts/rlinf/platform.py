@@ -66,6 +66,12 @@ class CpuPlatform:
     def stream(self, stream: object) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def get_rng_state(self, device: object = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: object = None) -> None:
+        torch.set_rng_state(state)
+
     def manual_seed_all(self, seed: int) -> None:
         torch.manual_seed(seed)
 

@@ -78,7 +78,8 @@ def refuse_unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> None:
         level = next((name for name in refusal.levels if name in on), None)
         if level is not None and not refusal.unless(value):
             raise ValueError(f"async.{level} does not support {refusal.key}={value!r}; {refusal.mend}")
-    _refuse_algorithm(cfg, asynchrony)
+    if on:
+        _refuse_algorithm(cfg, asynchrony)
 
 
 def _refuse_algorithm(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> None:

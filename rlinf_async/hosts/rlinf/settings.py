@@ -78,20 +78,23 @@ class Settings:
                 f"{self.plan.envs_per_shard}, or more shards"
             )
         per_step = self.micro_batch_size * self.plan.learner_ranks
-        if self.global_batch_size % per_step:
-            nearest = max(1, round(self.global_batch_size / per_step)) * per_step
+        samples = (
+            f"{self.samples_per_batch} samples per step ({self.plan.total_envs} environments x "
+            f"{self.plan.rollout_epochs} rollout epochs x {self.horizon} decisions)"
+        )
+        if self.samples_per_batch % per_step:
+            per_rank = self.samples_per_batch // self.plan.learner_ranks
             raise ValueError(
-                f"actor.global_batch_size={self.global_batch_size} is not a multiple of micro_batch_size="
-                f"{self.micro_batch_size} x {self.plan.learner_ranks} learner ranks; nearest: {nearest}"
+                f"micro_batch_size={self.micro_batch_size} x {self.plan.learner_ranks} learner ranks do not "
+                f"divide {samples}; nearest micro_batch_size: {_divisor(per_rank, self.micro_batch_size)}"
             )
-        if self.samples_per_batch % self.global_batch_size:
-            sizes = [n for n in range(per_step, self.samples_per_batch + 1, per_step)]
-            fits = [n for n in sizes if self.samples_per_batch % n == 0]
-            nearest = min(fits, key=lambda n: abs(n - self.global_batch_size), default=self.samples_per_batch)
+        if self.global_batch_size % per_step or self.samples_per_batch % self.global_batch_size:
+            steps = self.samples_per_batch // per_step
+            nearest = per_step * _divisor(steps, self.global_batch_size / per_step)
             raise ValueError(
-                f"{self.samples_per_batch} samples per step ({self.plan.total_envs} environments x "
-                f"{self.plan.rollout_epochs} rollout epochs x {self.horizon} decisions) are not a multiple "
-                f"of actor.global_batch_size={self.global_batch_size}; nearest: {nearest}"
+                f"actor.global_batch_size={self.global_batch_size} must be a multiple of micro_batch_size="
+                f"{self.micro_batch_size} x {self.plan.learner_ranks} learner ranks, and divide {samples}; "
+                f"nearest: {nearest}"
             )
 
     @property
@@ -142,3 +145,8 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         rollout_epochs=int(train.get("rollout_epoch", 1)),
         group_size=group_size if cfg["algorithm"]["adv_type"] != "gae" else 1,
     )
+
+
+def _divisor(number: int, wanted: float) -> int:
+    """The divisor of `number` that is nearest to `wanted`."""
+    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wanted))

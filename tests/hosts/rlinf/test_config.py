@@ -1,0 +1,131 @@
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from omegaconf import OmegaConf
+
+from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
+from tests.hosts.rlinf.given import ONE_EACH, config
+
+
+def made(changes=None):
+    return OmegaConf.create(config(changes))
+
+
+def test_the_async_block_is_read_with_its_references_resolved():
+    cfg = made({"async": {"mode": "train", "train": {"max_staleness": "${actor.seed}"}}})
+    assert read_async(cfg).max_staleness == 3
+
+
+def test_a_config_without_the_block_is_off():
+    cfg = made()
+    del cfg["async"]
+    assert not read_async(cfg).active
+
+
+@pytest.mark.parametrize("text", ["async: off", "async: {mode: off}", "async: {}", "async: "])
+def test_every_way_to_say_off_is_off_or_an_error_that_says_how(text):
+    cfg = OmegaConf.create(text)
+    if text == "async: off":
+        with pytest.raises(ValueError, match=r"async=False must be a block; nearest: async\.mode=False"):
+            read_async(cfg)
+    else:
+        assert not read_async(cfg).active
+
+
+def test_an_override_on_the_command_line_beats_the_preset():
+    cfg = made()
+    cfg.merge_with_dotlist(["async.streamer.enabled=false"])
+    assert read_async(cfg).levels == {"train": True, "rollout": True, "streamer": False}
+
+
+def test_workers_load_the_package_when_a_level_is_on_or_something_of_ours_is_used():
+    assert uses_us(made())
+    off = {"async": {"mode": "off"}}
+    assert not uses_us(made(off))
+    assert uses_us(made({**off, "env.train.env_class": "metaworld_task"}))
+    assert uses_us(made({**off, "env.eval.env_class": "metaworld_task"}))
+
+
+def test_sizes_are_worked_out_from_the_placement_before_the_cluster_is_up():
+    placement = {"env": "0:0-3", "rollout": "0:0-1", "actor": 0}
+    plan = resolve(made({"cluster.component_placement": placement})).plan
+    assert (plan.env_workers, plan.inference_ranks, plan.learner_ranks) == (4, 2, 1)
+
+
+def test_the_sizes_of_a_cluster_that_is_up_beat_the_placement():
+    assert resolve(made(), sizes={**ONE_EACH, "env": 2}).plan.env_workers == 2
+
+
+def test_an_unsupported_setting_is_refused_before_sizes_are_looked_at():
+    with pytest.raises(ValueError, match=r"does not support actor\.enable_offload=True"):
+        resolve(made({"actor.enable_offload": True, "env.train.total_num_envs": 7}))
+
+
+def test_what_was_resolved_is_written_where_rlinf_looks_for_it():
+    cfg = made({"async": {"mode": "full", "streamer": {"micro_batch_size": 8}}})
+    resolved = resolve(cfg, sizes=ONE_EACH)
+    write_back(cfg, resolved)
+    assert cfg.rollout.pipeline_stage_num == 2
+    assert cfg.actor.micro_batch_size == 8
+    assert OmegaConf.to_container(cfg["async"].rollout) == {
+        "enabled": True,
+        "shards": 2,
+        "max_batch_size": 8,
+        "max_wait_ms": 0.0,
+    }
+    assert cfg["async"].mode == "full"
+
+
+@pytest.mark.parametrize("mode", ["train", "rollout", "streamer", "full"])
+@pytest.mark.parametrize("sizes", [ONE_EACH, {"env": 1, "rollout": 2, "actor": 2}])
+def test_resolving_what_was_written_back_changes_nothing(mode, sizes):
+    cfg = made({"async": {"mode": mode}})
+    first = resolve(cfg, sizes=sizes)
+    write_back(cfg, first)
+    again = resolve(cfg, sizes=sizes)
+    assert (again.plan, again.max_batch_size) == (first.plan, first.max_batch_size)
+    assert again.asynchrony.levels == first.asynchrony.levels
+    assert (again.micro_batch_size, again.streams) == (first.micro_batch_size, first.streams)
+
+
+def evaluating(total, group=1, **async_block):
+    changes = {
+        "runner.val_check_interval": 5,
+        "env.eval.total_num_envs": total,
+        "env.eval.group_size": group,
+        "async": {"mode": "full", **async_block},
+    }
+    return resolve(made(changes), sizes=ONE_EACH)
+
+
+@settings(deadline=None, max_examples=40)
+@given(total=st.integers(1, 30), group=st.sampled_from([1, 2, 3]), shards=st.sampled_from([1, 2, 4]))
+def test_evaluation_is_accepted_exactly_when_it_divides_and_what_is_advised_is_accepted(total, group, shards):
+    rollout = {"shards": shards, "max_batch_size": 100}
+    if total % (shards * group) == 0:
+        evaluating(total, group, rollout=rollout)
+        return
+    with pytest.raises(ValueError, match="nearest") as caught:
+        evaluating(total, group, rollout=rollout)
+    evaluating(int(re.search(r"nearest: (\d+)$", str(caught.value))[1]), group, rollout=rollout)
+
+
+def test_evaluation_environments_are_of_no_interest_to_a_run_that_does_not_evaluate():
+    resolve(made({"env.eval.total_num_envs": 7}), sizes=ONE_EACH)
+
+
+def test_an_evaluation_shard_larger_than_a_batch_is_refused_with_the_size_that_is_not():
+    with pytest.raises(
+        ValueError, match=r"max_batch_size=8; set async.rollout.max_batch_size to at least 16"
+    ):
+        evaluating(32)
+    assert evaluating(32, rollout={"max_batch_size": 16}).max_batch_size == 16
+
+
+def test_without_level_2_there_is_no_batch_size_that_evaluation_could_exceed():
+    evaluating(32, rollout={"enabled": False})

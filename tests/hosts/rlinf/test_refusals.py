@@ -1,0 +1,84 @@
+import pytest
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.rlinf.refusals import REFUSALS, SELF_SCORING_MODELS, refuse_unsupported
+from rlinf_async.hosts.rlinf.settings import LOSSES
+from tests.hosts.rlinf.given import config
+
+LEVELS = ("train", "rollout", "streamer")
+WRONG = {"rollout.expert_model": {"model_path": "teacher"}, "runner.weight_sync_interval": 2}
+"""A value that is refused, where it is not True."""
+
+
+def check(changes, mode, **block):
+    refuse_unsupported(config(changes), AsyncConfig.from_mapping({"mode": mode, **block}))
+
+
+def wrong(refusal):
+    return {refusal.key: WRONG.get(refusal.key, True)}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.key)
+def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_only_for_them(refusal, level):
+    if level not in refusal.levels:
+        check(wrong(refusal), level)
+        return
+    with pytest.raises(ValueError, match=f"async.{level} does not support {refusal.key}=") as caught:
+        check(wrong(refusal), level)
+    assert str(caught.value).endswith(refusal.mend)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.key)
+def test_every_setting_is_allowed_when_all_levels_are_off(refusal):
+    check(wrong(refusal), "off")
+
+
+@pytest.mark.parametrize("value", [False, None])
+@pytest.mark.parametrize(
+    "refusal", [refusal for refusal in REFUSALS if refusal.key not in WRONG], ids=lambda refusal: refusal.key
+)
+def test_a_setting_that_is_off_is_allowed(refusal, value):
+    check({refusal.key: value}, "full")
+
+
+@pytest.mark.parametrize("interval", [None, 1])
+def test_weights_may_be_synchronised_every_step(interval):
+    check({"runner.weight_sync_interval": interval}, "full")
+
+
+def test_a_setting_that_is_not_there_is_allowed():
+    check({}, "full")
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("mode", LEVELS)
+def test_losses_with_a_correction_are_supported(loss, mode):
+    check({"algorithm.loss_type": loss}, mode)
+
+
+@pytest.mark.parametrize("mode", LEVELS)
+def test_another_loss_is_refused_with_those_that_are_supported(mode):
+    with pytest.raises(ValueError, match=r"loss_type='embodied_sac'.*actor_critic, actor.*async.mode=off"):
+        check({"algorithm.loss_type": "embodied_sac"}, mode)
+
+
+def test_another_training_backend_is_refused():
+    with pytest.raises(ValueError, match=r"training_backend='megatron'.*use fsdp"):
+        check({"actor.training_backend": "megatron"}, "rollout")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"algorithm.loss_type": "embodied_sac"}, {"actor.training_backend": "megatron"}]
+)
+def test_the_way_out_that_a_refusal_names_is_open(changes):
+    check(changes, "off")
+
+
+@pytest.mark.parametrize("model", sorted(SELF_SCORING_MODELS))
+def test_models_that_score_old_actions_anew_are_refused_where_samples_are_old(model):
+    changes = {"actor.model.model_type": model}
+    with pytest.raises(ValueError, match=f"model_type='{model}'.*async.train.enabled=false"):
+        check(changes, "full")
+    check(changes, "full", train={"enabled": False})
+    check(changes, "full", train={"max_staleness": 0})

@@ -1,0 +1,184 @@
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.rlinf.settings import Settings
+from tests.hosts.rlinf.given import ONE_EACH, config
+
+
+def read(changes=None, sizes=ONE_EACH, **block):
+    return Settings.read(config(changes), AsyncConfig.from_mapping({"mode": "full", **block}), sizes)
+
+
+def processes(env=1, rollout=1, actor=1):
+    return {"env": env, "rollout": rollout, "actor": actor}
+
+
+def test_a_step_is_counted_in_decisions_as_rlinf_does():
+    made = read({"env.train.rollout_epoch": 3})
+    assert (made.horizon, made.steps_per_decision) == (4, 5)
+    assert made.samples_per_batch == 8 * 3 * 4
+    assert made.optimizer_steps == 6
+    assert made.micro_batches_per_step == 4
+
+
+def test_learner_ranks_share_a_step():
+    made = read(sizes=processes(actor=2))
+    assert made.micro_batches_per_step == 2
+    assert made.optimizer_steps == 2
+
+
+@pytest.mark.parametrize(("steps", "batches"), [(-1, 10), (None, 10), (0, 0), (4, 4), (99, 10)])
+def test_a_run_ends_at_its_epochs_or_its_steps_whichever_comes_first(steps, batches):
+    assert read({"runner.max_steps": steps}).batches == batches
+
+
+def test_auto_gives_a_cpu_simulator_two_shards_and_an_inference_rank_its_fair_share():
+    made = read(sizes=processes(rollout=2))
+    assert made.plan.shards_per_worker == 2
+    assert made.max_batch_size == 4
+
+
+def test_auto_never_makes_a_batch_smaller_than_a_shard():
+    made = read({"env.train.env_type": "maniskill"}, sizes=processes(rollout=4))
+    assert (made.plan.shards_per_worker, made.max_batch_size) == (1, 8)
+
+
+def test_a_vectorised_simulator_that_is_to_be_split_is_refused():
+    with pytest.raises(ValueError, match="would split isaaclab"):
+        read({"env.train.env_type": "isaaclab"}, rollout={"shards": 2})
+
+
+def test_without_level_2_the_users_pipeline_stages_are_the_shards():
+    assert read({"rollout.pipeline_stage_num": 4}, rollout={"enabled": False}).plan.shards_per_worker == 4
+
+
+@pytest.mark.parametrize(("env", "rollout"), [(1, 1), (1, 3), (3, 1), (2, 3), (2, 4), (3, 2)])
+def test_without_level_2_every_inference_rank_has_a_shard(env, rollout):
+    made = read(
+        {"env.train.total_num_envs": 48},
+        sizes=processes(env=env, rollout=rollout),
+        rollout={"enabled": False},
+    )
+    assert {made.plan.lane(shard)[0] for shard in range(made.plan.shards)} == set(range(rollout))
+
+
+@pytest.mark.parametrize(("env", "rollout", "actor"), [(3, 1, 1), (1, 3, 1), (2, 2, 2), (3, 1, 2), (1, 2, 4)])
+def test_any_ratio_of_processes_is_accepted_when_the_environments_divide(env, rollout, actor):
+    made = read({"env.train.total_num_envs": 24}, sizes=processes(env, rollout, actor))
+    assert made.plan.total_envs == 24
+    assert made.plan.pieces_per_rank * actor * made.plan.piece_size == 24
+
+
+def test_groups_are_kept_whole_for_grpo():
+    made = read({"algorithm.adv_type": "grpo", "algorithm.loss_type": "actor", "env.train.group_size": 4})
+    assert (made.plan.group_size, made.plan.piece_size % 4) == (4, 0)
+    with pytest.raises(ValueError, match="nearest number of shards per worker that does: 2"):
+        read({"algorithm.adv_type": "grpo", "env.train.group_size": 4}, rollout={"shards": 4})
+
+
+def test_the_streamers_micro_batch_counts_only_while_it_is_on():
+    assert read(streamer={"micro_batch_size": 8}).micro_batch_size == 8
+    assert read(streamer={"micro_batch_size": 8, "enabled": False}).micro_batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("advantage", "normalization", "enabled", "streams"),
+    [
+        ("gae", "running", True, True),
+        ("gae", "deferred", True, False),
+        ("grpo", "deferred", True, True),
+        ("grpo", "running", False, False),
+    ],
+)
+def test_gae_with_deferred_normalization_waits_for_the_whole_batch(
+    advantage, normalization, enabled, streams
+):
+    made = read(
+        {"algorithm.adv_type": advantage}, streamer={"normalization": normalization, "enabled": enabled}
+    )
+    assert made.streams == streams
+
+
+def test_a_batch_smaller_than_a_shard_is_refused_with_the_least_that_is_not():
+    with pytest.raises(
+        ValueError, match=r"max_batch_size=3 is smaller than a shard of 4.*at least 4, or more shards"
+    ):
+        read(rollout={"max_batch_size": 3})
+    assert read(rollout={"max_batch_size": 4}).max_batch_size == 4
+    assert read(rollout={"max_batch_size": 3, "shards": 4}).max_batch_size == 3
+
+
+def fits(global_batch, micro_batch, ranks, samples):
+    return global_batch % (micro_batch * ranks) == 0 and samples % global_batch == 0
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    width=st.integers(1, 6),
+    ranks=st.integers(1, 3),
+    horizon=st.integers(1, 6),
+    epochs=st.integers(1, 3),
+    micro_batch=st.integers(1, 20),
+    global_batch=st.integers(1, 120),
+)
+def test_batch_sizes_are_accepted_exactly_when_they_divide_and_what_is_advised_is_accepted(
+    width, ranks, horizon, epochs, micro_batch, global_batch
+):
+    samples = width * ranks * horizon * epochs
+
+    def attempt(micro_batch, global_batch):
+        changes = {
+            "env.train.total_num_envs": width * ranks,
+            "env.train.rollout_epoch": epochs,
+            "env.train.max_steps_per_rollout_epoch": 5 * horizon,
+            "actor.micro_batch_size": micro_batch,
+            "actor.global_batch_size": global_batch,
+        }
+        return read(changes, sizes=processes(actor=ranks), rollout={"shards": 1})
+
+    if fits(global_batch, micro_batch, ranks, samples):
+        made = attempt(micro_batch, global_batch)
+        steps = made.optimizer_steps * made.micro_batches_per_step
+        assert steps * micro_batch * ranks == samples == made.samples_per_batch
+        return
+    with pytest.raises(ValueError, match="nearest") as caught:
+        attempt(micro_batch, global_batch)
+    if samples % (micro_batch * ranks):
+        micro_batch = nearest(
+            r"nearest micro_batch_size: (\d+)$",
+            caught.value,
+            wanted=micro_batch,
+            valid=lambda size: samples % (size * ranks) == 0,
+        )
+        if fits(global_batch, micro_batch, ranks, samples):
+            attempt(micro_batch, global_batch)
+            return
+        with pytest.raises(ValueError, match="nearest") as caught:
+            attempt(micro_batch, global_batch)
+    global_batch = nearest(
+        r"^actor\.global_batch_size=.*nearest: (\d+)$",
+        caught.value,
+        wanted=global_batch,
+        valid=lambda size: fits(size, micro_batch, ranks, samples),
+    )
+    attempt(micro_batch, global_batch)
+
+
+def nearest(pattern, error, *, wanted, valid):
+    """What the error advises, which must be valid, and nothing nearer may be."""
+    found = re.search(pattern, str(error))
+    assert found, error
+    advised = int(found[1])
+    assert valid(advised)
+    distance = abs(advised - wanted)
+    assert not any(valid(size) for size in range(max(1, wanted - distance + 1), wanted + distance))
+    return advised
+
+
+def test_a_total_that_does_not_divide_is_refused_with_one_that_does():
+    with pytest.raises(ValueError, match=r"7 environments do not divide among 2 learner ranks; .*does: 8"):
+        read({"env.train.total_num_envs": 7}, sizes=processes(actor=2), rollout={"shards": 1})

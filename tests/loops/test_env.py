@@ -1,0 +1,155 @@
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.loops.env import evaluate_shard, run_shard, together
+from tests.loops.virtual import run
+from tests.making import ticket
+
+
+class Story:
+    """An environment, a policy, a gate and a recorder that write down what is asked of them."""
+
+    size, horizon = 3, 2
+
+    def __init__(self, tickets=(), breaks=False):
+        self.lines, self._tickets, self._breaks = [], list(tickets), breaks
+        self._shown = 0
+
+    async def start(self):
+        self._shown = 0
+        self.lines.append("start")
+        return "o0"
+
+    async def step(self, answer):
+        if self._breaks:
+            raise ZeroDivisionError
+        self._shown += 1
+        self.lines.append(f"step {answer}")
+        return f"o{self._shown}"
+
+    def observation(self, output):
+        return output.upper()
+
+    def finish(self):
+        self.lines.append("finish")
+
+    @asynccontextmanager
+    async def rollout(self, shard):
+        self.lines.append(f"in flight {shard}")
+        try:
+            yield
+        finally:
+            self.lines.append(f"landed {shard}")
+
+    async def act(self, request):
+        assert (request.shard, request.size) == (7, 3)
+        self.lines.append(f"ask {request.payload} {request.mode}")
+        return request.payload.replace("O", "a")
+
+    async def admit(self, shard):
+        return self._tickets.pop(0) if self._tickets else None
+
+    async def put(self, given, pieces):
+        self.lines.append(f"put {given.batch} {pieces}")
+
+    def append(self, output, answer):
+        self.lines.append(f"record {output} {answer}")
+
+    def build(self, output, answer):
+        return f"{output} {answer}"
+
+
+def collect(story):
+    run(run_shard(shard=7, env=story, policy=story, trajectories=story, recorder=lambda given: story))
+
+
+def test_a_rollout_records_every_decision_and_closes_with_the_value_of_the_last_output():
+    story = Story([ticket(batch=4)])
+    collect(story)
+    assert story.lines == [
+        "in flight 7",
+        "start",
+        "ask O0 train",
+        "record o0 a0",
+        "step a0",
+        "ask O1 train",
+        "record o1 a1",
+        "step a1",
+        "ask O2 train",
+        "landed 7",
+        "finish",
+        "put 4 o2 a2",
+    ]
+
+
+def test_a_shard_collects_until_the_gate_closes():
+    story = Story([ticket(batch=0), ticket(batch=1)])
+    collect(story)
+    assert [line for line in story.lines if line.startswith("put")] == ["put 0 o2 a2", "put 1 o2 a2"]
+
+
+def test_every_rollout_has_a_recorder_of_its_own_ticket():
+    given = []
+    story = Story([ticket(batch=0), ticket(batch=1)])
+    run(
+        run_shard(
+            shard=7,
+            env=story,
+            policy=story,
+            trajectories=story,
+            recorder=lambda one: given.append(one.batch) or story,
+        )
+    )
+    assert given == [0, 1]
+
+
+def test_a_shard_whose_environment_fails_is_no_longer_in_flight():
+    story = Story([ticket()], breaks=True)
+    with pytest.raises(ZeroDivisionError):
+        collect(story)
+    assert story.lines[-1] == "landed 7"
+
+
+def test_evaluation_asks_for_evaluation_actions_and_hands_nothing_over():
+    story = Story()
+    run(evaluate_shard(shard=7, env=story, policy=story, rollouts=2))
+    once = ["in flight 7", "start", "ask O0 eval", "step a0", "ask O1 eval", "step a1", "landed 7", "finish"]
+    assert story.lines == once * 2
+
+
+async def fails(error, after=0.0):
+    await asyncio.sleep(after)
+    raise error
+
+
+def test_loops_run_side_by_side_to_their_ends():
+    ends = []
+
+    async def loop(seconds):
+        await asyncio.sleep(seconds)
+        ends.append(seconds)
+
+    run(together([loop(3.0), loop(1.0), loop(2.0)]))
+    assert ends == [1.0, 2.0, 3.0]
+
+
+def test_the_first_failure_ends_the_other_loops_and_is_raised_by_itself():
+    ended = []
+
+    async def waits():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    with pytest.raises(ZeroDivisionError):
+        run(together([waits(), fails(ZeroDivisionError(), after=1.0)]))
+    assert ended == [True]
+
+
+def test_the_cause_is_raised_rather_than_its_echo():
+    with pytest.raises(KeyError):
+        run(together([fails(PeerError("echo")), fails(KeyError("cause"))]))

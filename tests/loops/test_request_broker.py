@@ -1,0 +1,435 @@
+import asyncio
+import random
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.loops import request_broker
+from rlinf_async.loops.request_broker import RequestBroker
+from tests.loops.virtual import now, run, settle
+from tests.making import plan, request
+
+
+@pytest.fixture(autouse=True)
+def virtual_clock(monkeypatch):
+    monkeypatch.setattr(request_broker, "time", SimpleNamespace(monotonic=now))
+
+
+def dynamic(*, ranks=1, max_size=8, max_wait=0.0, deadline_s=60.0):
+    return RequestBroker.dynamic(ranks=ranks, max_size=max_size, max_wait=max_wait, deadline_s=deadline_s)
+
+
+def ask(broker, *shards, **fields):
+    return [asyncio.create_task(broker.act(request(shard, **fields))) for shard in shards]
+
+
+def take(broker, rank=0):
+    return asyncio.create_task(broker.take(rank))
+
+
+def shards(batch):
+    return [pending.shard for pending in batch]
+
+
+def answer(broker, batch):
+    broker.reply([pending.number for pending in batch], [f"to {pending.shard}" for pending in batch])
+
+
+def test_requests_that_wait_when_a_rank_becomes_idle_share_its_batch():
+    async def main():
+        broker = dynamic()
+        askers = ask(broker, 0, 1, 2)
+        batch = await broker.take(0)
+        answer(broker, batch)
+        assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
+
+    run(main())
+
+
+def test_whichever_rank_is_idle_takes_the_next_batch():
+    async def main():
+        broker = dynamic(ranks=2, max_size=1)
+        ask(broker, 0)
+        assert shards(await broker.take(0)) == [0]
+        ask(broker, 1, 2)
+        assert shards(await broker.take(1)) == [1]
+        assert shards(await broker.take(1)) == [2]
+        broker.fail(range(3), "the test is over")
+
+    run(main())
+
+
+def test_one_request_wakes_one_of_two_idle_ranks():
+    async def main():
+        broker = dynamic(ranks=2)
+        ranks = [take(broker, 0), take(broker, 1)]
+        await settle()
+        ask(broker, 0)
+        await settle()
+        assert [rank.done() for rank in ranks] == [True, False]
+        broker.close()
+        broker.fail([0], "the test is over")
+        assert await ranks[1] is None
+
+    run(main())
+
+
+def test_a_partial_batch_waits_for_company_from_the_arrival_of_its_oldest_request():
+    async def main():
+        broker = dynamic(max_wait=2.0)
+        rank = take(broker)
+        await asyncio.sleep(10.0)
+        ask(broker, 0)
+        await asyncio.sleep(1.5)
+        ask(broker, 1)
+        assert shards(await rank) == [0, 1]
+        assert now() == 12.0
+        assert broker.batch_wait.high == 2.0
+        assert broker.batch_size.high == 2.0
+
+    run(main())
+
+
+def test_a_wait_that_is_over_when_a_rank_becomes_idle_is_not_waited_again():
+    async def main():
+        broker = dynamic(max_wait=2.0)
+        ask(broker, 0)
+        await asyncio.sleep(5.0)
+        assert shards(await broker.take(0)) == [0]
+        assert now() == 5.0
+
+    run(main())
+
+
+def test_a_batch_size_counts_samples():
+    async def main():
+        broker = dynamic(max_size=5)
+        ask(broker, 0, 1, 2, size=2)
+        assert shards(await broker.take(0)) == [0, 1]
+        assert broker.batch_size.high == 4
+
+    run(main())
+
+
+def test_a_request_that_is_too_large_fails_its_requester_at_once():
+    async def main():
+        broker = dynamic(max_size=2)
+        with pytest.raises(ValueError, match="max_batch_size=2"):
+            await broker.act(request(size=3))
+        assert broker.waiting == 0
+
+    run(main())
+
+
+def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
+    async def main():
+        broker = dynamic(max_size=2)
+        first, second, third = ask(broker, 0, 1, 2)
+        batch = await broker.take(0)
+        with pytest.raises(ZeroDivisionError):
+            async with broker.answering(batch):
+                raise ZeroDivisionError
+        for asker in (first, second):
+            with pytest.raises(PeerError, match="forward pass for 2 requests failed"):
+                await asker
+        await settle()
+        assert not third.done()
+        answer(broker, await broker.take(0))
+        assert await third == "to 2"
+
+    run(main())
+
+
+def test_a_forward_pass_that_answers_too_few_fails_its_requesters_too():
+    async def main():
+        broker = dynamic()
+        askers = ask(broker, 0, 1)
+        batch = await broker.take(0)
+        with pytest.raises(ValueError, match="1 answers were given to 2 requests"):
+            async with broker.answering(batch) as answers:
+                answers.append("only one")
+        for asker in askers:
+            with pytest.raises(PeerError):
+                await asker
+
+    run(main())
+
+
+def test_a_cancelled_forward_pass_fails_its_requesters():
+    async def main():
+        broker = dynamic()
+        (asker,) = ask(broker, 0)
+
+        async def serve():
+            async with broker.answering(await broker.take(0)):
+                await asyncio.Event().wait()
+
+        server = asyncio.create_task(serve())
+        await settle()
+        server.cancel()
+        with pytest.raises(PeerError):
+            await asker
+
+    run(main())
+
+
+def test_a_closed_broker_is_drained_and_then_tells_every_rank_to_return():
+    async def main():
+        broker = dynamic(ranks=2, max_size=2, max_wait=1e6, deadline_s=1e9)
+        askers = ask(broker, 0, 1, 2)
+        await settle()
+        broker.close()
+        for expected in ([0, 1], [2]):
+            batch = await broker.take(0)
+            assert shards(batch) == expected
+            answer(broker, batch)
+        assert [await broker.take(0), await broker.take(1)] == [None, None]
+        assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
+
+    run(main())
+
+
+def test_asking_a_closed_broker_is_an_error():
+    async def main():
+        broker = dynamic()
+        broker.close()
+        with pytest.raises(PeerError, match="shard 3 asked for actions after inference had closed"):
+            await broker.act(request(3))
+
+    run(main())
+
+
+def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
+    async def main():
+        broker = dynamic(max_size=2, deadline_s=60.0)
+        askers = ask(broker, 0, 1)
+        await broker.take(0)
+        askers += ask(broker, 2)
+        with pytest.raises(
+            DeadlineError, match="shard 0 waited 60 s for actions: 1 requests wait, 2 are being answered"
+        ):
+            await askers[0]
+        assert now() == 60.0
+
+    run(main())
+
+
+def test_requests_whose_askers_gave_up_are_not_counted_as_being_answered():
+    async def main():
+        broker = dynamic(deadline_s=60.0)
+        errors = await asyncio.gather(*ask(broker, 0, 1, 2), return_exceptions=True)
+        assert all(" wait, 0 are being answered" in str(error) for error in errors)
+
+    run(main())
+
+
+def test_a_rank_that_nobody_asks_in_time_says_so():
+    async def main():
+        with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 3"):
+            await dynamic(ranks=4).take(3)
+
+    run(main())
+
+
+def test_an_answer_to_somebody_who_has_given_up_is_dropped():
+    async def main():
+        broker = dynamic(deadline_s=1.0)
+        (asker,) = ask(broker, 0)
+        batch = await broker.take(0)
+        with pytest.raises(DeadlineError):
+            await asker
+        answer(broker, batch)
+
+    run(main())
+
+
+def test_a_second_answer_does_not_replace_the_first():
+    async def main():
+        broker = dynamic()
+        (asker,) = ask(broker, 0)
+        (pending,) = await broker.take(0)
+        broker.reply([pending.number], ["first"])
+        broker.reply([pending.number], ["second"])
+        broker.fail([pending.number], "third")
+        assert await asker == "first"
+
+    run(main())
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    ranks=st.integers(1, 4),
+    count=st.integers(1, 8),
+    max_size=st.integers(3, 9),
+    max_wait=st.sampled_from([0.0, 0.5]),
+)
+def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answer(
+    seed, ranks, count, max_size, max_wait
+):
+    rng, served = random.Random(seed), Counter()
+
+    async def serve(broker, rank):
+        while (batch := await broker.take(rank)) is not None:
+            assert sum(pending.size for pending in batch) <= max_size
+            async with broker.answering(batch) as answers:
+                await asyncio.sleep(rng.choice([0.0, 0.1, 2.0]))
+                served.update(pending.number for pending in batch)
+                answers.extend(pending.request.payload for pending in batch)
+
+    async def shard(broker, number):
+        for step in range(5):
+            await asyncio.sleep(rng.choice([0.0, 0.1, 1.0, 5.0]))
+            assert await broker.act(request(number, rng.randint(1, 3), (number, step))) == (number, step)
+
+    async def main():
+        broker = dynamic(ranks=ranks, max_size=max_size, max_wait=max_wait)
+        servers = [asyncio.create_task(serve(broker, rank)) for rank in range(ranks)]
+        await asyncio.gather(*(shard(broker, number) for number in range(count)))
+        broker.close()
+        await asyncio.gather(*servers)
+        assert broker.waiting == 0
+
+    run(main())
+    assert served == dict.fromkeys(range(5 * count), 1)
+
+
+def barrier(**sizes):
+    return RequestBroker.barrier(plan(**sizes), deadline_s=60.0)
+
+
+def test_without_level_2_a_batch_is_everybody_in_flight():
+    async def main():
+        broker = barrier(total_envs=4, shards_per_worker=1)
+        broker.begin(0)
+        ask(broker, 0)
+        assert shards(await broker.take(0)) == [0]
+
+    run(main())
+
+
+def two_workers():
+    """Two shards, one per worker, which share one rank and one stage."""
+    return barrier(total_envs=4, env_workers=2, shards_per_worker=1)
+
+
+def test_a_shard_in_flight_is_waited_for_until_it_asks():
+    async def main():
+        broker = two_workers()
+        broker.begin(0)
+        broker.begin(1)
+        rank = take(broker)
+        ask(broker, 1)
+        await asyncio.sleep(50.0)
+        assert not rank.done()
+        ask(broker, 0)
+        assert shards(await rank) == [0, 1]
+
+    run(main())
+
+
+def test_a_shard_in_flight_is_waited_for_until_it_ends():
+    async def main():
+        broker = two_workers()
+        broker.begin(0)
+        rank = take(broker)
+        async with broker.rollout(1):
+            ask(broker, 0)
+            await settle()
+            assert not rank.done()
+        assert shards(await rank) == [0]
+
+    run(main())
+
+
+def test_a_rollout_that_fails_is_not_waited_for():
+    async def main():
+        broker = two_workers()
+        broker.begin(0)
+        ask(broker, 0)
+        with pytest.raises(KeyError):
+            async with broker.rollout(1):
+                raise KeyError
+        assert shards(await broker.take(0)) == [0]
+
+    run(main())
+
+
+def test_without_level_2_a_rank_serves_its_own_shards_only():
+    async def main():
+        broker = barrier(total_envs=4, env_workers=2, shards_per_worker=1, inference_ranks=2)
+        ranks = [take(broker, 0), take(broker, 1)]
+        for shard in (0, 1):
+            broker.begin(shard)
+        ask(broker, 1)
+        await settle()
+        assert [rank.done() for rank in ranks] == [False, True]
+        ask(broker, 0)
+        assert shards(await ranks[0]) == [0]
+
+    run(main())
+
+
+def test_pipeline_stages_do_not_wait_for_each_other():
+    async def main():
+        broker = barrier(total_envs=4, shards_per_worker=2)
+        broker.begin(0)
+        broker.begin(1)
+        ask(broker, 1)
+        assert shards(await broker.take(0)) == [1]
+
+    run(main())
+
+
+def test_evaluation_shards_use_the_lanes_of_the_training_shards():
+    async def main():
+        broker = barrier(total_envs=4, shards_per_worker=2)
+        for shard in (2, 3):
+            broker.begin(shard)
+            ask(broker, shard, mode="eval")
+            assert shards(await broker.take(0)) == [shard]
+
+    run(main())
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    workers=st.integers(1, 4),
+    stages=st.integers(1, 2),
+    ranks=st.integers(1, 4),
+    room=st.integers(1, 8),
+)
+def test_without_level_2_and_behind_any_gate_nobody_waits_for_ever(seed, workers, stages, ranks, room):
+    layout = plan(
+        total_envs=workers * stages, env_workers=workers, shards_per_worker=stages, inference_ranks=ranks
+    )
+    rng, decisions = random.Random(seed), Counter()
+
+    async def serve(broker, rank):
+        while (batch := await broker.take(rank)) is not None:
+            async with broker.answering(batch) as answers:
+                await asyncio.sleep(rng.choice([0.0, 1.0]))
+                answers.extend(None for _ in batch)
+
+    async def shard(broker, gate, number):
+        for _ in range(2):
+            async with gate, broker.rollout(number):
+                for _ in range(3):
+                    await asyncio.sleep(rng.choice([0.0, 0.5, 5.0]))
+                    await broker.act(request(number))
+                    decisions[number] += 1
+
+    async def main():
+        broker, gate = RequestBroker.barrier(layout, deadline_s=1e6), asyncio.Semaphore(room)
+        servers = [asyncio.create_task(serve(broker, rank)) for rank in range(ranks)]
+        await asyncio.gather(*(shard(broker, gate, number) for number in range(layout.shards)))
+        broker.close()
+        await asyncio.gather(*servers)
+
+    run(main())
+    assert decisions == dict.fromkeys(range(layout.shards), 6)

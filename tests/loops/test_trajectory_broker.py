@@ -1,0 +1,290 @@
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.failures import DeadlineError
+from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from tests.loops.virtual import now, run, settle
+from tests.making import plan, rollout
+
+
+def broker_of(layout, *, max_staleness=0, deadline_s=60.0, **options):
+    return TrajectoryBroker(layout, max_staleness=max_staleness, deadline_s=deadline_s, **options)
+
+
+ONE = plan(total_envs=1, shards_per_worker=1)
+TWO = plan(total_envs=2, shards_per_worker=2)
+
+
+async def put(broker, ticket, layout=TWO, **versions):
+    await broker.put(ticket, rollout(layout, ticket, **versions))
+
+
+async def train(broker, batch, layout=ONE):
+    """Collect, take and publish one batch of every shard."""
+    for shard in range(layout.shards):
+        await put(broker, await broker.admit(shard), layout)
+    await broker.take(0, batch, whole=True)
+    broker.publish(batch + 1)
+
+
+def test_a_shard_waits_at_the_bound_until_a_version_is_published():
+    async def main():
+        broker = broker_of(ONE)
+        await put(broker, await broker.admit(0), ONE)
+        waiting = asyncio.create_task(broker.admit(0))
+        await settle()
+        assert not waiting.done()
+        await broker.take(0, 0, whole=True)
+        broker.publish(1)
+        assert ((await waiting).batch, (await waiting).version) == (1, 1)
+
+    run(main())
+
+
+def test_a_shard_that_has_nothing_left_to_do_is_told_so():
+    async def main():
+        broker = broker_of(ONE, until=1, max_staleness=3)
+        assert await broker.admit(0) is not None
+        assert await broker.admit(0) is None
+
+    run(main())
+
+
+def test_closing_ends_the_wait_at_the_gate():
+    async def main():
+        broker = broker_of(ONE)
+        await broker.admit(0)
+        waiting = asyncio.create_task(broker.admit(0))
+        await settle()
+        broker.close()
+        assert await waiting is None
+
+    run(main())
+
+
+def test_a_refused_rollout_is_collected_again_in_its_own_place():
+    async def main():
+        broker = broker_of(ONE, max_staleness=1, version=3)
+        ticket = await broker.admit(0)
+        await put(broker, ticket, ONE, oldest=1)
+        assert broker.ledger.refused == {"stale": 1}
+        again = await broker.admit(0)
+        assert (again.batch, again.epoch) == (ticket.batch, ticket.epoch)
+        await put(broker, again, ONE)
+        pieces, last = await broker.take(0, 3, whole=True)
+        assert ([piece.oldest for piece in pieces], last) == ([3], True)
+
+    run(main())
+
+
+def test_a_refused_rollout_of_many_pieces_is_refunded_once():
+    layout = plan(total_envs=4, shards_per_worker=1, learner_ranks=4)
+
+    async def main():
+        broker = broker_of(layout, max_staleness=0, version=2)
+        await put(broker, await broker.admit(0), layout, oldest=0)
+        assert broker.ledger.refused == {"stale": 4}
+        assert (await broker.admit(0)).batch == 2
+        waiting = asyncio.create_task(broker.admit(0))
+        await settle()
+        assert not waiting.done()
+        broker.close()
+
+    run(main())
+
+
+def test_a_whole_batch_is_handed_over_at_once():
+    async def main():
+        broker = broker_of(TWO)
+        learner = asyncio.create_task(broker.take(0, 0, whole=True))
+        await put(broker, await broker.admit(0))
+        await settle()
+        assert not learner.done()
+        await put(broker, await broker.admit(1))
+        pieces, last = await learner
+        assert ([piece.ticket.shard for piece in pieces], last) == ([0, 1], True)
+
+    run(main())
+
+
+def test_a_streamed_batch_is_handed_over_as_it_arrives_and_its_end_is_said():
+    async def main():
+        broker = broker_of(TWO)
+        handed = []
+        for shard in (1, 0):
+            await put(broker, await broker.admit(shard))
+            pieces, last = await broker.take(0, 0, whole=False)
+            handed.append(([piece.ticket.shard for piece in pieces], last))
+        assert handed == [([1], False), ([0], True)]
+
+    run(main())
+
+
+def test_a_streamed_take_waits_for_something_and_takes_all_of_it():
+    async def main():
+        broker = broker_of(plan(total_envs=4, shards_per_worker=4))
+        learner = asyncio.create_task(broker.take(0, 0, whole=False))
+        await settle()
+        assert not learner.done()
+        for shard in (0, 1, 2):
+            await put(broker, await broker.admit(shard), plan(total_envs=4, shards_per_worker=4))
+        pieces, last = await learner
+        assert (len(pieces), last) == (3, False)
+
+    run(main())
+
+
+def test_ranks_wait_for_their_own_pieces_only():
+    layout = plan(total_envs=2, shards_per_worker=2, learner_ranks=2)
+
+    async def main():
+        broker = broker_of(layout)
+        learners = [asyncio.create_task(broker.take(rank, 0, whole=True)) for rank in (0, 1)]
+        await put(broker, await broker.admit(1), layout)
+        await settle()
+        assert [learner.done() for learner in learners] == [False, True]
+        broker.fail(KeyError("over"))
+        with pytest.raises(KeyError):
+            await learners[0]
+
+    run(main())
+
+
+def test_a_batch_that_is_collected_ahead_waits_for_its_turn():
+    async def main():
+        broker = broker_of(ONE, max_staleness=1)
+        for _ in range(2):
+            await put(broker, await broker.admit(0), ONE)
+        for batch in (0, 1):
+            (piece,), last = await broker.take(0, batch, whole=False)
+            assert (piece.ticket.batch, last) == (batch, True)
+
+    run(main())
+
+
+def test_a_learner_that_gives_up_says_what_was_there_and_what_was_not():
+    async def main():
+        broker = broker_of(TWO)
+        await put(broker, await broker.admit(0))
+        await broker.admit(1)
+        with pytest.raises(DeadlineError) as caught:
+            await broker.take(0, 0, whole=True)
+        assert str(caught.value) == (
+            "waited 60 s for trajectories of batch 0 on learner rank 0: 1 of 2 pieces have arrived, "
+            "1 rollouts are being collected; produced 1 = trained 0 + in flight 1 + 0 refused"
+        )
+        assert now() == 60.0
+
+    run(main())
+
+
+def test_a_shard_that_gives_up_says_what_the_gate_waited_for():
+    async def main():
+        broker = broker_of(ONE, max_staleness=1, version=4)
+        for _ in range(2):
+            await put(broker, await broker.admit(0), ONE)
+        with pytest.raises(DeadlineError) as caught:
+            await broker.admit(0)
+        assert str(caught.value) == (
+            "waited 60 s for the gate to let shard 0 start: version 4 is published, max_staleness is 1, "
+            "0 rollouts are being collected; produced 2 = trained 0 + in flight 2 + 0 refused"
+        )
+
+    run(main())
+
+
+def test_a_failure_ends_every_wait_with_its_error():
+    async def main():
+        broker = broker_of(ONE)
+        await broker.admit(0)
+        waits = [asyncio.create_task(wait) for wait in (broker.admit(0), broker.take(0, 0, whole=True))]
+        await settle()
+        broker.fail(ZeroDivisionError("cause"))
+        for wait in waits:
+            with pytest.raises(ZeroDivisionError, match="cause"):
+                await wait
+
+    run(main())
+
+
+def test_publishing_closes_the_books_of_what_was_trained():
+    async def main():
+        broker = broker_of(ONE, max_staleness=1)
+        await train(broker, 0)
+        await put(broker, await broker.admit(0), ONE)
+        assert str(broker.ledger) == "produced 2 = trained 1 + in flight 1 + 0 refused"
+
+    run(main())
+
+
+def test_a_resumed_run_goes_on_with_its_version_and_its_books():
+    async def main():
+        books = Ledger(produced=7, trained=6, refused=Counter(stale=1))
+        broker = broker_of(ONE, version=6, until=7, ledger=books)
+        await train(broker, 6)
+        assert await broker.admit(0) is None
+        assert str(broker.ledger) == "produced 8 = trained 7 + in flight 0 + 1 refused (stale 1)"
+
+    run(main())
+
+
+def test_staleness_is_noted_per_trajectory_of_what_is_kept():
+    async def main():
+        broker = broker_of(plan(total_envs=3, shards_per_worker=1), max_staleness=1, version=1)
+        layout = plan(total_envs=3, shards_per_worker=1)
+        await put(broker, await broker.admit(0), layout, oldest=-1)
+        await put(broker, await broker.admit(0), layout, oldest=0)
+        assert (broker.staleness.count, broker.staleness.mean) == (3, 1.0)
+
+    run(main())
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    bound=st.integers(0, 2),
+    ranks=st.sampled_from([1, 2]),
+    epochs=st.integers(1, 2),
+    whole=st.booleans(),
+    ruined=st.sampled_from([0.0, 0.2]),
+)
+def test_shards_and_learners_of_any_speed_train_every_trajectory_once_within_the_bound(
+    seed, bound, ranks, epochs, whole, ruined
+):
+    layout = plan(total_envs=6, shards_per_worker=3, learner_ranks=ranks, rollout_epochs=epochs)
+    rng, trained, until = random.Random(seed), [], 5
+
+    async def shard(broker, number):
+        while (ticket := await broker.admit(number)) is not None:
+            await asyncio.sleep(rng.choice([0.1, 1.0, 8.0]))
+            late = rng.random() < ruined
+            await put(broker, ticket, layout, oldest=ticket.batch - bound - 1 if late else None)
+
+    async def learner(broker, rank, barrier):
+        for batch in range(until):
+            last = False
+            while not last:
+                pieces, last = await broker.take(rank, batch, whole=whole)
+                await asyncio.sleep(rng.choice([0.0, 1.0, 8.0]))
+                trained.extend((batch, *piece.key, batch - piece.oldest) for piece in pieces)
+            if await barrier.wait() == 0:
+                broker.publish(batch + 1)
+            await barrier.wait()
+
+    async def main():
+        broker, barrier = broker_of(layout, max_staleness=bound, until=until), asyncio.Barrier(ranks)
+        loops = [shard(broker, number) for number in range(layout.shards)]
+        await asyncio.gather(*loops, *(learner(broker, rank, barrier) for rank in range(ranks)))
+        assert broker.ledger.in_flight == 0
+        assert broker.ledger.trained == until * layout.trajectories_per_batch
+
+    run(main())
+    assert len({place[:-1] for place in trained}) == len(trained)
+    assert len(trained) == until * epochs * layout.shards * layout.parts
+    assert max(staleness for *_, staleness in trained) <= bound

@@ -1,0 +1,199 @@
+from dataclasses import FrozenInstanceError, fields, replace
+from itertools import product
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.config import MODES, AsyncConfig, RolloutConfig, StreamerConfig, TrainConfig
+
+LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
+
+
+def parsed(text):
+    return AsyncConfig.from_mapping(yaml.safe_load(text)["async"])
+
+
+def enabled(config):
+    return tuple(config.levels[name] for name in LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("mode", "levels"),
+    [
+        ("off", (False, False, False)),
+        ("train", (True, False, False)),
+        ("rollout", (False, True, False)),
+        ("streamer", (False, False, True)),
+        ("full", (True, True, True)),
+    ],
+)
+def test_a_mode_presets_the_levels(mode, levels):
+    assert enabled(AsyncConfig.from_mapping({"mode": mode})) == levels
+
+
+def test_a_bare_off_which_yaml_reads_as_false_means_off():
+    config = parsed("async: {mode: off}")
+    assert (config.mode, config.active) == ("off", False)
+
+
+@pytest.mark.parametrize("block", [None, {}])
+def test_without_a_block_everything_is_off(block):
+    assert not AsyncConfig.from_mapping(block).active
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("flags", list(product([False, True], repeat=3)))
+def test_flags_given_explicitly_beat_every_preset(mode, flags):
+    block = {name: {"enabled": flag} for name, flag in zip(LEVELS, flags, strict=True)}
+    config = AsyncConfig.from_mapping({"mode": mode, **block})
+    assert enabled(config) == flags
+    assert config.active == any(flags)
+
+
+def test_a_level_without_its_flag_follows_the_preset():
+    config = AsyncConfig.from_mapping({"mode": "full", "streamer": {"micro_batch_size": 4}, "rollout": None})
+    assert enabled(config) == (True, True, True)
+    assert config.streamer.micro_batch_size == 4
+
+
+def test_the_block_of_the_design_is_valid_as_it_stands():
+    config = parsed(
+        """
+        async:
+          mode: full
+          train:    {enabled: true, max_staleness: 1, correction: decoupled}
+          rollout:  {enabled: true, shards: auto, max_batch_size: auto, max_wait_ms: auto}
+          streamer: {enabled: true, micro_batch_size: auto}
+        """
+    )
+    assert config == AsyncConfig.from_mapping({"mode": "full"})
+
+
+KEYS = [("async", item.name) for item in fields(AsyncConfig)] + [
+    (f"async.{level}", item.name) for level, schema in LEVELS.items() for item in fields(schema)
+]
+
+
+def within(path, block):
+    """`block` under `path`, as the content of the async block."""
+    return block if path == "async" else {path.partition(".")[2]: block}
+
+
+@pytest.mark.parametrize(("path", "key"), KEYS)
+@pytest.mark.parametrize(
+    "misspell",
+    [
+        lambda key: key[:-1],
+        lambda key: key + "s",
+        lambda key: key[1] + key[0] + key[2:],
+        lambda key: key.upper()[0] + key[1:],
+    ],
+)
+def test_a_misspelt_key_is_answered_with_the_nearest(path, key, misspell):
+    wrong = misspell(key)
+    with pytest.raises(ValueError, match=rf"unknown key {path}\.{wrong}; did you mean {path}\.{key}\?"):
+        AsyncConfig.from_mapping(within(path, {wrong: 1}))
+
+
+@pytest.mark.parametrize("path", ["async", *(f"async.{level}" for level in LEVELS)])
+def test_a_key_like_no_other_is_answered_with_the_valid_ones(path):
+    with pytest.raises(ValueError, match=rf"unknown key {path}\.zzz; valid keys: .*(mode|enabled)"):
+        AsyncConfig.from_mapping(within(path, {"zzz": 1}))
+
+
+@settings(deadline=None, max_examples=60)
+@given(level=st.sampled_from(["async", *(f"async.{level}" for level in LEVELS)]), key=st.text(max_size=12))
+def test_no_unknown_key_is_accepted(level, key):
+    if (level, key) in KEYS:
+        return
+    with pytest.raises(ValueError, match="unknown key"):
+        AsyncConfig.from_mapping(within(level, {key: 1}))
+
+
+def test_a_misspelt_mode_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match=r"async.mode='ful' must be one of .*did you mean 'full'\?"):
+        AsyncConfig.from_mapping({"mode": "ful"})
+
+
+@pytest.mark.parametrize(
+    ("path", "block", "message"),
+    [
+        ("async.train", {"max_staleness": -1}, "async.train.max_staleness=-1 .*nearest: 0"),
+        ("async.train", {"max_staleness": 1.5}, "async.train.max_staleness=1.5 must be a whole number"),
+        ("async.train", {"max_staleness": True}, "async.train.max_staleness=True must be a whole number"),
+        ("async.train", {"max_staleness": None}, "async.train.max_staleness=None"),
+        ("async.train", {"enabled": "yes"}, "async.train.enabled='yes' must be true or false"),
+        ("async.train", {"enabled": 1}, "async.train.enabled=1 must be true or false"),
+        ("async.train", {"accept_bias": "no"}, "async.train.accept_bias='no'"),
+        ("async.train", {"correction": "decouple"}, "did you mean 'decoupled'"),
+        ("async.train", {"correction": None}, "async.train.correction=None must be one of"),
+        ("async.rollout", {"shards": 0}, "async.rollout.shards=0 .*nearest: 1"),
+        ("async.rollout", {"shards": "two"}, "async.rollout.shards='two'"),
+        ("async.rollout", {"max_batch_size": 0}, "async.rollout.max_batch_size=0 .*nearest: 1"),
+        ("async.rollout", {"max_batch_size": 8.0}, "async.rollout.max_batch_size=8.0"),
+        ("async.rollout", {"max_wait_ms": -1}, "async.rollout.max_wait_ms=-1 .*nearest: 0"),
+        ("async.rollout", {"max_wait_ms": "1"}, "async.rollout.max_wait_ms='1'"),
+        ("async.rollout", {"max_wait_ms": True}, "async.rollout.max_wait_ms=True"),
+        ("async.rollout", {"max_wait_ms": float("inf")}, "async.rollout.max_wait_ms=inf"),
+        ("async.rollout", {"max_wait_ms": float("nan")}, "async.rollout.max_wait_ms=nan"),
+        ("async.rollout", {"enabled": None}, "async.rollout.enabled=None"),
+        ("async.streamer", {"micro_batch_size": 0}, "async.streamer.micro_batch_size=0 .*nearest: 1"),
+        ("async.streamer", {"normalization": "defered"}, "did you mean 'deferred'"),
+        ("async.streamer", {"enabled": []}, r"async.streamer.enabled=\[\]"),
+        ("async", {"deadline_s": 0}, "async.deadline_s=0 must be a finite number above 0"),
+        ("async", {"deadline_s": "1h"}, "async.deadline_s='1h'"),
+        ("async", {"deadline_s": None}, "async.deadline_s=None"),
+        ("async", {"deadline_s": float("nan")}, "async.deadline_s=nan"),
+        ("async", {"mode": None}, "async.mode=None must be one of"),
+        ("async", {"mode": True}, "async.mode=True must be one of"),
+        ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
+        ("async", {"train": True}, "async.train=True must be a block; nearest: async.train.enabled=True"),
+        ("async", {"rollout": [1]}, r"async.rollout=\[1\] must be a block"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(path, block, message):
+    with pytest.raises(ValueError, match=message):
+        AsyncConfig.from_mapping(within(path, block))
+
+
+def uncorrected(**train):
+    return AsyncConfig.from_mapping({"mode": "full", "train": {"correction": "none", **train}})
+
+
+def test_training_off_policy_without_correction_is_refused_with_both_ways_out():
+    with pytest.raises(ValueError, match=r"correction=decoupled, or also set async.train.accept_bias=true"):
+        uncorrected(max_staleness=2)
+
+
+@pytest.mark.parametrize("train", [{"accept_bias": True}, {"max_staleness": 0}, {"enabled": False}])
+def test_no_correction_is_accepted_when_said_twice_or_when_there_is_nothing_to_correct(train):
+    assert uncorrected(**train).train.correction == "none"
+
+
+def test_the_bound_in_force_is_zero_while_level_1_is_off():
+    bounds = [
+        AsyncConfig.from_mapping({"mode": mode, "train": {"max_staleness": 3}}).max_staleness
+        for mode in MODES
+    ]
+    assert bounds == [0, 3, 0, 0, 3]
+
+
+def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():
+    assert AsyncConfig.from_mapping({"mode": "train"}).off_policy
+    assert not AsyncConfig.from_mapping({"mode": "train", "train": {"max_staleness": 0}}).off_policy
+    assert not AsyncConfig.from_mapping({"mode": "rollout"}).off_policy
+
+
+def test_a_wait_is_given_in_milliseconds_and_used_in_seconds():
+    assert RolloutConfig(max_wait_ms=250).max_wait == 0.25
+    assert RolloutConfig().max_wait == 0.0
+
+
+def test_a_config_is_frozen_and_checked_again_when_it_is_replaced():
+    config = TrainConfig()
+    with pytest.raises(FrozenInstanceError):
+        config.max_staleness = 5
+    with pytest.raises(ValueError, match="max_staleness=-2"):
+        replace(config, max_staleness=-2)
