@@ -90,13 +90,15 @@ class TrajectoryBuffer:
         self._taken.setdefault((batch, rank), {}).update(pieces)
         return list(pieces.values())
 
-    def finish(self, batch: int) -> None:
-        """Every rank has trained `batch`: move its pieces to the trained column."""
-        for place in [place for place in self._taken if place[0] == batch]:
-            for piece in self._taken.pop(place).values():
-                self.ledger.trained += piece.size
-                self.ledger.env_steps_trained += piece.env_steps
+    def finish(self, batch: int) -> list[Piece]:
+        """Every rank has trained `batch`: move its pieces to the trained column, and return them."""
+        places = [place for place in self._taken if place[0] == batch]
+        trained = [piece for place in places for piece in self._taken.pop(place).values()]
+        for piece in trained:
+            self.ledger.trained += piece.size
+            self.ledger.env_steps_trained += piece.env_steps
         self._batch = max(self._batch, batch + 1)
+        return trained
 
     def held(self) -> int:
         """Trajectories that wait or are being trained."""

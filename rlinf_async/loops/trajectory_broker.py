@@ -41,6 +41,7 @@ class TrajectoryBroker:
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, ledger or Ledger())
         self.staleness = Spread()
+        """Of the trajectories trained so far, or since somebody replaced it."""
         self._bell = Bell(deadline_s=deadline_s)
         self._collecting = 0
 
@@ -68,9 +69,6 @@ class TrajectoryBroker:
         refused = [self.buffer.put(piece) for piece in pieces]
         if "stale" in refused:
             self.gate.refund(ticket)
-        for piece, reason in zip(pieces, refused, strict=True):
-            if reason is None:
-                self.staleness.add(piece.staleness, piece.size)
         self._bell.ring()
 
     async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
@@ -88,7 +86,8 @@ class TrajectoryBroker:
     def publish(self, version: int) -> None:
         """Version `version` acts from now on; every batch before it is trained."""
         for batch in range(self.gate.version, version):
-            self.buffer.finish(batch)
+            for piece in self.buffer.finish(batch):
+                self.staleness.add(piece.staleness, piece.size)
         self.gate.publish(version)
         self.ledger.check(self.buffer.held())
         self._bell.ring()

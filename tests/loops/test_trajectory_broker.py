@@ -234,12 +234,15 @@ def test_a_resumed_run_goes_on_with_its_version_and_its_books():
     run(main())
 
 
-def test_staleness_is_noted_per_trajectory_of_what_is_kept():
+def test_staleness_is_noted_per_trajectory_when_it_has_been_trained():
     async def main():
         broker = broker_of(plan(total_envs=3, shards_per_worker=1), max_staleness=1, version=1)
         layout = plan(total_envs=3, shards_per_worker=1)
         await put(broker, await broker.admit(0), layout, oldest=-1)
         await put(broker, await broker.admit(0), layout, oldest=0)
+        await broker.take(0, 1, whole=True)
+        assert broker.staleness.count == 0
+        broker.publish(2)
         assert (broker.staleness.count, broker.staleness.mean) == (3, 1.0)
 
     run(main())

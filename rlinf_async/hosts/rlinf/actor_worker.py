@@ -11,13 +11,14 @@ from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
 from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.channels import PieceClient
+from rlinf_async.hosts.rlinf.host import InstallsPlugin
 from rlinf_async.hosts.rlinf.learner import FSDPLearner
 from rlinf_async.hosts.rlinf.losses import DecoupledLoss
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.loops.learner import learn_batch
 
 
-class StreamingActorWorker(EmbodiedFSDPActor):
+class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
     """One learner rank. Its forward, backward, loss and optimizer step are RLinf's own."""
 
     def __init__(self, cfg: DictConfig) -> None:

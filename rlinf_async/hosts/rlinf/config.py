@@ -85,7 +85,7 @@ def _check_evaluation(cfg: Mapping[str, Any], settings: Settings) -> None:
             f"env.eval.total_num_envs={total} does not divide into {shards} shards of groups of {group}; "
             f"nearest: {nearest}"
         )
-    if total // shards > settings.max_batch_size:
+    if settings.asynchrony.rollout.enabled and total // shards > settings.max_batch_size:
         raise ValueError(
             f"a shard of {total // shards} evaluation environments exceeds max_batch_size="
             f"{settings.max_batch_size}; set async.rollout.max_batch_size to at least {total // shards}"

@@ -17,12 +17,13 @@ from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.channels import RequestClient, TrajectoryClient
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
+from rlinf_async.hosts.rlinf.host import InstallsPlugin
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 
 
-class ShardedEnvWorker(EnvWorker):
+class ShardedEnvWorker(InstallsPlugin, EnvWorker):
     """Steps several independent shards; a shard is what RLinf calls a stage, with a thread of its own.
 
     Every simulator is built and used in the thread of its shard: simulators may block, and some are

@@ -11,13 +11,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from rlinf_async.entry_points import find, load_class
 from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
-from rlinf_async.hosts.rlinf.entry_points import find, load_class
+from rlinf_async.hosts.rlinf.models import register_models
+from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.warm_start import fill_in
 from rlinf_async.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
 EXT_MODULE = "RLINF_EXT_MODULE"
-CHAINED = "RLINF_ASYNC_CHAINED_EXT_MODULE"
 OURS = "rlinf_async.plugin"
 
 WORKERS = {
@@ -44,16 +45,27 @@ def prepare(cfg: DictConfig) -> None:
     """
     if cfg.runner.get("only_eval", False) or cfg.runner.get("task_type") != "embodied":
         return
-    if read_async(cfg).active:
+    active = read_async(cfg).active
+    if active:
         write_back(cfg, resolve(cfg))
     if uses_us(cfg):
-        present = os.environ.get(EXT_MODULE)
-        if present not in (None, OURS):
-            os.environ[CHAINED] = present
-        os.environ[EXT_MODULE] = OURS
+        _load_in_workers(active)
     assets = os.environ.get(ASSETS_VARIABLE)
     if assets and cfg.env.train.env_type == "libero":
         prepare_libero(Path(assets), Path(cfg.runner.logger.log_path).absolute() / "libero")
+
+
+def _load_in_workers(active: bool) -> None:
+    """Name this package as RLinf's extension module, unless the user has one of his own.
+
+    Our worker classes install the plugin by themselves, so that his module keeps its place beside them.
+    """
+    present = os.environ.setdefault(EXT_MODULE, OURS)
+    if present != OURS and not active:
+        raise ValueError(
+            f"{EXT_MODULE}={present!r}, but RLinf's own workers need {OURS} there for an environment or a "
+            f"model of this package; let {present}.register call {OURS}.register"
+        )
 
 
 def is_active(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
@@ -76,7 +88,8 @@ class RLinfHost:
         """Choose our classes where RLinf's are asked for with an active config.
 
         RLinf's scripts have imported its classes before any plugin can run, so the choice is made inside
-        them: when a worker group is created, a runner is made, or the cluster is started.
+        them: when a worker group is created, a runner is made, or the cluster is started. Worker processes
+        get a CPU platform where they have no accelerator, and the models and environments of entry points.
         """
         if self.installed:
             return
@@ -86,6 +99,9 @@ class RLinfHost:
         self._replace(worker, "create_group", classmethod(_choosing_worker(worker.create_group.__func__)))
         self._replace(cluster, "__init__", _checking_config(cluster.__init__))
         self._replace(runner, "__new__", staticmethod(_choose_runner), fallback=staticmethod(_new))
+        register_models()
+        if "WORKER_NAME" in os.environ:
+            provide_cpu_platform(worker)
         for name in ENV_MODULES:
             module = sys.modules.get(name)
             if module is not None:
@@ -100,6 +116,18 @@ class RLinfHost:
         before = owner.__dict__.get(name, fallback)
         setattr(owner, name, value)
         self._undo.append(lambda: setattr(owner, name, before))
+
+
+HOST = RLinfHost()
+"""The host of this process."""
+
+
+class InstallsPlugin:
+    """A worker that installs the plugin in its process before RLinf loads the user's extension module."""
+
+    def _load_user_extensions(self) -> None:
+        HOST.install()
+        super()._load_user_extensions()  # type: ignore[misc]
 
 
 def _choosing_worker(create_group: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,11 +14,12 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.channels import RequestServer, fetch
+from rlinf_async.hosts.rlinf.host import InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import Pending
 
 
-class BatchingRolloutWorker(MultiStepRolloutWorker):
+class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
     """One inference rank. Weights change between forward passes, never inside one."""
 
     def __init__(self, cfg: DictConfig) -> None:

@@ -22,9 +22,9 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.summary import RunSummary
 from rlinf_async.core.tracing import StepReport
 from rlinf_async.display import RunDisplay
+from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf.checkpoint import read_ledger, resume_step, write_ledger
 from rlinf_async.hosts.rlinf.config import resolve
-from rlinf_async.hosts.rlinf.entry_points import load_class
 from rlinf_async.hosts.rlinf.fleet import Fleet
 
 DRAIN_S = 4.0

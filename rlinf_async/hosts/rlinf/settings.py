@@ -71,7 +71,7 @@ class Settings:
         return settings
 
     def _check(self) -> None:
-        if self.max_batch_size < self.plan.envs_per_shard:
+        if self.asynchrony.rollout.enabled and self.max_batch_size < self.plan.envs_per_shard:
             raise ValueError(
                 f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of "
                 f"{self.plan.envs_per_shard} environments; a request is never split: use at least "

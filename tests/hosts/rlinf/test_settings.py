@@ -112,6 +112,10 @@ def test_a_batch_smaller_than_a_shard_is_refused_with_the_least_that_is_not():
     assert read(rollout={"max_batch_size": 3, "shards": 4}).max_batch_size == 3
 
 
+def test_a_batch_size_is_of_no_interest_while_level_2_is_off():
+    assert not read(rollout={"max_batch_size": 3, "enabled": False}).asynchrony.rollout.enabled
+
+
 def fits(global_batch, micro_batch, ranks, samples):
     return global_batch % (micro_batch * ranks) == 0 and samples % global_batch == 0
 

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf_async.hosts.rlinf import entry_points
-from rlinf_async.hosts.rlinf.entry_points import OURS, find, load_class
+from rlinf_async import entry_points
+from rlinf_async.entry_points import OURS, find, load_class
 
 
 @pytest.fixture
