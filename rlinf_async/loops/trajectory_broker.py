@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from rlinf_async.core.admission import AdmissionGate
@@ -11,6 +12,9 @@ from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tracing import Spread
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.waiting import Bell
+
+MAX_REFUSALS = 8
+"""How often one rollout is collected again before the run ends: stale weights would be refused for ever."""
 
 
 class TrajectoryBroker:
@@ -44,6 +48,7 @@ class TrajectoryBroker:
         """Of the trajectories trained so far, or since somebody replaced it."""
         self._bell = Bell(deadline_s=deadline_s)
         self._collecting = 0
+        self._refusals: Counter[tuple[int, int, int]] = Counter()
 
     @property
     def ledger(self) -> Ledger:
@@ -68,6 +73,7 @@ class TrajectoryBroker:
         self._collecting -= 1
         refused = [self.buffer.put(piece) for piece in pieces]
         if "stale" in refused:
+            self._count_refusal(ticket, pieces)
             self.gate.refund(ticket)
         self._bell.ring()
 
@@ -100,6 +106,15 @@ class TrajectoryBroker:
     def fail(self, error: BaseException) -> None:
         """End every wait with `error`."""
         self._bell.fail(error)
+
+    def _count_refusal(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
+        self._refusals[ticket.shard, ticket.batch, ticket.epoch] += 1
+        if self._refusals[ticket.shard, ticket.batch, ticket.epoch] > MAX_REFUSALS:
+            raise RuntimeError(
+                f"the rollout of shard {ticket.shard} for batch {ticket.batch} was refused {MAX_REFUSALS + 1} "
+                f"times: version {self.gate.version} is published, but actions are still made by version "
+                f"{min(piece.oldest for piece in pieces)}; weights do not reach the inference ranks"
+            )
 
     def _at_the_gate(self, shard: int) -> str:
         return (

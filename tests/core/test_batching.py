@@ -119,6 +119,7 @@ def test_every_request_leaves_once_in_order_and_no_later_than_a_take_after_its_w
             left += shards(batch)
         if takes_now:
             assert all(now - arrived[s][0] < max_wait for s in arrived if s not in left)
+            assert sum(arrived[s][1] for s in arrived if s not in left) < max_size
     while batch := batcher.drain():
         left += shards(batch)
     assert left == list(range(len(arrivals)))

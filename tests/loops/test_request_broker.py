@@ -342,6 +342,7 @@ def test_a_shard_in_flight_is_waited_for_until_it_ends():
             await settle()
             assert not rank.done()
         assert shards(await rank) == [0]
+        assert now() == 0.0
 
     run(main())
 

@@ -291,3 +291,13 @@ def test_shards_and_learners_of_any_speed_train_every_trajectory_once_within_the
     assert len({place[:-1] for place in trained}) == len(trained)
     assert len(trained) == until * epochs * layout.shards * layout.parts
     assert max(staleness for *_, staleness in trained) <= bound
+
+
+def test_a_rollout_that_is_refused_again_and_again_ends_the_run_with_the_versions():
+    async def main():
+        broker = broker_of(ONE, max_staleness=1, version=5)
+        for _ in range(20):
+            await put(broker, await broker.admit(0), ONE, oldest=2)
+
+    with pytest.raises(RuntimeError, match=r"version 5 is published.*made by version 2"):
+        run(main())
