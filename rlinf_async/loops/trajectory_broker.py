@@ -111,7 +111,7 @@ class TrajectoryBroker:
         self._refusals[ticket.shard, ticket.batch, ticket.epoch] += 1
         if self._refusals[ticket.shard, ticket.batch, ticket.epoch] > MAX_REFUSALS:
             raise RuntimeError(
-                f"the rollout of shard {ticket.shard} for batch {ticket.batch} was refused {MAX_REFUSALS + 1} "
+                f"a rollout of shard {ticket.shard} for batch {ticket.batch} was refused {MAX_REFUSALS + 1} "
                 f"times: version {self.gate.version} is published, but actions are still made by version "
                 f"{min(piece.oldest for piece in pieces)}; weights do not reach the inference ranks"
             )

@@ -277,13 +277,13 @@ def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answ
         while (batch := await broker.take(rank)) is not None:
             assert sum(pending.size for pending in batch) <= max_size
             async with broker.answering(batch) as answers:
-                await asyncio.sleep(rng.choice([0.0, 0.1, 2.0]))
+                await asyncio.sleep(rng.choice([0.0, 0.125, 2.0]))
                 served.update(pending.number for pending in batch)
                 answers.extend(pending.request.payload for pending in batch)
 
     async def shard(broker, number):
         for step in range(5):
-            await asyncio.sleep(rng.choice([0.0, 0.1, 1.0, 5.0]))
+            await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
             assert await broker.act(request(number, rng.randint(1, 3), (number, step))) == (number, step)
 
     async def main():

@@ -265,7 +265,7 @@ def test_shards_and_learners_of_any_speed_train_every_trajectory_once_within_the
 
     async def shard(broker, number):
         while (ticket := await broker.admit(number)) is not None:
-            await asyncio.sleep(rng.choice([0.1, 1.0, 8.0]))
+            await asyncio.sleep(rng.choice([0.125, 1.0, 8.0]))
             late = rng.random() < ruined
             await put(broker, ticket, layout, oldest=ticket.batch - bound - 1 if late else None)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir, initialize_config_module
@@ -10,6 +12,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 PACKAGED = "rlinf_async.configs"
+VERSION_BASE = "1.1"
+"""What RLinf's entry scripts give to Hydra, so that a config composes here as it does there."""
 
 
 def compose_config(name: str, overrides: Sequence[str], directory: Path | None = None) -> DictConfig:
@@ -19,13 +23,17 @@ def compose_config(name: str, overrides: Sequence[str], directory: Path | None =
     where it has none.
     """
     GlobalHydra.instance().clear()
-    initialize = (
-        initialize_config_module(PACKAGED, version_base=None)
-        if directory is None
-        else initialize_config_dir(str(directory.resolve()), version_base=None)
-    )
-    with initialize:
-        return compose(name, overrides=[_lenient(override) for override in overrides])
+    with warnings.catch_warnings():
+        # RLinf's configs leave the order of their defaults to this version base, and Hydra says so each time.
+        warnings.filterwarnings("ignore", message=r"(?s).*(missing `_self_`|version_base=)")
+        with _initialized(directory):
+            return compose(name, overrides=[_lenient(override) for override in overrides])
+
+
+def _initialized(directory: Path | None) -> AbstractContextManager[None]:
+    if directory is None:
+        return initialize_config_module(PACKAGED, version_base=VERSION_BASE)
+    return initialize_config_dir(str(directory.resolve()), version_base=VERSION_BASE)
 
 
 def packaged_names() -> list[str]:

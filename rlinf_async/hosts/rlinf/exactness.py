@@ -22,7 +22,8 @@ def _train(settings: Settings) -> str:
     if not settings.asynchrony.off_policy:
         return f"{EXACT} (max_staleness is 0: every sample is on-policy)"
     how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
-    return f"approximate (samples are up to {train.max_staleness} versions old, {how})"
+    age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
+    return f"approximate (samples are up to {age} old, {how})"
 
 
 def _rollout(settings: Settings) -> str:

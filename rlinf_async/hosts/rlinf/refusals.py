@@ -44,6 +44,12 @@ REFUSALS = (
     Refusal("runner.enable_decoupled_mode", _off, ALL, "remove it: async.rollout takes its place"),
     Refusal("runner.overlap_env_bootstrap", _off, ALL, "remove it: shards already reset while others work"),
     Refusal("rollout.collect_transitions", _off, ALL, "set it to false: only on-policy losses are supported"),
+    Refusal(
+        "rollout.collect_prev_infos",
+        lambda value: value in (None, True),
+        ALL,
+        "set it to true: the learner needs what the policy thought of its actions",
+    ),
     Refusal("rollout.expert_model", _off, ALL, "remove it: DAgger is not supported"),
     Refusal(
         "cluster.profiling.enabled",

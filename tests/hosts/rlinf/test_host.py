@@ -1,0 +1,98 @@
+import os
+
+import pytest
+import rlinf.workers.env.env_worker as env_module
+from omegaconf import OmegaConf
+from rlinf.runners.embodied_runner import EmbodiedRunner
+from rlinf.scheduler import Cluster, Worker
+from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
+from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
+
+from rlinf_async import plugin
+from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS, prepare
+
+STOCK = (EnvWorker, MultiStepRolloutWorker, EmbodiedFSDPActor)
+
+
+@pytest.fixture
+def installed():
+    plugin.register()
+    yield
+    plugin.unregister()
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.delenv(EXT_MODULE, raising=False)
+
+
+def config(*overrides: str):
+    return compose_config("metaworld_ppo_mlp", list(overrides))
+
+
+def test_an_active_config_turns_rlinfs_classes_into_ours(installed):
+    names = [worker.create_group(config()).worker_cls_name for worker in STOCK]
+    assert names == ["ShardedEnvWorker", "BatchingRolloutWorker", "StreamingActorWorker"]
+    assert type(EmbodiedRunner.__new__(EmbodiedRunner, cfg=config())).__name__ == "AsyncEmbodiedRunner"
+
+
+@pytest.mark.parametrize("off", ["async.mode=off", "~async", "runner.only_eval=true"])
+def test_without_an_active_block_rlinfs_classes_stay(installed, off):
+    assert [worker.create_group(config(off)).worker_cls_name for worker in STOCK] == [
+        worker.__name__ for worker in STOCK
+    ]
+    assert type(EmbodiedRunner.__new__(EmbodiedRunner, cfg=config(off))) is EmbodiedRunner
+
+
+def test_registering_twice_and_taking_it_out_leaves_rlinf_as_it_was():
+    plugin.unregister()
+    before = (
+        Worker.__dict__["create_group"],
+        Cluster.__init__,
+        env_module.get_env_cls,
+    )
+    plugin.register()
+    plugin.register()
+    assert plugin.is_registered()
+    assert Cluster.__init__ is not before[1]
+    plugin.unregister()
+    assert not plugin.is_registered()
+    assert (Worker.__dict__["create_group"], Cluster.__init__, env_module.get_env_cls) == before
+    assert type(EmbodiedRunner.__new__(EmbodiedRunner, cfg=config())) is EmbodiedRunner
+
+
+def test_preparing_writes_what_was_resolved_where_rlinf_looks_for_it():
+    cfg = config()
+    prepare(cfg)
+    assert cfg.rollout.pipeline_stage_num == 2
+    assert cfg["async"].rollout.shards == 2
+    assert cfg["async"].rollout.max_batch_size == 32
+    assert os.environ[EXT_MODULE] == OURS
+    prepare(cfg)
+    assert cfg.rollout.pipeline_stage_num == 2
+
+
+def test_a_config_that_needs_nothing_of_ours_changes_nothing():
+    cfg = config("~async", "env.train.env_class=null")
+    before = OmegaConf.to_yaml(cfg)
+    prepare(cfg)
+    assert OmegaConf.to_yaml(cfg) == before
+    assert EXT_MODULE not in os.environ
+
+
+def test_a_users_extension_module_keeps_its_place_beside_an_active_run(monkeypatch):
+    monkeypatch.setenv(EXT_MODULE, "users_module")
+    prepare(config())
+    assert os.environ[EXT_MODULE] == "users_module"
+
+
+def test_a_users_extension_module_without_active_levels_is_told_what_to_do(monkeypatch):
+    monkeypatch.setenv(EXT_MODULE, "users_module")
+    with pytest.raises(ValueError, match=r"let users_module.register call rlinf_async.plugin.register"):
+        prepare(config("async.mode=off"))
+
+
+def test_an_environment_class_by_name_is_found_through_its_entry_point(installed):
+    assert env_module.get_env_cls("metaworld", config().env.train).__name__ == "MetaWorldTaskEnv"

@@ -1,0 +1,110 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlinf_async import cli
+from rlinf_async.doctor import Check
+
+PACKAGED = ["metaworld_ppo_mlp", "metaworld_grpo_mlp", "metaworld_ppo_vla", "libero_object_ppo_vla"]
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def explain(*arguments: str) -> dict:
+    result = invoke("explain", "--config-name", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_every_packaged_config_is_explained(name):
+    facts = explain(name)
+    assert facts["levels"] == {"train": True, "rollout": True, "streamer": True}
+    assert facts["max_staleness"] == 1
+    assert facts["correction"] == "decoupled"
+    assert len(facts["classes"]) == 4
+    assert facts["shards"]["total"] == 2
+    assert set(facts["exactness"]) == {"train", "rollout", "streamer"}
+
+
+def test_off_replaces_nothing():
+    facts = explain("metaworld_ppo_mlp", "async.mode=off")
+    assert facts["classes"] == {}
+    assert facts["levels"] == {"train": False, "rollout": False, "streamer": False}
+    assert facts["exactness"] == {"train": "off", "rollout": "off", "streamer": "off"}
+
+
+def test_a_flag_on_the_command_line_beats_the_mode_with_or_without_a_plus():
+    for spelling in ("async.streamer.enabled=false", "+async.streamer.enabled=false"):
+        assert explain("metaworld_ppo_mlp", spelling)["levels"]["streamer"] is False
+
+
+def test_streaming_gae_says_that_it_is_approximate_and_how_to_make_it_exact():
+    by_the_batch_before = explain("metaworld_ppo_mlp")["exactness"]["streamer"]
+    assert by_the_batch_before.startswith("approximate")
+    assert "normalization=deferred" in by_the_batch_before
+    deferred = explain("metaworld_ppo_mlp", "async.streamer.normalization=deferred")
+    assert deferred["exactness"]["streamer"].startswith("exact")
+
+
+def test_streaming_grpo_is_exact_with_one_optimizer_step_per_pass():
+    several = explain("metaworld_grpo_mlp")["exactness"]["streamer"]
+    assert several.startswith("approximate")
+    assert "actor.global_batch_size=640 is exact" in several
+    one = explain("metaworld_grpo_mlp", "actor.global_batch_size=640")["exactness"]["streamer"]
+    assert one.startswith("exact")
+
+
+def test_the_table_for_readers_names_levels_classes_and_shards():
+    output = invoke("explain", "-n", "metaworld_ppo_mlp").output
+    for words in ("train, rollout, streamer", "EnvWorker", "environments each", "approximate"):
+        assert words in output
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("async.mode=ful", "did you mean 'full'"),
+        ("async.rolout.shards=2", "did you mean async.rollout"),
+        ("async.rollout.shards=5", "nearest number of shards per worker that does: 4"),
+        ("rollout.enable_cuda_graph=true", "async.rollout does not support rollout.enable_cuda_graph"),
+        ("nonsense=1", "nonsense"),
+    ],
+)
+def test_a_wrong_override_is_one_line_and_exit_status_one(override, words):
+    result = invoke("explain", "-n", "metaworld_ppo_mlp", override)
+    assert result.exit_code == 1
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_unknown_config_lists_those_that_there_are():
+    result = invoke("explain", "-n", "metaworld_ppo")
+    assert result.exit_code == 1
+    assert all(name in result.output for name in PACKAGED)
+
+
+@pytest.mark.parametrize("mode", ["off", "train", "rollout", "streamer", "full"])
+def test_the_presets_compose_onto_any_config_from_any_directory(tmp_path: Path, mode):
+    (tmp_path / "mine.yaml").write_text("runner: {seq_length: 1}\n")
+    from rlinf_async.hosts.rlinf.compose import compose_config
+
+    cfg = compose_config("mine", [f"+async={mode}"], tmp_path)
+    assert cfg["async"]["mode"] in (mode, False if mode == "off" else mode)
+    assert cfg.runner.seq_length == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
+def test_the_doctor_exits_by_what_it_finds(monkeypatch, status, code):
+    check = Check(name="knee", status=status, detail="bent", mend="rest")
+    monkeypatch.setattr("rlinf_async.doctor.run_checks", lambda: [check])
+    shown = invoke("doctor")
+    assert shown.exit_code == code
+    assert "rest" in shown.output
+    plain = invoke("doctor", "--json")
+    assert plain.exit_code == code
+    assert json.loads(plain.stdout)[0]["status"] == status
