@@ -1,6 +1,8 @@
 """Demonstrations by the scripted experts that come with Meta-World."""
 
+import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from metaworld.policies import ENV_POLICY_MAP
@@ -25,8 +27,15 @@ def demonstrate(task: str, *, episodes: int, steps: int, seed: int) -> Demonstra
     for episode in range(episodes):
         state = reset_simulator(env, int(np.random.SeedSequence((seed, episode)).generate_state(1)[0]))
         for _ in range(steps):
-            action = np.clip(expert.get_action(state), -1.0, 1.0)
+            action = _action(expert, state)
             states.append(state)
             actions.append(action)
             state = env.step(action)[0]
     return Demonstrations(np.array(states, dtype=np.float32), np.array(actions, dtype=np.float32))
+
+
+def _action(expert: Any, state: np.ndarray) -> np.ndarray:
+    with warnings.catch_warnings():
+        # The expert says that its gains are high and that environments clip: so does this.
+        warnings.filterwarnings("ignore", message="Constant")
+        return np.clip(expert.get_action(state), -1.0, 1.0)

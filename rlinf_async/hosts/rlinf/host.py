@@ -6,12 +6,14 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from rlinf_async.entry_points import find, load_class
+from rlinf_async.hosts.rlinf import SUPPORTED
 from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
@@ -47,12 +49,20 @@ def prepare(cfg: DictConfig) -> None:
         return
     active = read_async(cfg).active
     if active:
+        _check_host_version(version("rlinf"))
         write_back(cfg, resolve(cfg))
     if uses_us(cfg):
         _load_in_workers(active)
     assets = os.environ.get(ASSETS_VARIABLE)
     if assets and cfg.env.train.env_type == "libero":
         prepare_libero(Path(assets), Path(cfg.runner.logger.log_path).absolute() / "libero")
+
+
+def _check_host_version(found: str) -> None:
+    if found != SUPPORTED:
+        raise ValueError(
+            f"rlinf-async extends the workers of RLinf {SUPPORTED}, but RLinf {found} is installed"
+        )
 
 
 def _load_in_workers(active: bool) -> None:

@@ -74,6 +74,13 @@ def test_preparing_writes_what_was_resolved_where_rlinf_looks_for_it():
     assert cfg.rollout.pipeline_stage_num == 2
 
 
+def test_another_version_of_rlinf_is_refused_by_its_number(monkeypatch):
+    monkeypatch.setattr("rlinf_async.hosts.rlinf.host.version", lambda package: "0.4.0")
+    with pytest.raises(ValueError, match=r"RLinf 0\.3\.0, but RLinf 0\.4\.0"):
+        prepare(config())
+    prepare(config("async.mode=off"))
+
+
 def test_a_config_that_needs_nothing_of_ours_changes_nothing():
     cfg = config("~async", "env.train.env_class=null")
     before = OmegaConf.to_yaml(cfg)
