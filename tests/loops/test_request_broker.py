@@ -50,6 +50,17 @@ def test_requests_that_wait_when_a_rank_becomes_idle_share_its_batch():
     run(main())
 
 
+def test_requests_on_their_way_when_a_rank_becomes_idle_join_its_batch():
+    async def main():
+        broker = dynamic()
+        ask(broker, 0)
+        await settle()
+        ask(broker, 1)
+        assert shards(await broker.take(0)) == [0, 1]
+
+    run(main())
+
+
 def test_whichever_rank_is_idle_takes_the_next_batch():
     async def main():
         broker = dynamic(ranks=2, max_size=1)

@@ -6,7 +6,11 @@ from rlinf_async.hosts.rlinf.settings import LOSSES
 from tests.hosts.rlinf.given import config
 
 LEVELS = ("train", "rollout", "streamer")
-WRONG = {"rollout.expert_model": {"model_path": "teacher"}, "runner.weight_sync_interval": 2}
+WRONG = {
+    "rollout.expert_model": {"model_path": "teacher"},
+    "rollout.collect_prev_infos": False,
+    "runner.weight_sync_interval": 2,
+}
 """A value that is refused, where it is not True."""
 
 

@@ -1,0 +1,117 @@
+"""Real runs: the command line in a process of its own, on a real Ray cluster with RLinf's real workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlinf_async.simulators.camera import installed_backend
+
+COMMAND = [sys.executable, "-m", "rlinf_async.cli"]
+SMALL = (
+    "~warm_start",
+    "env.train.total_num_envs=8",
+    "env.train.max_episode_steps=4",
+    "env.train.action_repeat=1",
+    "actor.micro_batch_size=8",
+    "actor.global_batch_size=16",
+    "algorithm.update_epoch=2",
+    "runner.max_epochs=3",
+)
+"""Eight environments, four decisions: 32 samples a step, two optimizer steps of two micro-batches."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended."""
+
+    status: int
+    output: str
+    directory: Path
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.directory / "summary.json").read_text())
+
+
+class Runner:
+    """Starts runs in a directory of the test's own, and leaves no process behind."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {
+            **os.environ,
+            "RAY_ADDRESS": "local",
+            "OMP_NUM_THREADS": "1",
+            "HYDRA_FULL_ERROR": "1",
+            "COLUMNS": "160",
+        }
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command,
+            cwd=self.directory,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def train(self, config: str, *overrides: str, run_dir: str = "run", small: bool = True) -> Run:
+        """`rlinf-async train` to its end."""
+        directory = self.directory / run_dir
+        place = f"runner.logger.log_path={directory}"
+        process = self.start(
+            *COMMAND, "train", "--config-name", config, *(SMALL if small else ()), place, *overrides
+        )
+        output, _ = process.communicate(timeout=300)
+        return Run(process.returncode, output, directory)
+
+    def survivors(self, process: subprocess.Popen[str]) -> list[str]:
+        """Processes of the session that `process` has led, as ps shows them."""
+        shown = subprocess.run(
+            ["ps", "-s", str(process.pid), "-o", "pid=,stat=,args="],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        return [line for line in shown.splitlines() if line.strip() and " Z" not in line]
+
+    def close(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@pytest.fixture
+def runs(tmp_path: Path):
+    runner = Runner(tmp_path)
+    yield runner
+    runner.close()
+
+
+@pytest.fixture
+def gl() -> str:
+    """An OpenGL back end that renders without a screen here."""
+    found = installed_backend()
+    if found is None:
+        pytest.skip("no EGL or OSMesa library")
+    return found

@@ -1,0 +1,53 @@
+"""A training script wired like RLinf's own for embodied agents: the same imports, decorator and calls.
+
+It knows nothing of rlinf-async. Beside the run it prints the classes that RLinf's names led to.
+"""
+
+import json
+
+import hydra
+import torch.multiprocessing as mp
+from omegaconf.omegaconf import OmegaConf
+from rlinf.config import validate_cfg
+from rlinf.runners.embodied_runner import EmbodiedRunner
+from rlinf.scheduler import Cluster
+from rlinf.utils.placement import HybridComponentPlacement
+from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
+
+try:
+    # RLinf's script imports it always; it needs torchvision, which has no build beside CPU torch.
+    from rlinf.workers.reward.reward_worker import EmbodiedRewardWorker
+except ImportError:
+    EmbodiedRewardWorker = None
+
+mp.set_start_method("spawn", force=True)
+
+
+@hydra.main(version_base="1.1", config_path="config", config_name="some_config")
+def main(cfg) -> None:
+    cfg = validate_cfg(cfg)
+    print(json.dumps(OmegaConf.to_container(cfg, resolve=True), indent=2))  # noqa: T201
+    cluster = Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=cfg.runner.per_worker_log_path)
+    placement = HybridComponentPlacement(cfg, cluster)
+
+    from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
+
+    actor = EmbodiedFSDPActor.create_group(cfg).launch(
+        cluster, name=cfg.actor.group_name, placement_strategy=placement.get_strategy("actor")
+    )
+    rollout = MultiStepRolloutWorker.create_group(cfg).launch(
+        cluster, name=cfg.rollout.group_name, placement_strategy=placement.get_strategy("rollout")
+    )
+    env = EnvWorker.create_group(cfg).launch(
+        cluster, name=cfg.env.group_name, placement_strategy=placement.get_strategy("env")
+    )
+    runner = EmbodiedRunner(cfg=cfg, actor=actor, rollout=rollout, env=env, reward=None)
+    names = [group.worker_cls_name for group in (env, rollout, actor)]
+    print("CLASSES", *names, type(runner).__name__)  # noqa: T201
+    runner.init_workers()
+    runner.run()
+
+
+if __name__ == "__main__":
+    main()

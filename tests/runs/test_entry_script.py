@@ -1,0 +1,71 @@
+"""RLinf's unmodified entry script runs asynchronously when its config asks for it, and only then."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlinf_async.hosts.rlinf.compose import compose_config
+from tests.runs.conftest import SMALL, Runner
+
+pytestmark = pytest.mark.ray
+SCRIPT = Path(__file__).with_name("entry_script.py")
+STOCK = "CLASSES EnvWorker MultiStepRolloutWorker EmbodiedFSDPActor EmbodiedRunner"
+OURS = "CLASSES ShardedEnvWorker BatchingRolloutWorker StreamingActorWorker AsyncEmbodiedRunner"
+
+
+def users_config(directory: Path, *overrides: str) -> Path:
+    """A self-contained YAML as a user of RLinf has it, with an environment of this package in it."""
+    cfg = compose_config("metaworld_ppo_mlp", [*SMALL, "runner.max_epochs=2", *overrides])
+    cfg.runner.logger.log_path = str(directory / "run")
+    OmegaConf.save(cfg, directory / "users.yaml")
+    return directory
+
+
+def run_script(runs: Runner, script: Path, directory: Path, *overrides: str) -> tuple[int, str]:
+    config = ("--config-path", str(directory), "--config-name", "users")
+    process = runs.start(sys.executable, str(script), *config, "hydra.run.dir=.", *overrides)
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+def test_a_script_with_an_async_block_in_its_yaml_uses_our_workers_and_runner(
+    runs: Runner, tmp_path: Path
+) -> None:
+    status, output = run_script(runs, SCRIPT, users_config(tmp_path))
+    assert status == 0, output
+    assert OURS in output
+    assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
+
+
+def test_the_command_line_turns_a_script_without_a_block_asynchronous(runs: Runner, tmp_path: Path) -> None:
+    status, output = run_script(runs, SCRIPT, users_config(tmp_path, "~async"), "+async.mode=full")
+    assert status == 0, output
+    assert OURS in output
+
+
+def test_without_the_block_nothing_of_rlinf_is_replaced(runs: Runner, tmp_path: Path) -> None:
+    status, output = run_script(runs, SCRIPT, users_config(tmp_path, "~async"))
+    assert status == 0, output
+    assert STOCK in output
+    assert "Metric Table" in output
+
+
+def test_a_wrong_block_ends_a_script_before_ray_starts(runs: Runner, tmp_path: Path) -> None:
+    status, output = run_script(runs, SCRIPT, users_config(tmp_path), "+async.rollout.shard=2")
+    assert status == 1
+    assert "did you mean async.rollout.shards" in output
+    assert "CLASSES" not in output
+    assert "Started a local Ray" not in output
+
+
+@pytest.mark.skipif("RLINF_HOME" not in os.environ, reason="RLINF_HOME names no checkout of RLinf")
+def test_rlinfs_own_script_runs_asynchronously(runs: Runner, tmp_path: Path) -> None:
+    home = Path(os.environ["RLINF_HOME"])
+    runs.environment["EMBODIED_PATH"] = str(home / "examples" / "embodiment")
+    script = home / "examples" / "embodiment" / "train_embodied_agent.py"
+    status, output = run_script(runs, script, users_config(tmp_path))
+    assert status == 0, output
+    assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output

@@ -1,0 +1,43 @@
+"""All settings of the three levels on the RLinf host, for PPO with GAE and for GRPO."""
+
+import itertools
+
+import pytest
+
+from tests.runs.conftest import Runner
+
+pytestmark = pytest.mark.ray
+
+SETTINGS = [setting for setting in itertools.product((False, True), repeat=3) if any(setting)]
+GRPO = ("algorithm.group_size=4", "env.eval.group_size=1")
+
+
+@pytest.mark.parametrize("config", ["metaworld_ppo_mlp", "metaworld_grpo_mlp"])
+@pytest.mark.parametrize(("train", "rollout", "streamer"), SETTINGS)
+def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
+    runs: Runner, config: str, train: bool, rollout: bool, streamer: bool
+) -> None:
+    flags = {"train": train, "rollout": rollout, "streamer": streamer}
+    overrides = [f"async.{name}.enabled={str(on).lower()}" for name, on in flags.items()]
+    run = runs.train(config, *overrides, *(GRPO if "grpo" in config else ()))
+    assert run.status == 0, run.output
+
+    trajectories = run.summary["trajectories"]
+    assert trajectories == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
+    assert run.summary["env_steps"] == 24 * 4
+    assert run.summary["staleness"]["max"] <= (1 if train else 0)
+    # Level 2 has two shards of four; without it one shard of all eight environments asks for all.
+    sizes = run.summary["batch_size"]
+    assert sizes["min"] == (4 if rollout else 8)
+    assert sizes["max"] <= 8
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    assert ("train/actor/behaviour_weight" in run.metrics[-1]) == train
+    assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics if "ppo" in config)
+
+
+def test_all_levels_off_runs_rlinfs_own_runner(runs: Runner) -> None:
+    run = runs.train("metaworld_ppo_mlp", "async.mode=off")
+    assert run.status == 0, run.output
+    assert "Metric Table" in run.output
+    assert "rlinf-async" not in run.output
+    assert not (run.directory / "metrics.jsonl").exists()

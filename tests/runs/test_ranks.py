@@ -1,0 +1,31 @@
+"""Several ranks of every worker, and the placements that RLinf accepts."""
+
+import pytest
+
+from tests.runs.conftest import Runner
+
+pytestmark = pytest.mark.ray
+
+TWO = tuple(f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout", "actor"))
+
+
+@pytest.mark.parametrize("mode", ["full", "streamer"])
+def test_two_ranks_of_every_worker_take_the_same_steps(runs: Runner, mode: str) -> None:
+    run = runs.train("metaworld_ppo_mlp", *TWO, f"async.mode={mode}", "actor.micro_batch_size=4")
+    assert run.status == 0, run.output
+    assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
+    assert run.summary["batch_size"]["max"] <= 4 if mode == "streamer" else True
+
+
+def test_three_env_workers_feed_one_inference_rank(runs: Runner) -> None:
+    run = runs.train(
+        "metaworld_grpo_mlp",
+        "cluster.component_placement.env.placement=0:0-2",
+        "env.train.total_num_envs=12",
+        "algorithm.group_size=2",
+        "env.eval.group_size=1",
+        "actor.global_batch_size=24",
+        "runner.max_epochs=2",
+    )
+    assert run.status == 0, run.output
+    assert run.summary["trajectories"]["trained"] == 24

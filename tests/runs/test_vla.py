@@ -1,0 +1,49 @@
+"""A vision-language-action policy in full mode, on rendered Meta-World and on LIBERO."""
+
+from pathlib import Path
+
+import pytest
+
+from rlinf_async.simulators.libero import missing_libero
+from tests.runs.conftest import Runner
+
+pytestmark = pytest.mark.ray
+ASSETS = Path(__file__).parents[3] / "shared" / "libero-assets"
+
+
+@pytest.mark.render
+def test_a_vla_trains_on_rendered_metaworld_in_full_mode(runs: Runner, gl: str) -> None:
+    runs.environment["MUJOCO_GL"] = gl
+    run = runs.train(
+        "metaworld_ppo_vla",
+        "runner.max_epochs=2",
+        "env.train.total_num_envs=4",
+        "env.train.max_episode_steps=10",
+        "actor.micro_batch_size=4",
+        "actor.global_batch_size=8",
+        small=False,
+    )
+    assert run.status == 0, run.output
+    assert run.summary["trajectories"]["trained"] == 8
+    assert run.summary["staleness"]["max"] <= 1
+    assert run.metrics[-1]["train/actor/grad_norm"] > 0
+
+
+@pytest.mark.libero
+@pytest.mark.render
+@pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero()))
+@pytest.mark.skipif(not ASSETS.is_dir(), reason="no LIBERO assets beside the repository")
+def test_a_vla_trains_on_libero_in_full_mode(runs: Runner, gl: str) -> None:
+    runs.environment |= {"MUJOCO_GL": gl, "RLINF_ASYNC_LIBERO_ASSETS": str(ASSETS)}
+    run = runs.train(
+        "libero_object_ppo_vla",
+        "runner.max_epochs=2",
+        "env.train.max_episode_steps=10",
+        "actor.micro_batch_size=2",
+        "actor.global_batch_size=4",
+        small=False,
+    )
+    assert run.status == 0, run.output
+    assert run.summary["trajectories"]["trained"] == 4
+    # Nothing is solved in four tries: the learner steps, on returns of zero.
+    assert run.metrics[-1]["train/actor/grad_norm"] >= 0
