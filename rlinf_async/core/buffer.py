@@ -91,8 +91,16 @@ class TrajectoryBuffer:
         return list(pieces.values())
 
     def finish(self, batch: int) -> list[Piece]:
-        """Every rank has trained `batch`: move its pieces to the trained column, and return them."""
+        """Every rank has trained `batch`: move its pieces to the trained column, and return them.
+
+        Raises:
+            RuntimeError: some of its pieces have not been taken.
+        """
         places = [place for place in self._taken if place[0] == batch]
+        left = sum(self.missing(*place) for place in places)
+        left += sum(len(waiting) for place, waiting in self._waiting.items() if place[0] == batch)
+        if left:
+            raise RuntimeError(f"batch {batch} was called trained while {left} of its pieces were not taken")
         trained = [piece for place in places for piece in self._taken.pop(place).values()]
         for piece in trained:
             self.ledger.trained += piece.size

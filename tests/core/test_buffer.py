@@ -66,10 +66,17 @@ def test_missing_counts_down_with_what_is_taken_and_not_with_what_arrives():
 
 
 def test_trained_is_what_a_finished_batch_had_taken():
-    buffer = filled(piece(ticket(), size=3, env_steps=12), piece(ticket(batch=1, version=1), size=3))
+    first, second = piece(ticket(), size=3, env_steps=12), piece(ticket(batch=1, version=1), size=3)
+    buffer = filled(first, second, pieces_per_rank=1)
     buffer.take(0, 0)
-    buffer.finish(0)
+    assert buffer.finish(0) == [first]
     assert (buffer.ledger.trained, buffer.ledger.env_steps_trained, buffer.ledger.in_flight) == (3, 12, 3)
+
+
+def test_a_batch_cannot_be_finished_before_all_its_pieces_are_taken():
+    buffer = filled(piece(ticket(), size=3), pieces_per_rank=1)
+    with pytest.raises(RuntimeError, match="1 of its pieces"):
+        buffer.finish(0)
 
 
 def test_the_ledger_says_when_a_trajectory_is_missing():

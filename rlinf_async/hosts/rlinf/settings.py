@@ -48,7 +48,6 @@ class Settings:
         train, actor, algorithm = cfg["env"]["train"], cfg["actor"], cfg["algorithm"]
         plan = _plan(cfg, asynchrony, sizes)
         asked = asynchrony.rollout.max_batch_size
-        fair_share = math.ceil(plan.total_envs / plan.inference_ranks)
         chunks = int(actor["model"]["num_action_chunks"])
         micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
         max_steps = cfg["runner"].get("max_steps", -1)
@@ -62,7 +61,7 @@ class Settings:
             global_batch_size=int(actor["global_batch_size"]),
             micro_batch_size=int(actor["micro_batch_size"]) if micro == "auto" else int(micro),
             update_epoch=int(algorithm.get("update_epoch", 1)),
-            max_batch_size=max(plan.envs_per_shard, fair_share) if asked == "auto" else int(asked),
+            max_batch_size=_auto_batch(cfg, plan) if asked == "auto" else int(asked),
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
             seed=int(actor.get("seed", 0)),
@@ -118,6 +117,13 @@ class Settings:
         return self.asynchrony.streamer.enabled and not deferred
 
 
+def _auto_batch(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
+    """An inference rank's fair share of the environments, but at least the largest request."""
+    evaluates = cfg["runner"].get("val_check_interval", -1) > 0
+    evaluation = int(cfg["env"]["eval"]["total_num_envs"]) // plan.shards if evaluates else 0
+    return max(plan.envs_per_shard, math.ceil(plan.total_envs / plan.inference_ranks), evaluation)
+
+
 def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
     train = cfg["env"]["train"]
     stages = int(cfg["rollout"].get("pipeline_stage_num", 1))
@@ -143,7 +149,7 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         learner_ranks=sizes["actor"],
         shards_per_worker=shards,
         rollout_epochs=int(train.get("rollout_epoch", 1)),
-        group_size=group_size if cfg["algorithm"]["adv_type"] != "gae" else 1,
+        group_size=group_size,
     )
 
 

@@ -10,6 +10,13 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
+class _Array:
+    """An array that was one before it was packed."""
+
+    data: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
 class _Raw:
     """A tensor whose type numpy does not know, as bytes of the same width."""
 
@@ -40,9 +47,11 @@ def pack(value: Any) -> Any:
         if tensor.dtype in _NUMPY_TYPES:
             return tensor.numpy()
         return _Raw(tensor.view(_SAME_WIDTH[tensor.element_size()]).numpy(), tensor.dtype)
+    if isinstance(value, np.ndarray):
+        return _Array(value)
     if isinstance(value, dict):
         return {name: pack(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)(pack(item) for item in value)
     return value
 
@@ -53,9 +62,11 @@ def unpack(value: Any) -> Any:
         return _as_tensor(value)
     if isinstance(value, _Raw):
         return _as_tensor(value.data).view(value.dtype)
+    if isinstance(value, _Array):
+        return value.data
     if isinstance(value, dict):
         return {name: unpack(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)(unpack(item) for item in value)
     return value
 

@@ -123,8 +123,12 @@ def test_an_evaluation_shard_larger_than_a_batch_is_refused_with_the_size_that_i
     with pytest.raises(
         ValueError, match=r"max_batch_size=8; set async.rollout.max_batch_size to at least 16"
     ):
-        evaluating(32)
+        evaluating(32, rollout={"max_batch_size": 8})
     assert evaluating(32, rollout={"max_batch_size": 16}).max_batch_size == 16
+
+
+def test_an_automatic_batch_size_covers_evaluation():
+    assert evaluating(32).max_batch_size == 16
 
 
 def test_without_level_2_there_is_no_batch_size_that_evaluation_could_exceed():
