@@ -121,8 +121,8 @@ class AsyncConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
-    deadline_s: float = 1800.0
-    """No wait between workers lasts longer; the error says what was waited for."""
+    deadline_s: float = 7200.0
+    """No wait between workers lasts longer. It is a last resort: a crash is noticed at once."""
 
     def __post_init__(self) -> None:
         if not (_finite(self.deadline_s) and self.deadline_s > 0):
