@@ -1,5 +1,6 @@
 """The wheel holds what users need, and its core runs where no host is installed."""
 
+import json
 import os
 import re
 import subprocess
@@ -140,3 +141,12 @@ def test_every_requirement_is_pinned_for_ci():
     lines = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
     pinned = {name(line) for line in lines if "==" in line}
     assert wanted - {"rlinf-async"} <= pinned
+
+
+def test_the_installed_command_explains_a_packaged_config_from_any_directory(site):
+    code = "import sys; sys.argv = ['rlinf-async', 'explain', '-n', 'metaworld_ppo_mlp', '--json']\n"
+    code += "import rlinf_async.cli; print(rlinf_async.cli.__file__, file=sys.stderr); rlinf_async.cli.app()"
+    done = run(code, site)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["levels"]["train"] is True
+    assert str(site) in done.stderr
