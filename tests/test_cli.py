@@ -31,8 +31,9 @@ def test_every_packaged_config_is_explained(name):
     assert set(facts["exactness"]) == {"train", "rollout", "streamer"}
 
 
-def test_off_replaces_nothing():
-    facts = explain("metaworld_ppo_mlp", "async.mode=off")
+@pytest.mark.parametrize("off", ["async.mode=off", "~async", "runner.only_eval=true"])
+def test_off_replaces_nothing(off):
+    facts = explain("metaworld_ppo_mlp", off)
     assert facts["classes"] == {}
     assert facts["levels"] == {"train": False, "rollout": False, "streamer": False}
     assert facts["exactness"] == {"train": "off", "rollout": "off", "streamer": "off"}

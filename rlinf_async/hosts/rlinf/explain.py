@@ -8,9 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.config import read_async, resolve
 from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.host import replacements
+from rlinf_async.hosts.rlinf.host import is_active, replacements
 from rlinf_async.hosts.rlinf.settings import Settings
 
 
@@ -20,7 +21,7 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: the config cannot run, with the remedy.
     """
-    asynchrony = read_async(cfg)
+    asynchrony = read_async(cfg) if is_active((cfg,), {}) else AsyncConfig()
     facts: dict[str, Any] = {
         "mode": asynchrony.mode,
         "levels": asynchrony.levels,
