@@ -47,10 +47,13 @@ def train(
     multiprocessing.set_start_method("spawn", force=True)
     cfg = _compose(config_name, overrides, config_dir)
     from rlinf_async.hosts.rlinf.host import prepare
+    from rlinf_async.hosts.rlinf.warm_start import fill_in
 
     _or_exit(prepare, cfg)
+    _or_exit(fill_in, cfg)
     from rlinf_async.hosts.rlinf.train import train as run
 
+    console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
     try:
         run(cfg)
     except KeyboardInterrupt:
