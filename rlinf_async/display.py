@@ -13,7 +13,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from rlinf_async.core.summary import WINDOW, RunSummary
+from rlinf_async.core.summary import RunSummary
 from rlinf_async.core.tracing import Spread, StepReport
 
 COLUMNS = (
@@ -84,7 +84,7 @@ class RunDisplay:
             table.add_row(f"busy {name}", f"{share:.0%}")
         table.add_row("staleness min/mean/max", _spread(summary.staleness))
         table.add_row("batch size min/mean/max", _spread(summary.batch_size))
-        table.add_row("success rate", _success(summary.success))
+        table.add_row("success rate", _success(summary))
         table.add_row("trajectories", str(summary.ledger))
         table.add_row("run directory", run_dir)
         self.console.print(table)
@@ -100,10 +100,11 @@ def _spread(spread: Spread) -> str:
     return f"{spread.low:g} / {spread.mean:.2f} / {spread.high:g}" if spread.count else "-"
 
 
-def _success(success: tuple[float, float] | None) -> str:
-    if success is None:
+def _success(summary: RunSummary) -> str:
+    if summary.success is None:
         return "not reported by this environment"
-    return f"{success[0]:.0%} -> {success[1]:.0%}  (means of the first and last {WINDOW} steps)"
+    first, last = summary.success
+    return f"{first:.0%} -> {last:.0%}  (means of the first and last {summary.window} steps)"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -24,7 +24,8 @@ class RunSummary:
     staleness: Spread
     batch_size: Spread
     success: tuple[float, float] | None
-    """Mean success rate of the first and of the last steps."""
+    """Mean success rate of the first and of the last `window` steps."""
+    window: int
     ledger: Ledger
 
     @classmethod
@@ -40,6 +41,7 @@ class RunSummary:
             busy={name: sum(r.busy[name] * r.seconds for r in reports) / seconds for name in names},
             staleness=_merged([report.staleness for report in reports]),
             batch_size=_merged([report.batch_size for report in reports]),
+            window=window,
             success=(sum(seen[:window]) / window, sum(seen[-window:]) / window) if seen else None,
             ledger=ledger,
         )

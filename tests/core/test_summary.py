@@ -1,0 +1,54 @@
+import io
+
+from rich.console import Console
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.summary import RunSummary
+from rlinf_async.core.tracing import Spread, StepReport
+from rlinf_async.display import RunDisplay
+
+
+def report(step: int, *, success: float | None, seconds: float = 1.0, env: float = 0.5) -> StepReport:
+    return StepReport(
+        step=step,
+        total=9,
+        seconds=seconds,
+        env_steps=10,
+        episode_return=success,
+        success=success,
+        busy={"env": env, "inference": 0.0, "learner": 1.0},
+        staleness=Spread(),
+        batch_size=Spread(),
+        batch_wait=Spread(),
+    )
+
+
+def shown(summary: RunSummary) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    RunDisplay(console).summary(summary, "somewhere")
+    return console.file.getvalue()
+
+
+def test_shares_and_rates_are_weighted_by_time():
+    summary = RunSummary.of(
+        [report(1, success=0.0, seconds=1.0, env=1.0), report(2, success=1.0, seconds=3.0, env=0.0)], Ledger()
+    )
+    assert summary.busy == {"env": 0.25, "inference": 0.0, "learner": 1.0}
+    assert summary.env_steps_per_second == 5.0
+
+
+def test_a_short_run_says_over_how_many_steps_its_success_is_a_mean():
+    summary = RunSummary.of([report(step, success=step / 10) for step in (1, 2, 3)], Ledger())
+    assert "first and last 3 steps" in shown(summary)
+
+
+def test_a_long_run_compares_its_first_four_steps_with_its_last():
+    summary = RunSummary.of([report(step, success=float(step > 4)) for step in range(1, 9)], Ledger())
+    assert summary.success == (0.0, 1.0)
+    assert "0% -> 100%  (means of the first and last 4 steps)" in shown(summary)
+
+
+def test_an_environment_without_success_is_not_given_one():
+    summary = RunSummary.of([report(1, success=None)], Ledger())
+    assert summary.as_dict()["success"] is None
+    assert "not reported" in shown(summary)
