@@ -6,7 +6,9 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from rlinf_async.core.types import Correction
 
 Mode = Literal["off", "train", "rollout", "streamer", "full"]
 MODES: dict[str, tuple[bool, bool, bool]] = {
@@ -17,6 +19,9 @@ MODES: dict[str, tuple[bool, bool, bool]] = {
     "full": (True, True, True),
 }
 """The preset of each mode: which of levels 1 (train), 2 (rollout) and 3 (streamer) are enabled."""
+
+MAX_WEIGHT = {"tis": 2.0, "mis": 2.0, "vtrace": 1.0}
+"""Bounds of importance weights by correction: IMPALA's for V-trace, and what practice agrees on for TIS."""
 
 
 def _choice(name: str, value: Any, choices: tuple[str, ...] | list[str]) -> None:
@@ -52,20 +57,44 @@ class TrainConfig:
     enabled: bool = False
     max_staleness: int = 1
     """Policy versions that a trained sample may be old, counted in global steps."""
-    correction: Literal["decoupled", "none"] = "decoupled"
+    correction: Correction = "decoupled"
+    """How a sample that an older policy has drawn is weighted; see `core.objectives.importance_weight`."""
+    max_weight: float | Literal["auto"] = "auto"
+    """The bound of that weight for tis, mis (auto: 2) and vtrace (auto: 1)."""
+    proximal: Literal["recomputed", "loglinear"] = "recomputed"
+    """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
+    measure_ratios: bool = True
+    """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ."""
     accept_bias: bool = False
     """Said beside `correction: none`, to train off-policy data as if it were on-policy."""
 
     def __post_init__(self) -> None:
-        _flag("async.train.enabled", self.enabled)
-        _flag("async.train.accept_bias", self.accept_bias)
+        for flag in ("enabled", "measure_ratios", "accept_bias"):
+            _flag(f"async.train.{flag}", getattr(self, flag))
         _whole("async.train.max_staleness", self.max_staleness, least=0)
-        _choice("async.train.correction", self.correction, ("decoupled", "none"))
+        _choice("async.train.correction", self.correction, get_args(Correction))
+        _choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
+        if self.max_weight != "auto" and not (_finite(self.max_weight) and self.max_weight > 0):
+            raise ValueError(
+                f"async.train.max_weight={self.max_weight!r} must be auto or a finite number above 0; "
+                "nearest: 1"
+            )
+        if self.proximal == "loglinear" and self.correction == "vtrace":
+            raise ValueError(
+                "async.train.proximal=loglinear has no ratios before the update, which correction=vtrace "
+                "estimates advantages with; use proximal=recomputed"
+            )
         if self.enabled and self.max_staleness and self.correction == "none" and not self.accept_bias:
             raise ValueError(
                 f"async.train.correction=none with max_staleness={self.max_staleness} trains off-policy data "
                 "without any correction; use correction=decoupled, or also set async.train.accept_bias=true"
             )
+
+    @property
+    def weight_bound(self) -> float:
+        """`max_weight` as a number: without `auto`, and infinite where the correction has no bound."""
+        asked = self.max_weight if self.max_weight != "auto" else MAX_WEIGHT.get(self.correction)
+        return math.inf if asked is None or self.correction == "decoupled" else asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +150,18 @@ class AsyncConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
+    deterministic: bool = False
+    """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
     deadline_s: float = 7200.0
     """No wait between workers lasts longer. It is a last resort: a crash is noticed at once."""
 
     def __post_init__(self) -> None:
+        _flag("async.deterministic", self.deterministic)
+        if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):
+            raise ValueError(
+                "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
+                "of at least 1: levels 2 and 3 act on arrival times; use async.mode=train"
+            )
         if not (_finite(self.deadline_s) and self.deadline_s > 0):
             raise ValueError(
                 f"async.deadline_s={self.deadline_s!r} must be a finite number above 0; nearest: 1"
@@ -154,7 +191,8 @@ class AsyncConfig:
             given = dict(given or {})
             _known_keys(f"async.{name}", given, level)
             levels[name] = level(**{"enabled": preset[name], **given})
-        return cls(mode=mode, deadline_s=block.get("deadline_s", cls.deadline_s), **levels)
+        own = {name: block[name] for name in ("deterministic", "deadline_s") if name in block}
+        return cls(mode=mode, **own, **levels)
 
     @property
     def active(self) -> bool:
@@ -170,6 +208,11 @@ class AsyncConfig:
     def off_policy(self) -> bool:
         """Whether samples may be older than the policy that trains on them."""
         return self.max_staleness > 0
+
+    @property
+    def correction(self) -> Correction:
+        """The correction in force: none where every sample is on-policy."""
+        return self.train.correction if self.off_policy else "none"
 
     @property
     def levels(self) -> dict[str, bool]:

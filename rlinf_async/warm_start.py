@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -145,7 +146,17 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
     stats.save(draft / "obs_stats.npz")
     summary = {"success": chosen.success, "seconds": round(time.monotonic() - started, 3)}
     (draft / "summary.json").write_text(json.dumps(summary))
-    draft.rename(folder)
+    _put(draft, folder)
+
+
+def _put(draft: Path, folder: Path) -> None:
+    """Give `draft` its name, unless another run that made the same start has been faster."""
+    try:
+        draft.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        shutil.rmtree(draft)
 
 
 class Trial:

@@ -89,10 +89,12 @@ class BarrierBatcher(Generic[R]):
     """Level 2 off: a batch is everybody who is in flight.
 
     It counts the shards inside a rollout rather than all shards: behind a gate that holds some of them
-    back, waiting for all would never end.
+    back, waiting for all would never end. `expected` names shards that the gate lets start together;
+    a batch then waits for all of them, and is the same whenever they arrive.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, expected: frozenset[int] = frozenset()) -> None:
+        self._expected = expected
         self._in_flight: set[int] = set()
         self._waiting: dict[int, R] = {}
 
@@ -116,7 +118,7 @@ class BarrierBatcher(Generic[R]):
 
     def take(self, now: float) -> list[R]:
         """Everybody's requests once nobody in flight is missing, in the order of the shards."""
-        if not self._waiting or not self._in_flight <= self._waiting.keys():
+        if not self._waiting or not self._in_flight | self._expected <= self._waiting.keys():
             return []
         return self.drain()
 

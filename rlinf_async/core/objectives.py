@@ -7,27 +7,58 @@ arXiv 2110.00641, eq. 2) minimises
     -E[ w * min(r * A, clip(r, 1 - eps, 1 + eps) * A) ],  w = pi_prox / mu (detached), r = pi_theta / pi_prox
 
 Because `w >= 0`, it may be moved inside the minimum, and inside the dual clip too: decoupled PPO is plain
-PPO with old log-probabilities `log pi_prox` and advantages `w * A`. `decouple` is that change of
-variables; it lets a host keep its own loss, aggregation and metrics.
+PPO with old log-probabilities `log pi_prox` and advantages `w * A`. That change of variables lets a host
+keep its own loss, aggregation and metrics. The other corrections differ in `w` alone (`importance_weight`),
+and V-trace in the advantages, too (`vtrace`).
+
+A sample of weight 0 stays in every denominator: dividing by the kept samples would scale the gradient up
+by the share of those that were dropped.
 """
 
 from __future__ import annotations
 
 import torch
 
+from rlinf_async.core.types import Correction
 
-def behaviour_weight(proximal: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
-    """`pi_prox / mu` from log-probabilities of one shape, detached, float32."""
-    return torch.exp(proximal.detach().float() - behaviour.detach().float())
+LOG_BOUND = 20.0
+"""Where `|log(pi_prox / mu)|` is cut before it is exponentiated, so that no weight is infinite."""
 
 
-def decouple(advantages: torch.Tensor, proximal: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
-    """Advantages that turn PPO around `pi_prox` into decoupled PPO.
+def importance_weight(
+    proximal: torch.Tensor, behaviour: torch.Tensor, *, correction: Correction, max_weight: float
+) -> torch.Tensor:
+    """The factor `w` of each advantage, detached, float32.
 
-    `proximal` and `behaviour` are log-probabilities at the level at which the ratio is clipped; their
-    shape must broadcast with `advantages`.
+    With `rho = pi_prox / mu`: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated importance
+    sampling, Ionides 2008; `vtrace`, Espeholt et al. 2018); rho where it is at most max_weight and 0
+    elsewhere (`mis`, masked); 1 (`none`).
+
+    Args:
+        proximal: log-probabilities at the level at which the ratio is clipped.
+        behaviour: the same of the policy that acted, of one shape with `proximal`.
     """
-    return advantages * behaviour_weight(proximal, behaviour)
+    if correction == "none":
+        return torch.ones_like(proximal, dtype=torch.float32)
+    difference = proximal.detach().float() - behaviour.detach().float()
+    rho = torch.exp(difference.clamp(-LOG_BOUND, LOG_BOUND))
+    if correction == "decoupled":
+        return rho
+    return torch.where(rho <= max_weight, rho, 0.0) if correction == "mis" else rho.clamp(max=max_weight)
+
+
+def loglinear(current: torch.Tensor, behaviour: torch.Tensor, staleness: torch.Tensor) -> torch.Tensor:
+    """`log pi_prox` interpolated between `log mu` and `log pi_theta`, detached (A-3PO, arXiv 2512.06547).
+
+    The proximal policy stands one version behind the one that is being made, hence at
+    `staleness / (staleness + 1)` of the way. It moves with `pi_theta`, unlike the true one.
+
+    Args:
+        staleness: versions between the action and the batch that trains it; broadcasts to `current`.
+    """
+    share = staleness.float() / (staleness.float() + 1.0)
+    interpolated: torch.Tensor = behaviour + share * (current - behaviour)
+    return interpolated.detach()
 
 
 def ppo_loss(
@@ -79,6 +110,38 @@ def gae(
         running = delta + gamma * lam * alive[step] * running
         advantages[step] = running
     return advantages, advantages + values[:-1]
+
+
+def vtrace(
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    dones: torch.Tensor,
+    ratios: torch.Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    max_weight: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """V-trace (Espeholt et al. 2018, arXiv 1802.01561, eq. 1 and section 4.2), with lambda in the traces.
+
+    Args:
+        rewards, values, dones: as in `gae`.
+        ratios: `pi_prox / mu` of the actions, [T, B]; cut at `max_weight` as rho and as c.
+
+    Returns:
+        Advantages `r + gamma * v' - V`, to be multiplied by `importance_weight`, and the targets `v` of
+        the values, [T, B] each.
+    """
+    alive = (~dones[1:]).to(rewards.dtype)
+    traces = ratios.clamp(max=max_weight)
+    targets = values.clone()
+    correction = torch.zeros_like(rewards[0])
+    for step in reversed(range(rewards.shape[0])):
+        delta = rewards[step] + gamma * values[step + 1] * alive[step] - values[step]
+        correction = traces[step] * (delta + gamma * lam * alive[step] * correction)
+        targets[step] = values[step] + correction
+    advantages = rewards + gamma * alive * targets[1:] - values[:-1]
+    return advantages, targets[:-1]
 
 
 def group_relative(scores: torch.Tensor, group_size: int) -> torch.Tensor:

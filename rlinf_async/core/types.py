@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 Mode = Literal["train", "eval"]
 
+Correction = Literal["decoupled", "tis", "mis", "vtrace", "none"]
+"""How off-policy samples are corrected; see `core.objectives`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:

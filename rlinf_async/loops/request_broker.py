@@ -76,17 +76,18 @@ class RequestBroker:
         return cls([lane], lambda shard: lane, deadline_s=deadline_s)
 
     @classmethod
-    def barrier(cls, plan: ShardPlan, *, deadline_s: float) -> RequestBroker:
+    def barrier(cls, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> RequestBroker:
         """Level 2 off: every shard has its rank, and a rank waits for all its shards in flight.
 
-        Evaluation shards are numbered on from the training shards and use the same lanes.
+        Evaluation shards are numbered on from the training shards and use the same lanes. `in_step`
+        makes the batches of a rank the same in every run: one lane, and always all shards of it.
         """
-        keys = {plan.lane(shard) for shard in range(plan.shards)}
-        lanes = {
-            key: Lane(batcher=BarrierBatcher[Pending](), ranks=frozenset({key[0]})) for key in sorted(keys)
-        }
+        keys = [plan.lane(shard)[:1] if in_step else plan.lane(shard) for shard in range(plan.shards)]
+        lanes = {key: Lane(batcher=_barrier(keys, key, in_step), ranks=frozenset(key[:1])) for key in keys}
         return cls(
-            list(lanes.values()), lambda shard: lanes[plan.lane(shard % plan.shards)], deadline_s=deadline_s
+            [lanes[key] for key in sorted(lanes)],
+            lambda shard: lanes[keys[shard % plan.shards]],
+            deadline_s=deadline_s,
         )
 
     @property
@@ -195,6 +196,11 @@ class RequestBroker:
                 self.batch_wait.add(now - min(pending.arrived for pending in batch))
                 return batch
         return [] if self._closed else None
+
+
+def _barrier(keys: Sequence[tuple[int, ...]], key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Pending]:
+    members = frozenset(shard for shard, other in enumerate(keys) if other == key)
+    return BarrierBatcher(expected=members if in_step else frozenset())
 
 
 def _until_deadline(lanes: Sequence[Lane]) -> float | None:

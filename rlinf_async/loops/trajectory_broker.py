@@ -89,6 +89,19 @@ class TrajectoryBroker:
         pieces = await self._bell.first(attempt, waiting_for=lambda: self._trajectories(rank, batch))
         return pieces, self.buffer.missing(batch, rank) == 0
 
+    async def collected(self, version: int) -> None:
+        """Wait until nobody needs the weights before `version` any more, so that every lag is the same.
+
+        Batch `b` is then acted by version `b - max_staleness` alone, the first ones by the first version.
+        """
+        batch = version + self.gate.max_staleness - 1
+        if self.gate.until is not None:
+            batch = min(batch, self.gate.until - 1)
+        await self._bell.first(
+            lambda: self.buffer.complete(batch, self._plan.learner_ranks) or None,
+            waiting_for=lambda: f"all rollouts of batch {batch} to be collected; {self.ledger}",
+        )
+
     def publish(self, version: int) -> None:
         """Version `version` acts from now on; every batch before it is trained."""
         for batch in range(self.gate.version, version):

@@ -207,3 +207,13 @@ def test_behind_a_gate_of_any_width_a_barrier_always_moves_on(seed, count, room)
             else:
                 thinking.append(shard)
     assert decisions == dict.fromkeys(range(count), 3)
+
+
+def test_shards_that_start_together_are_all_waited_for_before_the_first_has_asked():
+    barrier = BarrierBatcher(expected=frozenset({0, 1}))
+    barrier.begin(1)
+    barrier.add(Request(1), 0.0)
+    assert barrier.take(0.0) == []
+    barrier.begin(0)
+    barrier.add(Request(0), 0.0)
+    assert [one.shard for one in barrier.take(0.0)] == [0, 1]

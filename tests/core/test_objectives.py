@@ -5,13 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.objectives import (
-    behaviour_weight,
-    decouple,
     gae,
     group_relative,
+    importance_weight,
+    loglinear,
     ppo_loss,
     valid_steps,
     value_loss,
+    vtrace,
 )
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
@@ -28,6 +29,14 @@ def policies(seed, shape=(64,), spread=0.7):
 
 def tensors(*arrays):
     return [torch.tensor(array, dtype=torch.float32) for array in arrays]
+
+
+def behaviour_weight(proximal, behaviour):
+    return importance_weight(proximal, behaviour, correction="decoupled", max_weight=np.inf)
+
+
+def decouple(advantages, proximal, behaviour):
+    return advantages * behaviour_weight(proximal, behaviour)
 
 
 def decoupled_ppo(theta, prox, mu, advantage, dual_clip=None):
@@ -99,6 +108,105 @@ def test_low_precision_log_probabilities_are_weighed_in_float32():
 def test_a_dual_clip_of_one_or_less_is_refused():
     with pytest.raises(ValueError, match=r"dual_clip=1\.0 must be greater than 1"):
         ppo_loss(torch.zeros(1), torch.zeros(1), torch.ones(1), **CLIP, dual_clip=1.0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 10**6),
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    bound=st.floats(0.1, 5.0),
+)
+def test_weights_are_truncated_by_tis_and_masked_by_mis(seed, shape, bound):
+    _, prox, mu, _ = policies(seed, tuple(shape))
+    p, m = tensors(prox, mu)
+    rho = np.exp(p.numpy() - m.numpy())
+    truncated = importance_weight(p, m, correction="tis", max_weight=bound).numpy()
+    masked = importance_weight(p, m, correction="mis", max_weight=bound).numpy()
+    assert np.allclose(truncated, np.minimum(rho, bound), rtol=1e-5)
+    assert np.allclose(masked, np.where(rho <= bound, rho, 0), rtol=1e-5)
+    assert torch.equal(importance_weight(p, m, correction="none", max_weight=bound), torch.ones_like(p))
+
+
+@pytest.mark.parametrize("correction", ["tis", "mis", "vtrace"])
+def test_without_a_bound_every_weight_is_the_decoupled_one(correction):
+    _, prox, mu, _ = policies(4)
+    p, m = tensors(prox, mu)
+    unbounded = importance_weight(p, m, correction=correction, max_weight=np.inf)
+    assert torch.equal(unbounded, behaviour_weight(p, m))
+
+
+def test_a_bound_near_zero_leaves_no_gradient_of_mis_and_a_uniform_one_of_tis():
+    _, prox, mu, _ = policies(5)
+    p, m = tensors(prox, mu)
+    assert not importance_weight(p, m, correction="mis", max_weight=1e-6).any()
+    assert torch.equal(importance_weight(p, m, correction="tis", max_weight=1e-6), torch.full_like(p, 1e-6))
+
+
+def test_no_weight_is_infinite_however_far_the_policies_are_apart():
+    p, m = torch.tensor([0.0, -1000.0]), torch.tensor([-1000.0, 0.0])
+    weights = behaviour_weight(p, m)
+    assert weights.isfinite().all()
+    assert (ppo_loss(p, p, weights * torch.tensor([1.0, -1.0]), **CLIP)).isfinite().all()
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_the_interpolated_anchor_stands_one_version_behind_the_current_one(lag):
+    theta, _, mu, _ = policies(6)
+    t, m = tensors(theta, mu)
+    t.requires_grad_()
+    anchor = loglinear(t, m, torch.full_like(m, lag))
+    assert not anchor.requires_grad
+    assert np.allclose(anchor.numpy(), mu + lag / (lag + 1) * (theta - mu), atol=1e-5)
+
+
+def vtrace_by_definition(rewards, values, dones, ratios, gamma, lam, bound):
+    """Espeholt et al. 2018, equation 1, each target by itself; an episode's end cuts the sum."""
+    steps, width = rewards.shape
+    targets = values.astype(np.float64).copy()
+    for env in range(width):
+        for start in range(steps):
+            trace = 1.0
+            for t in range(start, steps):
+                following = 0.0 if dones[t + 1, env] else values[t + 1, env]
+                delta = min(bound, ratios[t, env]) * (rewards[t, env] + gamma * following - values[t, env])
+                targets[start, env] += gamma ** (t - start) * trace * delta
+                if dones[t + 1, env]:
+                    break
+                trace *= lam * min(bound, ratios[t, env])
+    following = np.where(dones[1:], 0.0, targets[1:])
+    return rewards + gamma * following - values[:-1], targets[:-1]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 10**6),
+    steps=st.integers(1, 9),
+    width=st.integers(1, 4),
+    gamma=st.sampled_from([0.9, 1.0]),
+    lam=st.sampled_from([0.0, 0.95, 1.0]),
+    bound=st.sampled_from([0.5, 1.0, np.inf]),
+)
+def test_vtrace_is_the_sum_of_traced_residuals(seed, steps, width, gamma, lam, bound):
+    rng = np.random.default_rng(seed)
+    rewards, values = rng.normal(size=(steps, width)), rng.normal(size=(steps + 1, width))
+    dones, ratios = rng.random((steps + 1, width)) < 0.3, np.exp(rng.normal(0, 0.7, (steps, width)))
+    given_tensors = [torch.tensor(array) for array in (rewards, values, dones, ratios)]
+    advantages, returns = vtrace(*given_tensors, gamma=gamma, lam=lam, max_weight=bound)
+    expected, targets = vtrace_by_definition(rewards, values, dones, ratios, gamma, lam, bound)
+    assert np.allclose(returns.numpy(), targets)
+    assert np.allclose(advantages.numpy(), expected)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
+def test_on_policy_the_targets_of_vtrace_are_the_returns_of_gae(lam):
+    rng = np.random.default_rng(7)
+    rewards, values = torch.tensor(rng.normal(size=(6, 3))), torch.tensor(rng.normal(size=(7, 3)))
+    dones = torch.tensor(rng.random((7, 3)) < 0.3)
+    advantages, targets = vtrace(rewards, values, dones, torch.ones(6, 3), gamma=0.9, lam=lam, max_weight=1.0)
+    expected, returns = gae(rewards, values, dones, gamma=0.9, lam=lam)
+    assert torch.allclose(targets, returns)
+    # V-trace looks one step ahead of its targets; where lambda is 1 that is the same advantage.
+    assert torch.allclose(advantages, expected) == (lam == 1.0)
 
 
 def gae_by_definition(rewards, values, dones, gamma, lam):

@@ -7,6 +7,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.local import LocalSettings
+from rlinf_async.hosts.local.estimates import anchored, estimated
 from rlinf_async.hosts.local.learner import LocalLearner
 from rlinf_async.hosts.local.policy import GaussianPolicy
 
@@ -31,8 +32,15 @@ def policy(seed=0):
     return GaussianPolicy(state_dim=2, action_dim=2, hidden=8)
 
 
+def opinionated(seed):
+    """A policy far enough from a fresh one that ratios between the two are not all about 1."""
+    model = policy(seed)
+    torch.nn.init.normal_(model.actor_mean.weight, std=0.2)
+    return model
+
+
 @torch.no_grad()
-def piece(actor, *, batch=0, seed=0, ends_at=2):
+def piece(actor, *, batch=0, seed=0, ends_at=2, acted=0):
     """A rollout by `actor` in which the first environment ends its episode with decision `ends_at`."""
     chance = torch.Generator().manual_seed(seed)
     states = torch.randn(HORIZON + 1, ENVS, 2, generator=chance)
@@ -44,6 +52,7 @@ def piece(actor, *, batch=0, seed=0, ends_at=2):
         "actions": actions,
         "logprobs": actor.logprobs(states[:-1], actions),
         "values": actor.values(states),
+        "versions": torch.full((HORIZON, ENVS), acted),
         "rewards": torch.randn(HORIZON, ENVS, generator=chance),
         "ended": ended,
     }
@@ -72,30 +81,128 @@ def test_off_policy_samples_are_anchored_at_the_policy_that_trains_them():
     with torch.no_grad():
         anchor = before.logprobs(samples["states"], samples["actions"])
         values = before.values(samples["states"])
-    assert torch.allclose(samples["old_logprobs"], anchor, atol=1e-6)
+    assert torch.allclose(samples["proximal"], anchor, atol=1e-6)
     assert torch.allclose(samples["old_values"], values, atol=1e-6)
 
 
-def test_off_policy_advantages_are_weighted_by_proximal_over_behaviour():
-    actor, current = policy(0), policy(1)
-    given, before = piece(actor), copy.deepcopy(current)
-    samples = samples_of(learner_of(settings_of({"mode": "train"}), current), given)
-    relabelled = copy.deepcopy(given)
+def written_out(learner, samples, logprobs, weights, anchor):
+    """The policy loss of a whole batch, every sample by itself."""
+    total = 0.0
+    for index in range(len(weights)):
+        ratio, advantage = torch.exp(logprobs[index] - anchor[index]), samples["advantages"][index]
+        clipped = ratio.clamp(0.8, 1.2)
+        objective = weights[index] * torch.min(ratio * advantage, clipped * advantage)
+        total = total - objective * samples["valid"][index]
+    return total / samples["valid"].sum()
+
+
+CORRECTIONS = {
+    "decoupled": lambda rho: rho,
+    "tis": lambda rho: rho.clamp(max=1.05),
+    "mis": lambda rho: torch.where(rho <= 1.05, rho, 0.0),
+    "vtrace": lambda rho: rho.clamp(max=1.05),
+}
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_the_gradient_of_an_off_policy_batch_is_that_of_the_weighted_objective(correction):
+    actor, current = policy(0), opinionated(1)
+    block = {"mode": "train", "train": {"correction": correction}}
+    if correction != "decoupled":
+        block["train"]["max_weight"] = 1.05
+    learner = learner_of(settings_of(block, clip_grad=1e9, algorithm="ppo"), current)
+    anchor_model, gradients = copy.deepcopy(current), []
+    note_gradients(learner, gradients)
+    samples = samples_of(learner, piece(actor))
+    logprobs = anchor_model.logprobs(samples["states"], samples["actions"])
+    rho = torch.exp(logprobs.detach() - samples["behaviour"])
+    assert 0 < (rho > 1.05).float().mean() < 1
+    weights = CORRECTIONS[correction](rho)
+    written_out(learner, samples, logprobs, weights, logprobs.detach()).backward()
+    for parameter, found in zip(policy_parameters(anchor_model), gradients[0], strict=True):
+        assert torch.allclose(parameter.grad, found, atol=1e-5)
+
+
+def policy_parameters(model):
+    return [one for name, one in model.named_parameters() if not name.startswith("value_head")]
+
+
+def note_gradients(learner, gradients):
+    """Keep the gradients of every optimizer step of `learner`."""
+    step = learner._optimizer.step
+
+    def noting():
+        gradients.append([one.grad.clone() for one in policy_parameters(learner.model)])
+        step()
+
+    learner._optimizer.step = noting
+
+
+def test_interpolated_anchors_move_with_the_policy_and_need_no_pass():
+    block = {"mode": "train", "train": {"proximal": "loglinear"}}
+    actor, current = policy(0), opinionated(1)
+    learner = learner_of(settings_of(block), current)
+    before = copy.deepcopy(current)
+    learner.begin(1)
+    learner.accept([piece(actor, batch=1, acted=0)])
+    metrics = learner.finish()
+    samples = learner._samples[0]
     with torch.no_grad():
-        payload = relabelled.payload
-        payload["values"] = before.values(payload["states"])
-        payload["logprobs"] = before.logprobs(payload["states"][:-1], payload["actions"])
-    plain = samples_of(learner_of(settings_of(), before), relabelled)
-    weights = torch.exp(payload["logprobs"] - given.payload["logprobs"]).flatten()
-    assert not torch.allclose(weights, torch.ones_like(weights), atol=1e-2)
-    assert torch.allclose(samples["advantages"], plain["advantages"] * weights, atol=1e-5)
+        exact = before.logprobs(samples["states"], samples["actions"])
+        half = (samples["behaviour"] + exact) / 2
+    assert torch.equal(samples["proximal"], samples["behaviour"])
+    assert torch.allclose(learner._anchor(samples, exact), half, atol=1e-6)
+    # A lag of one leaves the interpolation half way between the sampler and the truth.
+    error = metrics["train/proximal_error/before/lag_1/abs_log"]
+    assert error == pytest.approx(float((half - exact).abs().mean()), rel=1e-4)
+    assert metrics["train/proximal_error/after/lag_1/abs_log"] != error
+
+
+def test_the_ratios_of_sampler_and_versions_are_measured_apart():
+    sampler, at_zero, at_one = policy(0), opinionated(1), opinionated(2)
+    learner = learner_of(settings_of({"mode": "train"}), at_zero)
+    first, second = piece(sampler, batch=0), piece(sampler, batch=1, acted=0, seed=5)
+    samples_of(learner, first)
+    learner.model.load_state_dict(at_one.state_dict())
+    learner.begin(1)
+    learner.accept([second])
+    metrics = learner.finish()
+    with torch.no_grad():
+        states, actions = second.payload["states"][:-1], second.payload["actions"]
+        mu = second.payload["logprobs"]
+        acted, proximal = opinionated(1).logprobs(states, actions), at_one.logprobs(states, actions)
+    expected = float((acted - mu).abs().mean()), float((proximal - acted).abs().mean())
+    assert metrics["train/mismatch/lag_1/abs_log"] == pytest.approx(expected[0], rel=1e-4)
+    assert metrics["train/staleness/lag_1/abs_log"] == pytest.approx(expected[1], rel=1e-4)
+    assert not any("lag_0" in name for name in metrics)
+
+
+def test_the_horizon_ends_an_episode_only_where_it_is_said_to():
+    given = piece(policy(0))
+    plain, ending = settings_of(), settings_of(horizon_ends=True)
+    cut = estimated(anchored(given.payload, policy(0), plain), plain)["advantages"]
+    ended = estimated(anchored(given.payload, policy(0), ending), ending)["advantages"]
+    bootstrap = plain.gamma * given.payload["values"][-1]
+    # The first environment has ended its episode before.
+    assert torch.allclose((cut - ended)[-1, 1:], bootstrap[1:], atol=1e-6)
+    assert torch.equal(cut[:3, 0], ended[:3, 0])
+
+
+def test_every_episode_weighs_the_same_where_rlinfs_weighting_is_asked_for():
+    given = piece(policy(0), ends_at=1)
+    settings = settings_of(weighting="episode")
+    rollout = estimated(anchored(given.payload, policy(0), settings), settings)
+    assert rollout["share"].sum(dim=0).tolist() == pytest.approx([HORIZON] * ENVS)
+    assert rollout["share"][:, 0].tolist() == [2.0, 2.0, 0.0, 0.0]
+    assert rollout["counted"].sum() == HORIZON * ENVS
 
 
 def test_without_a_correction_the_acting_policy_stays_the_anchor():
     block = {"mode": "train", "train": {"correction": "none", "accept_bias": True}}
     given = piece(policy(0))
     samples = samples_of(learner_of(settings_of(block), policy(1)), given)
-    assert torch.equal(samples["old_logprobs"], given.payload["logprobs"].flatten())
+    ours = torch.sort(samples["proximal"]).values
+    assert torch.equal(ours, torch.sort(given.payload["logprobs"].flatten()).values)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
@@ -123,10 +230,12 @@ def test_a_streamed_batch_is_normalised_by_the_batch_before():
     learner = learner_of(settings_of({"mode": "streamer"}), policy(0))
     samples_of(learner, piece(policy(0), seed=1))
     mean, std = learner._scale.mean, learner._scale.std
-    raw = learner._estimate(learner._anchored(piece(policy(0), seed=2).payload))["advantages"]
+    settings = settings_of({"mode": "streamer"})
+    raw = estimated(anchored(piece(policy(0), seed=2).payload, learner.model, settings), settings)
     learner.begin(1)
     learner.accept([piece(policy(0), seed=2, batch=1)])
-    assert torch.allclose(learner._samples[0]["advantages"], ((raw - mean) / (std + 1e-5)).flatten())
+    expected = torch.sort(((raw["advantages"] - mean) / (std + 1e-5)).flatten()).values
+    assert torch.allclose(torch.sort(learner._samples[0]["advantages"]).values, expected)
     learner.finish()
     assert learner._scale.mean != mean
 

@@ -67,8 +67,8 @@ class StraightLine:
             self.normalise(rollouts)
             names = rollouts[0].keys()
             samples = {name: torch.cat([r[name] for r in rollouts], dim=1).flatten(0, 1) for name in names}
+            order = torch.randperm(self.s.samples_per_batch, generator=shuffle)
             for _ in range(self.s.update_epoch):
-                order = torch.randperm(self.s.samples_per_batch, generator=shuffle)
                 for chosen in order.split(self.s.global_batch_size):
                     self.step({name: tensor[chosen] for name, tensor in samples.items()})
         return self.model.state_dict()

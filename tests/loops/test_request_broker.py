@@ -309,8 +309,8 @@ def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answ
     assert served == dict.fromkeys(range(5 * count), 1)
 
 
-def barrier(**sizes):
-    return RequestBroker.barrier(plan(**sizes), deadline_s=60.0)
+def barrier(*, in_step=False, **sizes):
+    return RequestBroker.barrier(plan(**sizes), deadline_s=60.0, in_step=in_step)
 
 
 def test_without_level_2_a_batch_is_everybody_in_flight():
@@ -393,6 +393,21 @@ def test_pipeline_stages_do_not_wait_for_each_other():
         broker.begin(1)
         ask(broker, 1)
         assert shards(await broker.take(0)) == [1]
+
+    run(main())
+
+
+@given(order=st.permutations(range(4)))
+def test_in_step_every_batch_of_a_rank_is_all_its_shards_whenever_they_ask(order):
+    async def main():
+        # Two stages, which would be two lanes, and two ranks of two shards each.
+        broker = barrier(total_envs=4, env_workers=2, inference_ranks=2, shards_per_worker=2, in_step=True)
+        ranks = [take(broker, 0), take(broker, 1)]
+        for shard in order:
+            broker.begin(shard)
+            ask(broker, shard)
+            await settle()
+        assert [shards(await rank) for rank in ranks] == [[0, 1], [2, 3]]
 
     run(main())
 

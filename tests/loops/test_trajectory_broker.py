@@ -301,3 +301,44 @@ def test_a_rollout_that_is_refused_again_and_again_ends_the_run_with_the_version
 
     with pytest.raises(RuntimeError, match=r"version 5 is published.*made by version 2"):
         run(main())
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 10**6), lag=st.integers(1, 3), shards=st.integers(1, 3))
+def test_weights_that_wait_for_the_rollouts_before_them_give_every_batch_the_same_lag(seed, lag, shards):
+    layout, until, chance = plan(total_envs=shards, shards_per_worker=shards), 6, random.Random(seed)
+    broker = broker_of(layout, max_staleness=lag, until=until, deadline_s=10_000.0)
+    acting, acted = [0], {}
+
+    async def collect(shard):
+        while (ticket := await broker.admit(shard)) is not None:
+            versions = []
+            for _ in range(3):
+                await asyncio.sleep(chance.choice((0.125, 1.0, 8.0)))
+                versions.append(acting[0])
+            acted.setdefault(ticket.batch, set()).update(versions)
+            await put(broker, ticket, layout, oldest=min(versions), newest=max(versions))
+
+    async def learn():
+        for batch in range(until):
+            await broker.take(0, batch, whole=True)
+            await asyncio.sleep(chance.choice((0.125, 4.0, 32.0)))
+            await broker.collected(batch + 1)
+            acting[0] = batch + 1
+            broker.publish(batch + 1)
+
+    async def main():
+        await asyncio.gather(learn(), *(collect(shard) for shard in range(shards)))
+
+    run(main())
+    assert acted == {batch: {max(0, batch - lag)} for batch in range(until)}
+
+
+def test_weights_that_wait_too_long_for_rollouts_to_end_say_for_which():
+    async def main():
+        broker = broker_of(ONE, max_staleness=1, deadline_s=8.0)
+        await broker.admit(0)
+        with pytest.raises(DeadlineError, match="all rollouts of batch 1 to be collected; produced 0"):
+            await broker.collected(1)
+
+    run(main())

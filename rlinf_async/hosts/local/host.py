@@ -42,8 +42,8 @@ class LocalHost:
     """Trains a policy in this process: env shards, inference ranks and a learner around two brokers.
 
     Every shard, every rank and the learner has a thread for its blocking work; all waiting is done by
-    one event loop. The first failure ends the run and is raised by itself. With all levels off nothing
-    depends on timing: equal settings give equal weights, bit for bit.
+    one event loop. The first failure ends the run and is raised by itself. With all levels off, or with
+    `async.deterministic`, nothing depends on timing: equal settings give equal weights, bit for bit.
     """
 
     def __init__(
@@ -166,6 +166,8 @@ class LocalRun:
 
     async def _publish(self, version: int) -> None:
         """Give every inference rank the weights of `version`, then open the gate for it."""
+        if self._settings.asynchrony.deterministic:
+            await self._trajectories.collected(version)
         state = _copy(self._model)
         for rank in self._ranks:
             await rank.load(state, version)
@@ -195,7 +197,8 @@ class LocalRun:
 def _request_broker(settings: LocalSettings) -> RequestBroker:
     rollout, deadline_s = settings.asynchrony.rollout, settings.asynchrony.deadline_s
     if not rollout.enabled:
-        return RequestBroker.barrier(settings.plan, deadline_s=deadline_s)
+        in_step = settings.asynchrony.deterministic
+        return RequestBroker.barrier(settings.plan, deadline_s=deadline_s, in_step=in_step)
     return RequestBroker.dynamic(
         ranks=settings.inference_ranks,
         max_size=settings.max_batch_size,

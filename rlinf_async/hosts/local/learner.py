@@ -7,31 +7,24 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from rlinf_async.core.objectives import (
-    behaviour_weight,
-    decouple,
-    gae,
-    group_relative,
-    ppo_loss,
-    valid_steps,
-    value_loss,
-)
+from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, value_loss
+from rlinf_async.core.past_weights import PastWeights
+from rlinf_async.core.ratios import RatioProbe, averages
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream
-from rlinf_async.core.tensors import concatenate, size_of
+from rlinf_async.core.tensors import Tree, concatenate, size_of
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.local.estimates import Tensors, anchored, estimated
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import LocalSettings
-
-Tensors = dict[str, torch.Tensor]
 
 
 class LocalLearner:
     """Trains one global batch at a time; fills `loops.ports.Learner`.
 
-    The loss of an optimizer step is the sum over its valid samples divided by their number. That number
-    is known only when the step is complete, so gradients of sums are accumulated and divided then: how
-    samples are cut into micro-batches, and when they arrive, changes rounding and nothing else.
+    The loss of an optimizer step is a sum over its samples divided by their number. That number is known
+    only when the step is complete, so gradients of sums are accumulated and divided then: how samples
+    are cut into micro-batches, and when they arrive, changes rounding and nothing else.
     """
 
     def __init__(self, *, settings: LocalSettings, model: GaussianPolicy, busy: BusyMeter) -> None:
@@ -44,13 +37,17 @@ class LocalLearner:
             micro_batches_per_step=settings.micro_batches_per_step,
         )
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
+        self._probe = self._ratio_probe() if settings.measures_ratios else None
 
     def begin(self, batch: int) -> None:
+        self._batch = batch
         self._metrics: dict[str, list[float]] = defaultdict(list)
         self._held: list[Tensors] = []
         self._samples: list[Tensors] = []
-        self._valid = 0
+        self._count = 0.0
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + 1009 * batch)
+        if self._probe is not None:
+            self._probe.begin(batch)
 
     def accept(self, pieces: Sequence[Piece]) -> None:
         with self._busy.busy():
@@ -64,43 +61,21 @@ class LocalLearner:
                 self._train_rollout(_joined(self._held, dim=1))
             self._stream.finish()
             self._repeat_epochs()
-            return {name: sum(values) / len(values) for name, values in self._metrics.items()}
+            metrics = {name: sum(values) / len(values) for name, values in self._metrics.items()}
+            ratios = averages(self._probe.finish()) if self._probe is not None else {}
+            return metrics | {f"train/{name}": value for name, value in ratios.items()}
 
     def _accept(self, piece: Piece) -> None:
-        rollout = self._estimate(self._anchored(piece.payload))
+        rollout = estimated(anchored(piece.payload, self.model, self._settings), self._settings)
         self._note_episodes(rollout)
         if self._settings.normalizes:
             self._scale.observe(rollout["advantages"], rollout["valid"])
+        rollout["staleness"] = self._batch - rollout["versions"]
         # Streamed advantages are normalised by the batch before; the first batch waits for itself.
         if self._settings.streams and (self._scale.ready or not self._settings.normalizes):
             self._train_rollout(rollout)
         else:
             self._held.append(rollout)
-
-    @torch.no_grad()
-    def _anchored(self, payload: Tensors) -> Tensors:
-        """The rollout with `proximal` log-probabilities, and `values` of the same policy.
-
-        Off-policy both are computed anew, for all T + 1 observations; that is the policy from which the
-        update starts. On-policy it is the policy that acted.
-        """
-        rollout = {**payload, "proximal": payload["logprobs"]}
-        if self._settings.corrects:
-            rollout["proximal"] = self.model.logprobs(payload["states"][:-1], payload["actions"])
-            rollout["values"] = self.model.values(payload["states"])
-        return rollout
-
-    def _estimate(self, rollout: Tensors) -> Tensors:
-        """Adds `valid`, `returns` and `advantages`, the latter not yet normalised over the batch."""
-        settings, rewards, valid = self._settings, rollout["rewards"], valid_steps(rollout["ended"])
-        if settings.algorithm == "ppo":
-            advantages, returns = gae(
-                rewards, rollout["values"], rollout["ended"], gamma=settings.gamma, lam=settings.lam
-            )
-        else:
-            relative = group_relative((rewards * valid).sum(dim=0), settings.group_size)
-            advantages, returns = relative * valid, torch.zeros_like(rewards)
-        return {**rollout, "valid": valid, "advantages": advantages, "returns": returns}
 
     def _train_rollout(self, rollout: Tensors) -> None:
         advantages = rollout["advantages"]
@@ -109,20 +84,28 @@ class LocalLearner:
         samples = {
             "states": rollout["states"][:-1],
             "actions": rollout["actions"],
-            "old_logprobs": rollout["proximal"],
+            "behaviour": rollout["logprobs"],
+            "proximal": rollout["proximal"],
+            "staleness": rollout["staleness"],
             "old_values": rollout["values"][:-1],
-            "advantages": decouple(advantages, rollout["proximal"], rollout["logprobs"]),
-            "returns": rollout["returns"],
-            "valid": rollout["valid"],
+            "advantages": advantages,
+            **{name: rollout[name] for name in ("returns", "valid", "share", "counted")},
         }
-        flat = {name: tensor.flatten(0, 1) for name, tensor in samples.items()}
+        flat = self._shuffled({name: tensor.flatten(0, 1) for name, tensor in samples.items()})
+        if self._probe is not None:
+            inputs: Tree = {"states": flat["states"], "actions": flat["actions"]}
+            self._probe.add(inputs, flat["behaviour"], flat["staleness"])
         self._samples.append(flat)
-        self._train_samples(self._shuffled(flat))
+        self._train_samples(flat)
 
     def _repeat_epochs(self) -> None:
-        """The update epochs after the first, over the whole batch."""
+        """The update epochs after the first, over the whole batch, shuffled once, as RLinf does."""
+        if self._settings.update_epoch == 1:
+            return
+        arrived = self._samples
+        samples = arrived[0] if len(arrived) == 1 else self._shuffled(_joined(arrived, dim=0))
         for _ in range(self._settings.update_epoch - 1):
-            self._train_samples(self._shuffled(_joined(self._samples, dim=0)))
+            self._train_samples(samples)
             self._stream.finish()
 
     def _shuffled(self, samples: Tensors) -> Tensors:
@@ -136,41 +119,63 @@ class LocalLearner:
                 self._step()
 
     def _accumulate(self, samples: Tensors) -> None:
-        settings, valid = self._settings, samples["valid"]
+        settings, share = self._settings, samples["share"]
         logprobs = self.model.logprobs(samples["states"], samples["actions"])
-        policy = ppo_loss(
-            logprobs,
-            samples["old_logprobs"],
-            samples["advantages"],
-            clip_low=settings.clip,
-            clip_high=settings.clip,
+        anchor = self._anchor(samples, logprobs)
+        weights = importance_weight(
+            anchor,
+            samples["behaviour"],
+            correction=settings.asynchrony.correction,
+            max_weight=settings.asynchrony.train.weight_bound,
         )
-        loss = (policy * valid).sum()
+        policy = ppo_loss(
+            logprobs, anchor, samples["advantages"] * weights, clip_low=settings.clip, clip_high=settings.clip
+        )
+        loss = (policy * share).sum()
         if settings.algorithm == "ppo":
             values = self.model.values(samples["states"])
             critic = value_loss(values, samples["old_values"], samples["returns"], clip=settings.value_clip)
-            loss = loss + (critic * valid).sum()
+            loss = loss + (critic * share).sum()
         torch.autograd.backward(loss)
-        self._valid += int(valid.sum())
-        self._note("train/loss", loss.detach() / valid.sum().clamp(min=1))
-        self._note("train/approx_kl", _mean(samples["old_logprobs"] - logprobs.detach(), valid))
+        count = samples["counted"].sum()
+        self._count += float(count)
+        self._note("train/loss", loss.detach() / count.clamp(min=1))
+        self._note("train/approx_kl", _mean(anchor - logprobs.detach(), samples["valid"]))
+        self._note("train/behaviour_weight", _mean(weights, samples["valid"]))
+
+    def _anchor(self, samples: Tensors, logprobs: torch.Tensor) -> torch.Tensor:
+        """`log pi_prox`, around which the ratio is clipped."""
+        asynchrony = self._settings.asynchrony
+        if asynchrony.correction != "none" and asynchrony.train.proximal == "loglinear":
+            return loglinear(logprobs.detach(), samples["behaviour"], samples["staleness"])
+        return samples["proximal"]
 
     def _step(self) -> None:
         parameters = list(self.model.parameters())
         for parameter in parameters:
             if parameter.grad is not None:
-                parameter.grad.div_(max(1, self._valid))
+                parameter.grad.div_(max(1.0, self._count))
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.clip_grad)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._valid = 0
+        self._count = 0.0
         self._note("train/grad_norm", norm)
 
     def _note_episodes(self, rollout: Tensors) -> None:
-        weights = behaviour_weight(rollout["proximal"], rollout["logprobs"])
         self._note("env/success_once", rollout["ended"].any(dim=0).float().mean())
         self._note("env/return", rollout["rewards"].sum(dim=0).mean())
-        self._note("train/behaviour_weight", _mean(weights, rollout["valid"]))
+
+    def _ratio_probe(self) -> RatioProbe:
+        def score(inputs: Tree) -> torch.Tensor:
+            return self.model.logprobs(inputs["states"], inputs["actions"])  # type: ignore[arg-type]
+
+        asynchrony = self._settings.asynchrony
+        return RatioProbe(
+            PastWeights(lambda: list(self.model.parameters()), keep=asynchrony.max_staleness + 1),
+            score,
+            max_staleness=asynchrony.max_staleness,
+            interpolates=asynchrony.train.proximal == "loglinear",
+        )
 
     def _note(self, name: str, value: torch.Tensor) -> None:
         self._metrics[name].append(float(value))

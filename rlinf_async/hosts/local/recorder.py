@@ -14,7 +14,7 @@ from rlinf_async.hosts.local.shard import ShardOutput
 class RolloutRecorder:
     """Fills `loops.ports.Recorder`.
 
-    A payload holds `actions`, `logprobs` and `rewards` of T decisions, and `states`, `values` and
+    A payload holds `actions`, `logprobs`, `versions` and `rewards` of T decisions, and `states`, `values` and
     `ended` of T + 1 observations, [T, B, ...] each.
     """
 
@@ -36,6 +36,7 @@ class RolloutRecorder:
             "rewards": torch.stack([shown.rewards for shown in outputs[1:]]),
             "actions": torch.stack([given.actions for given in answers]),
             "logprobs": torch.stack([given.logprobs for given in answers]),
+            "versions": torch.stack([torch.full_like(given.values, given.version) for given in answers]),
             "values": torch.stack([given.values for given in [*answers, answer]]),
         }
         return [self._piece(part, rollout) for part in range(self._plan.parts)]

@@ -43,10 +43,13 @@ class LocalSettings:
     clip_grad: float = 0.5
     hidden: int = 256
     seed: int = 0
+    horizon_ends: bool = False
+    """Whether the last decision ends the episode, as in RLinf without auto_reset; else the cut is valued."""
+    weighting: Literal["sample", "episode"] = "sample"
+    """What weighs the same in the loss: every valid sample, or every episode, as in RLinf."""
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ("ppo", "grpo"):
-            raise ValueError(f"algorithm={self.algorithm!r} must be one of ppo, grpo")
+        self._check_choices()
         if self.algorithm == "grpo" and self.group_size < 2:
             raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")
         for name in ("horizon", "group_size", "batches", "update_epoch", "hidden"):
@@ -59,6 +62,14 @@ class LocalSettings:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be between 0 and 1")
         self._check_sizes()
+
+    def _check_choices(self) -> None:
+        if self.algorithm not in ("ppo", "grpo"):
+            raise ValueError(f"algorithm={self.algorithm!r} must be one of ppo, grpo")
+        if self.weighting not in ("sample", "episode"):
+            raise ValueError(f"weighting={self.weighting!r} must be one of sample, episode")
+        if self.algorithm == "grpo" and self.asynchrony.correction == "vtrace":
+            raise ValueError("async.train.correction=vtrace needs a critic, which GRPO has not; use tis")
 
     def _check_sizes(self) -> None:
         if self.samples_per_batch % self.global_batch_size:
@@ -143,6 +154,11 @@ class LocalSettings:
         return self.asynchrony.streamer.enabled and not deferred
 
     @property
-    def corrects(self) -> bool:
-        """Whether samples are re-anchored at the policy that starts to train on them."""
-        return self.asynchrony.off_policy and self.asynchrony.train.correction != "none"
+    def recomputes(self) -> bool:
+        """Whether samples are re-anchored at the policy that starts to train on them, before it does."""
+        return self.asynchrony.correction != "none" and self.asynchrony.train.proximal == "recomputed"
+
+    @property
+    def measures_ratios(self) -> bool:
+        """Whether off-policy ratios are logged."""
+        return self.asynchrony.off_policy and self.asynchrony.train.measure_ratios

@@ -9,11 +9,12 @@ from omegaconf import DictConfig, open_dict
 from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
 
 from rlinf_async import __version__
+from rlinf_async.config import TrainConfig
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.channels import PieceClient
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
 from rlinf_async.hosts.rlinf.learner import FSDPLearner
-from rlinf_async.hosts.rlinf.losses import DecoupledLoss
+from rlinf_async.hosts.rlinf.losses import CorrectedLoss
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.loops.learner import learn_batch
 
@@ -24,7 +25,7 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self._busy = BusyMeter()
-        self._decoupled: DecoupledLoss | None = None
+        self._corrected: CorrectedLoss | None = None
         self._fsdp_learner: FSDPLearner | None = None
         with open_dict(self.cfg):
             # Pieces arrive with one rollout epoch each; this is the process's own copy of the config.
@@ -48,20 +49,20 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
         """Label the weights that are sent next."""
         self.set_global_step(version)
 
-    def anchor_at_proximal(self, base_loss: str) -> None:
-        """From now on micro-batches carry `proximal_logprobs`, and the decoupled loss uses them."""
+    def correct(self, base_loss: str, train: TrainConfig) -> None:
+        """From now on `base_loss` is anchored at the proximal policy and weighted, as `train` says."""
         level, action_dim = self.cfg.algorithm.logprob_type, self.cfg.actor.model.get("action_dim", 7)
-        self._decoupled = DecoupledLoss(base_loss, level=level, action_dim=action_dim)
+        self._corrected = CorrectedLoss(base_loss, train=train, level=level, action_dim=action_dim)
         with open_dict(self.cfg):
-            self.cfg.algorithm.loss_type = self._decoupled.register()
+            self.cfg.algorithm.loss_type = self._corrected.register()
 
     def train_micro_batch(
         self, micro_batch: dict[str, torch.Tensor], metrics: dict[str, list[float]], *, is_last: bool
     ) -> None:
-        if self._decoupled is None:
+        if self._corrected is None:
             super().train_micro_batch(micro_batch, metrics, is_last=is_last)
             return
-        with self._decoupled.micro_batch(micro_batch["proximal_logprobs"]):
+        with self._corrected.micro_batch(micro_batch, self.version):
             super().train_micro_batch(micro_batch, metrics, is_last=is_last)
 
     def forward_kwargs(self) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class RequestChannelWorker(ChannelWorker):
                 deadline_s=deadline_s,
             )
         else:
-            self._broker = RequestBroker.barrier(settings.plan, deadline_s=deadline_s)
+            in_step = settings.asynchrony.deterministic
+            self._broker = RequestBroker.barrier(settings.plan, deadline_s=deadline_s, in_step=in_step)
 
     async def act(self, request: ActionRequest) -> Any:
         return await self._broker.act(request)
@@ -90,6 +91,9 @@ class TrajectoryChannelWorker(ChannelWorker):
 
     async def take_pieces(self, rank: int, batch: int, whole: bool) -> tuple[list[Piece], bool]:
         return await self._broker.take(rank, batch, whole=whole)
+
+    async def collected(self, version: int) -> None:
+        await self._broker.collected(version)
 
     async def publish(self, version: int) -> None:
         self._broker.publish(version)

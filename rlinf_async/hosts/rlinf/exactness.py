@@ -22,8 +22,11 @@ def _train(settings: Settings) -> str:
     if not settings.asynchrony.off_policy:
         return f"{EXACT} (max_staleness is 0: every sample is on-policy)"
     how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
+    if train.correction != "none" and train.proximal == "loglinear":
+        how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
     age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
-    return f"approximate (samples are up to {age} old, {how})"
+    fixed = "exactly" if settings.asynchrony.deterministic else "up to"
+    return f"approximate (samples are {fixed} {age} old, {how})"
 
 
 def _rollout(settings: Settings) -> str:
@@ -55,6 +58,10 @@ def _streaming_reasons(cfg: Mapping[str, Any], settings: Settings) -> list[str]:
             f"the {settings.optimizer_steps} optimizer steps of the first pass are cut in order of arrival; "
             f"actor.global_batch_size={settings.samples_per_batch} is exact"
         )
+        if settings.asynchrony.correction != "none":
+            reasons.append(
+                "off-policy pieces are anchored at the policy that they meet, a step into the batch"
+            )
     masked = not train.get("auto_reset") and not train.get("ignore_terminations")
     if algorithm.get("entropy_bonus", 0) and masked:
         reasons.append("the entropy bonus is a mean over the valid samples of each micro-batch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -28,6 +29,8 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
         "classes": replacements() if asynchrony.active else {},
         "max_staleness": asynchrony.max_staleness,
         "correction": asynchrony.train.correction if asynchrony.off_policy else "none needed",
+        **_correction(asynchrony),
+        "deterministic": asynchrony.deterministic,
         "shards": None,
         "exactness": dict.fromkeys(asynchrony.levels, "off"),
         "placement": OmegaConf.to_container(cfg.cluster.component_placement, resolve=True),
@@ -38,6 +41,15 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
     plain = OmegaConf.to_container(cfg, resolve=True)
     facts["exactness"] = exactness(plain, settings)  # type: ignore[arg-type]
     return {**facts, **_shards(settings), **_batches(settings), "remarks": _remarks(cfg, settings)}
+
+
+def _correction(asynchrony: AsyncConfig) -> dict[str, Any]:
+    train, corrects = asynchrony.train, asynchrony.correction != "none"
+    bounded = corrects and not math.isinf(train.weight_bound)
+    return {
+        "max_weight": train.weight_bound if bounded else None,
+        "proximal": train.proximal if corrects else None,
+    }
 
 
 def _shards(settings: Settings) -> dict[str, Any]:
@@ -85,7 +97,10 @@ def _remarks(cfg: DictConfig, settings: Settings) -> list[str]:
         remarks.append(
             "algorithm.normalize_advantages=false is ignored by RLinf 0.3.0's actor, and so it is here"
         )
-    if settings.asynchrony.off_policy and cfg.env.train.auto_reset:
+    interpolates = settings.asynchrony.train.proximal == "loglinear"
+    if settings.asynchrony.off_policy and (interpolates or settings.asynchrony.correction == "none"):
+        remarks.append("values, and the advantages made of them, are the sampling policies', not recomputed")
+    elif settings.asynchrony.off_policy and cfg.env.train.auto_reset:
         remarks.append("values that bootstrap truncated episodes are the sampling policy's, not recomputed")
     if settings.plan.inference_ranks > settings.plan.shards:
         remarks.append(
@@ -106,6 +121,12 @@ def show(facts: dict[str, Any], console: Console) -> None:
         table.add_row(f"  {name}", facts["exactness"][name])
     table.add_row("max staleness", str(facts["max_staleness"]))
     table.add_row("correction", facts["correction"])
+    if facts["proximal"]:
+        table.add_row("  proximal policy", facts["proximal"])
+    if facts["max_weight"]:
+        table.add_row("  weights", f"at most {facts['max_weight']:g}")
+    if facts["deterministic"]:
+        table.add_row("deterministic", "every run with these settings gives the same weights, bit for bit")
     for stock, ours in facts["classes"].items():
         table.add_row(f"  {stock.rsplit('.', 1)[1]}", f"-> {ours}")
     for name in ("placement", "ranks", "shards", "inference_batch", "batch"):

@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from rlinf.algorithms.registry import calculate_adv_and_returns
 from rlinf.utils.distributed import all_reduce_dict
 from rlinf.utils.metric_utils import compute_rollout_metrics
 from rlinf.workers.actor.fsdp_actor_worker import process_nested_dict_for_train
 
+from rlinf_async.core.past_weights import PastWeights
+from rlinf_async.core.ratios import RatioProbe, averages
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.rlinf.proximal import recompute
+from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
+from rlinf_async.hosts.rlinf.losses import at_ratio_level
+from rlinf_async.hosts.rlinf.proximal import forward, recompute, trained_shards
 from rlinf_async.hosts.rlinf.settings import LOSSES, Settings
 
 REPORTED = ("rewards", "advantages", "returns", "loss_mask")
@@ -29,22 +32,26 @@ class FSDPLearner:
 
     Handed a whole batch, it runs RLinf's own training. Handed pieces as they arrive, it processes each
     with RLinf's own functions and cuts micro-batches by count. Off-policy batches are re-anchored: the
-    log-probabilities and values of the proximal policy are recomputed before the batch is trained on.
+    log-probabilities and values of the proximal policy are recomputed before the batch is trained on,
+    unless the run interpolates them.
     """
 
     def __init__(self, actor: Any, settings: Settings, busy: BusyMeter) -> None:
         self._actor = actor
         self._settings = settings
         self._busy = busy
-        self._corrects = settings.asynchrony.off_policy and settings.asynchrony.train.correction != "none"
+        self._correction, self._train = settings.asynchrony.correction, settings.asynchrony.train
+        self._recomputes = self._correction != "none" and self._train.proximal == "recomputed"
         self._scale = AdvantageScale()
         self._stream = MicroBatchStream(
             micro_batch_size=settings.micro_batch_size, micro_batches_per_step=settings.micro_batches_per_step
         )
-        if self._corrects:
-            actor.anchor_at_proximal(LOSSES[settings.loss])
+        self._probe = self._ratio_probe() if settings.measures_ratios else None
+        if self._correction != "none":
+            actor.correct(LOSSES[settings.loss], self._train)
 
     def begin(self, batch: int) -> None:
+        self._batch = batch
         self._metrics: dict[str, list[float]] = {}
         self._reports: list[Tree] = []
         self._held: list[Tree] = []
@@ -52,6 +59,8 @@ class FSDPLearner:
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._actor._rank + 1009 * batch)
         self._actor.optimizer.zero_grad()
         self._actor.model.train()
+        if self._probe is not None:
+            self._probe.begin(batch)
 
     def accept(self, pieces: Sequence[Piece]) -> None:
         with self._busy.busy():
@@ -64,17 +73,18 @@ class FSDPLearner:
 
     def finish(self) -> dict[str, float]:
         with self._busy.busy():
-            if self._settings.streams:
-                return self._finish_stream()
-            rollout = self._actor.compute_advantages_and_returns()
-            return _named("rollout", rollout) | _named("train", self._actor.run_training())
+            metrics = self._finish_stream() if self._settings.streams else self._train_whole()
+            if self._probe is not None:
+                sums = all_reduce_dict(self._probe.finish(), op=dist.ReduceOp.SUM)
+                metrics |= _named("train", averages(sums))
+            return metrics
 
     def _rollout(self, pieces: Sequence[Piece]) -> Tree:
         """The pieces side by side, [T, B, ...], masked by RLinf and re-anchored if off-policy."""
         trees = [{name: value for name, value in piece.payload.items() if value != {}} for piece in pieces]
         bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
         rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
-        if self._corrects:
+        if self._recomputes:
             recompute(
                 self._actor,
                 rollout,
@@ -82,35 +92,35 @@ class FSDPLearner:
                 micro_batch_size=self._settings.micro_batch_size,
                 values=self._settings.advantage == "gae",
             )
+        if self._probe is not None:
+            self._probe_samples(self._probe, rollout)
         return rollout
+
+    def _train_whole(self) -> dict[str, float]:
+        """RLinf's own training, unless V-trace takes the place of its advantages."""
+        actor = self._actor
+        if self._correction == "vtrace":
+            actor.rollout_batch.update(self._estimate(actor.rollout_batch, normalize=True))
+            rollout = compute_rollout_metrics(actor.rollout_batch)
+        else:
+            rollout = actor.compute_advantages_and_returns()
+        return _named("rollout", rollout) | _named("train", actor.run_training())
+
+    def _estimate(self, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:
+        if self._correction != "vtrace":
+            return estimate(self._actor.cfg, rollout, normalize=normalize)
+        bound = self._train.weight_bound
+        return estimate_vtrace(self._actor.cfg, rollout, max_weight=bound, normalize=normalize)
 
     def _stream_piece(self, piece: Piece) -> None:
         rollout = self._rollout([piece])
-        rollout.update(self._raw_advantages(rollout))
+        rollout.update(self._estimate(rollout, normalize=False))
         if self._settings.advantage == "gae":
             self._scale.observe(rollout["advantages"], rollout.get("loss_mask"))  # type: ignore[arg-type]
             if not self._scale.ready:
                 self._held.append(rollout)  # the first batch is normalised by itself, once it is complete
                 return
         self._train_rollout(rollout)
-
-    def _raw_advantages(self, rollout: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """RLinf's advantages and returns, not yet normalised over the batch."""
-        algorithm = self._actor.cfg.algorithm
-        return calculate_adv_and_returns(
-            task_type=self._actor.cfg.runner.task_type,
-            adv_type=algorithm.adv_type,
-            rewards=rollout["rewards"],
-            dones=rollout["dones"],
-            values=rollout.get("prev_values"),
-            gamma=algorithm.get("gamma", 1),
-            gae_lambda=algorithm.get("gae_lambda", 1),
-            group_size=algorithm.get("group_size", 8),
-            reward_type=algorithm.reward_type,
-            loss_mask=rollout.get("loss_mask"),
-            loss_mask_sum=rollout.get("loss_mask_sum"),
-            normalize_advantages=False,
-        )
 
     def _train_rollout(self, rollout: Tree) -> None:
         if self._settings.advantage == "gae":
@@ -152,6 +162,32 @@ class FSDPLearner:
         for _ in range(self._settings.update_epoch - 1):
             self._train_samples(shuffled)
             self._stream.finish()
+
+    def _ratio_probe(self) -> RatioProbe:
+        actor, bound = self._actor, self._settings.asynchrony.max_staleness
+        return RatioProbe(
+            PastWeights(lambda: trained_shards(actor.model), keep=bound + 1),
+            self._score,
+            max_staleness=bound,
+            interpolates=self._train.proximal == "loglinear",
+        )
+
+    def _score(self, inputs: Tree) -> torch.Tensor:
+        (output,) = forward(self._actor, inputs, size_of(inputs), logprobs=True, values=False)
+        return self._at_ratio_level(output["logprobs"])
+
+    def _probe_samples(self, probe: RatioProbe, rollout: Tree) -> None:
+        names = ("forward_inputs", "prev_logprobs", "versions")
+        fields = {name: rollout[name] for name in names}
+        samples = map_tensors(lambda tensor: tensor.flatten(0, 1), fields)
+        behaviour, versions = samples["prev_logprobs"], samples["versions"]
+        acted = versions.reshape(len(versions), -1)[:, 0]  # type: ignore[union-attr, arg-type]
+        probe.add(samples["forward_inputs"], self._at_ratio_level(behaviour), self._batch - acted.long())  # type: ignore[arg-type]
+
+    def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
+        cfg = self._actor.cfg
+        level, action_dim = cfg.algorithm.logprob_type, cfg.actor.model.get("action_dim", 7)
+        return at_ratio_level(logprobs.float(), level, action_dim)
 
 
 def _named(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -1,32 +1,35 @@
-"""The decoupled objective, as a loss in RLinf's registry."""
+"""The off-policy objectives, as a loss in RLinf's registry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from rlinf.algorithms.registry import get_policy_loss, register_policy_loss
 
-from rlinf_async.core.objectives import behaviour_weight, decouple
+from rlinf_async.config import TrainConfig
+from rlinf_async.core.objectives import importance_weight, loglinear
 
-NAME = "rlinf_async_decoupled"
+NAME = "rlinf_async_corrected"
 
 
-class DecoupledLoss:
-    """An on-policy loss of RLinf, anchored at the proximal policy and weighted by `pi_prox / mu`.
+class CorrectedLoss:
+    """An on-policy loss of RLinf, anchored at the proximal policy and weighted against what acted.
 
-    RLinf's training step passes a loss only the fields that it knows; the proximal log-probabilities of
-    the micro-batch are therefore set around the step, with `micro_batch`.
+    RLinf's training step passes a loss only the fields that it knows; those of the micro-batch are
+    therefore set around the step, with `micro_batch`.
     """
 
-    def __init__(self, base: str, *, level: str, action_dim: int) -> None:
+    def __init__(self, base: str, *, train: TrainConfig, level: str, action_dim: int) -> None:
         """`level` is RLinf's `algorithm.logprob_type`; `action_dim` the dimensions of one action."""
+        self._train = train
         self._level = level
         self._action_dim = action_dim
         self._base = get_policy_loss(base)
-        self._proximal: torch.Tensor | None = None
+        self._micro_batch: Mapping[str, torch.Tensor] | None = None
+        self._version = 0
 
     def register(self) -> str:
         """Make this the loss that RLinf finds under the returned name, in this process."""
@@ -34,29 +37,52 @@ class DecoupledLoss:
         return NAME
 
     @contextmanager
-    def micro_batch(self, proximal: torch.Tensor) -> Iterator[None]:
-        """The block in which one micro-batch is trained; `proximal` is [B, ...], like `logprobs`."""
-        self._proximal = proximal
+    def micro_batch(self, fields: Mapping[str, torch.Tensor], version: int) -> Iterator[None]:
+        """The block in which one micro-batch is trained, for the batch of policy `version`.
+
+        Of its `fields`, [B, ...] each, `proximal_logprobs` are used, or `versions` to interpolate.
+        """
+        self._micro_batch, self._version = fields, version
         try:
             yield
         finally:
-            self._proximal = None
+            self._micro_batch = None
 
     def __call__(self, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        if self._proximal is None:
-            raise RuntimeError("the decoupled loss was called outside of a micro-batch")
         behaviour, mask = kwargs["old_logprobs"], kwargs["loss_mask"]
-        proximal = self._proximal.to(behaviour.device).float()
-        proximal = at_ratio_level(proximal, self._level, self._action_dim)
-        advantages = decouple(kwargs["advantages"], proximal, behaviour)
+        proximal = self._proximal(kwargs["logprobs"].detach(), behaviour)
+        weights = importance_weight(
+            proximal, behaviour, correction=self._train.correction, max_weight=self._train.weight_bound
+        )
+        advantages = kwargs["advantages"] * weights
         loss, metrics = self._base(**{**kwargs, "old_logprobs": proximal, "advantages": advantages})
-        with torch.no_grad():
-            weights = behaviour_weight(proximal, behaviour)
-            valid = weights if mask is None else weights[mask.expand_as(weights)]
-            if valid.numel():
-                metrics["actor/behaviour_weight"] = valid.mean()
-                metrics["actor/behaviour_kl"] = -valid.log().mean()
-        return loss, metrics
+        return loss, metrics | self._weight_metrics(weights, proximal - behaviour, mask)
+
+    def _proximal(self, current: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
+        if self._micro_batch is None:
+            raise RuntimeError("the corrected loss was called outside of a micro-batch")
+        if self._train.proximal == "loglinear":
+            versions = self._micro_batch["versions"].to(behaviour.device)
+            # One version made all actions of a chunk; the shape is that of a ratio.
+            acted = versions.reshape(len(versions), -1)[:, :1].reshape(-1, *[1] * (behaviour.dim() - 1))
+            return loglinear(current, behaviour, self._version - acted)
+        proximal = self._micro_batch["proximal_logprobs"].to(behaviour.device).float()
+        return at_ratio_level(proximal, self._level, self._action_dim)
+
+    @torch.no_grad()
+    def _weight_metrics(
+        self, weights: torch.Tensor, log_ratios: torch.Tensor, mask: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        if mask is not None:
+            mask = mask.expand_as(weights)
+            weights, log_ratios = weights[mask], log_ratios[mask]
+        if not weights.numel():
+            return {}
+        metrics = {"actor/behaviour_weight": weights.mean(), "actor/behaviour_kl": -log_ratios.mean()}
+        if self._train.correction != "decoupled":
+            over = log_ratios.exp() > self._train.weight_bound
+            metrics["actor/behaviour_bounded"] = over.float().mean()
+        return metrics
 
 
 def at_ratio_level(logprobs: torch.Tensor, level: str, action_dim: int) -> torch.Tensor:

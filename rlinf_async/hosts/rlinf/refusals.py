@@ -100,6 +100,17 @@ def _refuse_algorithm(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> None:
             f"actor.training_backend={cfg['actor']['training_backend']!r} is not supported; use fsdp, or "
             "async.mode=off"
         )
+    if asynchrony.correction == "vtrace" and cfg["algorithm"]["adv_type"] != "gae":
+        raise ValueError(
+            f"async.train.correction=vtrace estimates advantages with a critic, which algorithm.adv_type="
+            f"{cfg['algorithm']['adv_type']!r} has not; use correction=decoupled or tis"
+        )
+    if asynchrony.deterministic and cfg["runner"].get("val_check_interval", -1) > 0:
+        raise ValueError(
+            "async.deterministic does not support runner.val_check_interval="
+            f"{cfg['runner']['val_check_interval']}: evaluation draws from the generator that samples "
+            "rollouts; set it to -1 and evaluate checkpoints"
+        )
     if asynchrony.off_policy and model in SELF_SCORING_MODELS:
         raise ValueError(
             f"async.train cannot correct actor.model.model_type={model!r}, which scores old actions anew "

@@ -112,6 +112,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     def _publish(self, version: int) -> None:
         """Give every inference rank the weights of `version`, then open the gate for it."""
+        if self.settings.asynchrony.deterministic and version < self.settings.batches:
+            self._fleet.run("trajectories", "collected", version)
         # Awaited by itself: Ray does not promise that calls of an async actor run in their order.
         self._fleet.run("actor", "publish_version", version)
         sync = self._fleet.call("rollout", "sync_model_from_actor")

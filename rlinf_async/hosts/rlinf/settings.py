@@ -111,6 +111,11 @@ class Settings:
         return self.global_batch_size // (self.micro_batch_size * self.plan.learner_ranks)
 
     @property
+    def measures_ratios(self) -> bool:
+        """Whether off-policy ratios are logged."""
+        return self.asynchrony.off_policy and self.asynchrony.train.measure_ratios
+
+    @property
     def streams(self) -> bool:
         """Whether gradients are accumulated before the batch is complete."""
         deferred = self.advantage == "gae" and self.asynchrony.streamer.normalization == "deferred"

@@ -6,7 +6,8 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf.algorithms.registry import policy_loss
 
-from rlinf_async.hosts.rlinf.losses import NAME, DecoupledLoss, at_ratio_level
+from rlinf_async.config import TrainConfig
+from rlinf_async.hosts.rlinf.losses import NAME, CorrectedLoss, at_ratio_level
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
 SHAPES = [
@@ -60,11 +61,15 @@ def micro_batch(level, rewards, *, mask="some", seed=0, spread=0.2):
     return fields, proximal
 
 
-def ours(fields, proximal, base="actor_critic"):
-    """The decoupled loss, found by RLinf under its registered name."""
-    loss = DecoupledLoss(base, level=fields["logprob_type"], action_dim=DIMS)
+def corrected(base, level, **train):
+    return CorrectedLoss(base, train=TrainConfig(enabled=True, **train), level=level, action_dim=DIMS)
+
+
+def ours(fields, proximal, base="actor_critic", **train):
+    """The corrected loss, found by RLinf under its registered name."""
+    loss = corrected(base, fields["logprob_type"], **train)
     name = loss.register()
-    with loss.micro_batch(proximal):
+    with loss.micro_batch({"proximal_logprobs": proximal}, 0):
         return policy_loss(loss_type=name, **fields)
 
 
@@ -184,9 +189,9 @@ def test_proximal_log_probabilities_of_a_model_in_half_precision_are_used_in_flo
 
 def test_outside_of_a_micro_batch_the_loss_is_an_error():
     fields, proximal = micro_batch("action_level", "action_level")
-    loss = DecoupledLoss("actor", level="action_level", action_dim=DIMS)
+    loss = corrected("actor", "action_level")
     loss.register()
-    with loss.micro_batch(proximal):
+    with loss.micro_batch({"proximal_logprobs": proximal}, 0):
         policy_loss(loss_type=NAME, **fields)
     with pytest.raises(RuntimeError, match="outside of a micro-batch"):
         policy_loss(loss_type=NAME, **fields)
@@ -194,12 +199,60 @@ def test_outside_of_a_micro_batch_the_loss_is_an_error():
 
 def test_a_failing_step_does_not_leave_its_log_probabilities_to_the_next():
     fields, proximal = micro_batch("action_level", "action_level")
-    loss = DecoupledLoss("actor", level="action_level", action_dim=DIMS)
+    loss = corrected("actor", "action_level")
     loss.register()
-    with pytest.raises(KeyError), loss.micro_batch(proximal):
+    with pytest.raises(KeyError), loss.micro_batch({"proximal_logprobs": proximal}, 0):
         raise KeyError
     with pytest.raises(RuntimeError):
         policy_loss(loss_type=NAME, **fields)
+
+
+@all_masks
+@all_shapes
+@pytest.mark.parametrize(("lag", "version"), [(0, 5), (1, 5), (4, 5)])
+def test_interpolated_it_is_rlinfs_decoupled_loss_given_versions(level, rewards, mask, lag, version):
+    fields, _ = micro_batch(level, rewards, mask=mask)
+    versions = torch.full_like(fields["old_logprobs"], version - lag)
+    loss = corrected("actor_critic", level, proximal="loglinear")
+    name = loss.register()
+    with loss.micro_batch({"versions": versions}, version):
+        found, _ = policy_loss(loss_type=name, **fields)
+    # RLinf's formula takes the version that is being made for the current one.
+    expected, _ = theirs(
+        fields, "decoupled_actor_critic", versions=versions, current_version=float(version + 1)
+    )
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert torch.allclose(gradient(found, fields), gradient(expected, fields), rtol=1e-4, atol=1e-6)
+
+
+@all_shapes
+@pytest.mark.parametrize("correction", ["tis", "mis", "vtrace"])
+def test_bounded_weights_scale_advantages_and_keep_every_sample_in_the_denominator(
+    level, rewards, correction
+):
+    fields, proximal = micro_batch(level, rewards)
+    bound = 1.1
+    rho = np.exp(summed(proximal, level) - summed(fields["old_logprobs"], level))
+    weight = np.minimum(rho, bound) if correction != "mis" else np.where(rho <= bound, rho, 0.0)
+    assert 0 < (rho > bound).mean() < 1
+    # What weights the loss of a sample may as well weigh its advantage, which RLinf aggregates itself.
+    anchored = {**fields, "old_logprobs": proximal}
+    loss, metrics = ours(fields, proximal, base="actor", correction=correction, max_weight=bound)
+    per_ratio = gradient(loss, fields)
+    plain = gradient(theirs(anchored, "actor")[0], anchored)
+    assert np.allclose(
+        summed_gradient(per_ratio, level), summed_gradient(plain, level) * weight, rtol=1e-3, atol=1e-6
+    )
+    valid = spread_over(fields["loss_mask"], rho.shape[1], level).astype(bool)
+    assert metrics["actor/behaviour_bounded"] == pytest.approx((rho[valid] > bound).mean())
+
+
+def summed_gradient(gradient, level):
+    """The gradient of each ratio: all log-probabilities that it sums have the same."""
+    return (
+        summed(gradient, level)
+        / {"token_level": 1, "action_level": DIMS, "chunk_level": CHUNKS * DIMS}[level]
+    )
 
 
 @pytest.mark.parametrize("layout", [(BATCH, CHUNKS * DIMS), (BATCH, CHUNKS, DIMS)])

@@ -1,0 +1,64 @@
+"""From what was seen in a rollout to what a training step needs."""
+
+from __future__ import annotations
+
+import torch
+
+from rlinf_async.core.objectives import gae, group_relative, importance_weight, valid_steps, vtrace
+from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.settings import LocalSettings
+
+Tensors = dict[str, torch.Tensor]
+
+
+@torch.no_grad()
+def anchored(payload: Tensors, model: GaussianPolicy, settings: LocalSettings) -> Tensors:
+    """The rollout with `proximal` log-probabilities, and `values` of the same policy.
+
+    Off-policy both are computed anew, for all T + 1 observations: `model` is the policy from which the
+    update starts. On-policy it is the policy that acted.
+    """
+    rollout = {**payload, "proximal": payload["logprobs"]}
+    if settings.recomputes:
+        rollout["proximal"] = model.logprobs(payload["states"][:-1], payload["actions"])
+        rollout["values"] = model.values(payload["states"])
+    return rollout
+
+
+def estimated(rollout: Tensors, settings: LocalSettings) -> Tensors:
+    """Adds `advantages` (not yet normalised over the batch), `returns`, and how samples are weighed.
+
+    The loss of an optimizer step is the sum of `share` times the loss of each sample, over the sum of
+    `counted`; both are 0 where a sample is not valid, except that RLinf counts all samples.
+    """
+    rewards, valid = rollout["rewards"], valid_steps(rollout["ended"])
+    advantages, returns = _advantages(rollout, valid, settings)
+    share = counted = valid.float()
+    if settings.weighting == "episode":
+        share, counted = share * len(share) / share.sum(dim=0), torch.ones_like(share)
+    return {
+        **rollout,
+        "valid": valid,
+        "share": share,
+        "counted": counted,
+        "advantages": advantages,
+        "returns": returns if returns is not None else torch.zeros_like(rewards),
+    }
+
+
+def _advantages(
+    rollout: Tensors, valid: torch.Tensor, settings: LocalSettings
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    rewards, dones = rollout["rewards"], rollout["ended"]
+    if settings.algorithm == "grpo":
+        return group_relative((rewards * valid).sum(dim=0), settings.group_size) * valid, None
+    if settings.horizon_ends:
+        dones = torch.cat([dones[:-1], torch.ones_like(dones[-1:])])
+    discounts = {"gamma": settings.gamma, "lam": settings.lam}
+    if settings.asynchrony.correction != "vtrace":
+        return gae(rewards, rollout["values"], dones, **discounts)
+    ratios = importance_weight(
+        rollout["proximal"], rollout["logprobs"], correction="decoupled", max_weight=torch.inf
+    )
+    bound = settings.asynchrony.train.weight_bound
+    return vtrace(rewards, rollout["values"], dones, ratios, **discounts, max_weight=bound)

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+import torch
+
+from rlinf_async.core.past_weights import PastWeights
+from rlinf_async.core.ratios import RatioProbe, averages
+
+
+class Policy:
+    """Its log-probability of every action is its only weight."""
+
+    def __init__(self, weight=0.0):
+        self.weight = torch.tensor([weight])
+        self.asked = []
+
+    def score(self, inputs):
+        self.asked.append(len(inputs["x"]))
+        return self.weight * inputs["x"]
+
+
+def probe_of(policy, **options):
+    past = PastWeights(lambda: [policy.weight], keep=options.get("max_staleness", 2) + 1)
+    return RatioProbe(past, policy.score, **{"max_staleness": 2, **options})
+
+
+def feed(probe, *staleness, mu=0.25):
+    size = len(staleness)
+    probe.add({"x": torch.ones(size)}, torch.full((size,), mu), torch.tensor(staleness))
+
+
+def train(probe, policy, batch, weight, *staleness):
+    """One batch that is trained by the policy of `weight`."""
+    policy.weight.fill_(weight)
+    probe.begin(batch)
+    feed(probe, *staleness)
+    return probe.finish()
+
+
+def test_the_factor_of_the_sampler_and_the_factor_of_the_updates_multiply_to_the_weight():
+    policy = Policy()
+    probe = probe_of(policy)
+    train(probe, policy, 0, 0.5, 0)
+    train(probe, policy, 1, 0.75, 0)
+    metrics = averages(train(probe, policy, 2, 1.5, 0, 1, 2))
+    mu = 0.25
+    for lag, acted in ((0, 1.5), (1, 0.75), (2, 0.5)):
+        assert metrics[f"mismatch/lag_{lag}/ratio"] == pytest.approx(np.exp(acted - mu), rel=1e-5)
+        assert metrics[f"mismatch/lag_{lag}/abs_log"] == pytest.approx(acted - mu)
+    for lag, acted in ((1, 0.75), (2, 0.5)):
+        gap = 1.5 - acted
+        assert metrics[f"staleness/lag_{lag}/ratio"] == pytest.approx(np.exp(gap), rel=1e-5)
+        assert metrics[f"staleness/lag_{lag}/kl"] == pytest.approx(np.exp(gap) - 1 - gap, rel=1e-5)
+    assert "staleness/lag_0/ratio" not in metrics
+
+
+def test_a_staleness_that_no_sample_has_is_not_reported():
+    policy = Policy()
+    probe = probe_of(policy)
+    train(probe, policy, 0, 0.5, 0)
+    assert {name.split("/")[1] for name in averages(train(probe, policy, 1, 0.5, 0))} == {"lag_0"}
+
+
+def test_ranks_that_hold_different_samples_make_equally_many_forward_passes_and_name_the_same_sums():
+    passes, names = [], []
+    for lags in ((0, 0, 0), (1,), (0, 1, 2)):
+        policy = Policy()
+        probe = probe_of(policy)
+        for batch in range(3):
+            sums = train(probe, policy, batch, float(batch), *lags)
+        passes.append(len(policy.asked))
+        names.append(list(sums))
+    assert len(set(passes)) == 1
+    assert names[0] == names[1] == names[2]
+
+
+def test_sums_of_ranks_add_up_to_the_mean_over_all_their_samples():
+    ones, twos = Policy(), Policy()
+    one, two = probe_of(ones), probe_of(twos)
+    sums = [train(one, ones, 0, 1.0, 0), train(two, twos, 0, 2.0, 0, 0, 0)]
+    total = {name: sums[0][name] + sums[1][name] for name in sums[0]}
+    assert averages(total)["mismatch/lag_0/abs_log"] == pytest.approx((0.75 + 3 * 1.75) / 4)
+
+
+def test_a_batch_is_measured_on_its_first_samples_only():
+    policy = Policy()
+    probe = probe_of(policy, size=4)
+    probe.begin(0)
+    for _ in range(3):
+        feed(probe, 0, 0, 0)
+    probe.finish()
+    assert max(policy.asked) == 4
+
+
+def test_a_version_from_before_a_resume_is_left_out():
+    policy = Policy()
+    probe = probe_of(policy)
+    metrics = averages(train(probe, policy, 7, 1.0, 0, 1))
+    assert {name.split("/")[:2][1] for name in metrics} == {"lag_0"}
+
+
+def test_the_error_of_the_interpolation_is_measured_before_and_after_the_updates():
+    policy = Policy()
+    probe = probe_of(policy, interpolates=True)
+    train(probe, policy, 0, 0.5, 0)
+    policy.weight.fill_(1.25)
+    probe.begin(1)
+    feed(probe, 1)
+    policy.weight.fill_(3.25)
+    metrics = averages(probe.finish())
+    # Half way from mu (0.25) to the policy: of version 1 (1.25) before, and to the updated one after.
+    assert metrics["proximal_error/before/lag_1/abs_log"] == pytest.approx(abs((0.25 + 1.25) / 2 - 1.25))
+    assert metrics["proximal_error/after/lag_1/abs_log"] == pytest.approx(abs((0.25 + 3.25) / 2 - 1.25))
