@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALL := $(PIP) install -c .ci/constraints.txt
-EXTRAS := rlinf metaworld dev
+EXTRAS := rlinf metaworld bench dev
 
 # Where to take torch from when pip's default build does not suit this machine; see docs/install.md.
 TORCH_INDEX_URL ?=

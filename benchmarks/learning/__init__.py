@@ -1,0 +1,1 @@
+"""Experiments on what asynchrony does to learning: `python -m benchmarks.learning --help`."""

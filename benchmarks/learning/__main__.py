@@ -1,0 +1,91 @@
+"""The commands: one per experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from benchmarks.learning import experiments
+from benchmarks.learning.campaign import console, run_all
+from benchmarks.learning.cells import Cell
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Jobs = Annotated[int, typer.Option(help="Runs at a time; runs on RLinf have the machine to themselves.")]
+Seeds = Annotated[int, typer.Option(help="Runs that have a result are not run again.")]
+
+
+@app.command(hidden=True)
+def cell(text: str) -> None:
+    """Run one cell, given as JSON."""
+    run = Cell.from_json(text)
+    if run.host == "local":
+        from benchmarks.learning import local_cell as host
+    else:
+        from benchmarks.learning import rlinf_cell as host
+    host.run(run)
+
+
+@app.command(hidden=True)
+def run(experiment: str, host: str = "local", seeds: int = 5, jobs: Jobs = 2) -> None:
+    """Run what an experiment still lacks, without its report: equivalence, staleness or levels."""
+    cells = {
+        "equivalence": lambda: experiments.equivalence(host, seeds),
+        "staleness": lambda: experiments.staleness(seeds),
+        "levels": lambda: experiments.levels(seeds),
+    }[experiment]()
+    failed = run_all(cells, jobs=jobs)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 3, jobs: Jobs = 2) -> None:
+    """Does `full` learn what the synchronous loop learns? On both hosts."""
+    failed = run_all(experiments.equivalence("local", seeds_local), jobs=jobs)
+    failed += run_all(experiments.equivalence("rlinf", seeds_rlinf), jobs=1)
+    _report("equivalence", "hosts")
+    _end(failed)
+
+
+@app.command()
+def staleness(seeds: Seeds = 5, jobs: Jobs = 2) -> None:
+    """What does a fixed lag cost, and which correction pays it back?"""
+    failed = run_all(experiments.staleness(seeds), jobs=jobs)
+    _report("staleness")
+    _end(failed)
+
+
+@app.command()
+def levels(seeds: Seeds = 5, jobs: Jobs = 2) -> None:
+    """What does each level do to learning by itself?"""
+    failed = run_all(experiments.levels(seeds), jobs=jobs)
+    _report("levels")
+    _end(failed)
+
+
+@app.command()
+def report() -> None:
+    """Write every table and picture from the results that there are; nothing is run."""
+    _report("equivalence", "staleness", "levels", "hosts")
+
+
+def _report(*names: str) -> None:
+    # Here, so that a cell's process imports neither matplotlib nor scipy.
+    from benchmarks.learning import data, plots, reports
+
+    results = data.load()
+    for name in names:
+        for path in (*reports.REPORTS[name](results), plots.PLOTS[name](results)):
+            if path:
+                console.print(f"wrote {path}")
+
+
+def _end(failed: Sequence[Cell]) -> None:
+    """Status 1 if a run failed; the report says which are missing."""
+    raise typer.Exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    app()

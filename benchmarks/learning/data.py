@@ -1,0 +1,163 @@
+"""The results that there are, and the pairs they form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from benchmarks.learning import cells, experiments
+from benchmarks.learning.cells import Cell, Curve
+from benchmarks.learning.statistics import Tost, area_under_curve, tost_paired
+
+MARGIN = 0.10
+"""Share of the synchronous mean by which two means may differ and count as equivalent.
+
+It was stated before the experiments were run.
+"""
+
+HOST_NAMES = {"local": "local", "rlinf": "RLinf", "both": "both"}
+
+LEVEL = 0.80
+"""The success that a run is timed to."""
+
+MOST_SEEDS = 100
+"""Seeds above it are not looked for."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Every run with a result."""
+
+    runs: tuple[tuple[Cell, Curve], ...]
+
+    def curves(self, *, host: str, task: str, algorithm: str, label: str, batches: int) -> dict[int, Curve]:
+        """Curves by seed, in order of seeds."""
+        wanted = (host, task, algorithm, label, batches)
+        found = {
+            cell.seed: curve
+            for cell, curve in self.runs
+            if (cell.host, cell.task, cell.algorithm, cell.label, cell.batches) == wanted
+        }
+        return dict(sorted(found.items()))
+
+
+def load() -> Results:
+    """Read the raw folder; what is still being written has another ending."""
+    stored = [json.loads(path.read_text()) for path in sorted(cells.RAW.glob("*.json"))]
+    return Results(tuple((Cell(**one["cell"]), Curve(**one["curve"])) for one in stored))
+
+
+def missing(
+    experiment: Callable[[int], list[Cell]], results: Results, asks: Callable[[Cell], bool] = lambda _: True
+) -> list[str]:
+    """Names of the runs that an experiment lacks, up to the highest seed that has any.
+
+    `asks` says which runs count for that; an experiment that borrows runs from another leaves them out.
+    With no run at all, what is missing is one seed.
+    """
+    there = {cell.name for cell, _ in results.runs}
+    seeds = [cell.seed for cell in experiment(MOST_SEEDS) if cell.name in there and asks(cell)]
+    return [cell.name for cell in experiment(max(seeds, default=0) + 1) if cell.name not in there]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Runs of one setting in pairs that share seed and start: a reference, and the other."""
+
+    task: str
+    algorithm: str
+    host: str
+    pairs: tuple[tuple[Curve, Curve], ...]
+
+    @cached_property
+    def tost(self) -> Tost:
+        """Of the areas under the curves, with a margin of `MARGIN` of the reference's mean."""
+        sync, full = ([area_under_curve(pair[side]) for pair in self.pairs] for side in (0, 1))
+        return tost_paired(sync, full, MARGIN * sum(sync) / len(sync))
+
+    def reduced(self, measure: Callable[[Curve], Any], middle: Callable[[list[Any]], Any]) -> list[Any]:
+        """A measure of both sides, reduced over the pairs by `middle`."""
+        return [middle([measure(pair[side]) for pair in self.pairs]) for side in (0, 1)]
+
+    def as_row(self) -> dict[str, Any]:
+        """The row of equivalence.json."""
+        tost = self.tost
+        return {
+            "task": self.task,
+            "algorithm": self.algorithm,
+            "host": self.host,
+            "seeds": tost.pairs,
+            "sync_mean": round(tost.sync_mean, 6),
+            "full_mean": round(tost.full_mean, 6),
+            "ci_low": None if tost.ci_low is None else round(tost.ci_low, 6),
+            "ci_high": None if tost.ci_high is None else round(tost.ci_high, 6),
+            "margin": round(tost.margin, 6),
+            "equivalent": tost.equivalent,
+        }
+
+
+def paired(reference: dict[int, Curve], other: dict[int, Curve]) -> tuple[tuple[Curve, Curve], ...]:
+    """The curves of the seeds that both sides have."""
+    return tuple((reference[seed], other[seed]) for seed in reference if seed in other)
+
+
+def comparisons(results: Results, settings: Iterable[tuple[str, str]], batches: int) -> list[Comparison]:
+    """Synchronous with full, for each setting and host that has a pair, and for both hosts together.
+
+    In "both" each pair is of one host. A seed names the same start on either host, so that its two pairs
+    may be less independent than pairs of two seeds.
+    """
+    found = []
+    for task, algorithm in settings:
+        hosts = {}
+        for host in ("local", "rlinf"):
+            sync, full = (
+                results.curves(host=host, task=task, algorithm=algorithm, label=label, batches=batches)
+                for label in ("off", "full")
+            )
+            hosts[host] = paired(sync, full)
+        if all(hosts.values()):
+            hosts["both"] = hosts["local"] + hosts["rlinf"]
+        found += [
+            Comparison(task=task, algorithm=algorithm, host=host, pairs=pairs)
+            for host, pairs in hosts.items()
+            if pairs
+        ]
+    return found
+
+
+def sweep(results: Results, label: str) -> dict[int, Curve]:
+    """The staleness experiment's curves by seed."""
+    return results.curves(
+        host="local",
+        task=experiments.PRESS,
+        algorithm="ppo",
+        label=label,
+        batches=experiments.BATCHES,
+    )
+
+
+def level(results: Results, algorithm: str, label: str) -> dict[int, Curve]:
+    """The levels experiment's curves by seed."""
+    return results.curves(
+        host="local", task=experiments.PRESS, algorithm=algorithm, label=label, batches=experiments.BATCHES
+    )
+
+
+def host_pairs(results: Results) -> list[tuple[Comparison, str]]:
+    """Local with RLinf, for each setting and label that both have a seed of."""
+    found = []
+    for task, algorithm in experiments.SETTINGS:
+        for label in ("off", "full"):
+            local, rlinf = (
+                results.curves(
+                    host=host, task=task, algorithm=algorithm, label=label, batches=experiments.BATCHES
+                )
+                for host in ("local", "rlinf")
+            )
+            if pairs := paired(local, rlinf):
+                found.append((Comparison(task=task, algorithm=algorithm, host="both", pairs=pairs), label))
+    return found

@@ -1,0 +1,60 @@
+"""A cell on the local host: all loops in one process, simulators in child processes."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+
+from benchmarks.learning.cells import ACTION_REPEAT, ENVS, HORIZON, RECIPES, Cell, Curve, write
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.local import LocalHost, LocalSettings
+from rlinf_async.hosts.local.metaworld import metaworld
+from rlinf_async.simulators.metaworld_task import TaskSettings
+from rlinf_async.warm_start import WarmStart, warm_start
+
+WARM_STARTS = Path("runs/warm_starts")
+"""Shared with RLinf's runs: both hosts start from the same clones."""
+
+
+def settings_of(cell: Cell) -> LocalSettings:
+    """The settings that mean what the cell's config means in RLinf."""
+    return LocalSettings(
+        algorithm=cell.algorithm,
+        asynchrony=AsyncConfig.from_mapping(cell.asynchrony),
+        total_envs=ENVS,
+        horizon=HORIZON,
+        batches=cell.batches,
+        global_batch_size=160,
+        micro_batch_size=160,
+        seed=cell.seed,
+        # RLinf's, so that the two hosts train by the same loss.
+        horizon_ends=True,
+        weighting="episode",
+        **RECIPES[cell.algorithm],
+    )
+
+
+def run(cell: Cell) -> None:
+    """Train the cell and write its curve."""
+    torch.set_num_threads(1)
+    settings = settings_of(cell)
+    start = warm_start(WarmStart(task_name=cell.task, seed=cell.seed), WARM_STARTS)
+    task = TaskSettings(cell.task, max_episode_steps=HORIZON, action_repeat=ACTION_REPEAT)
+    environments = metaworld(
+        task,
+        obs_stats=start.obs_stats_path,
+        group_size=settings.group_size,
+        seed=cell.seed,
+        processes=1,
+    )
+    result = LocalHost(settings, environments, weights=torch.load(start.policy_path)).run()
+    curve = Curve(
+        env_steps=list(accumulate(report.env_steps * ACTION_REPEAT for report in result.reports)),
+        seconds=list(accumulate(report.seconds for report in result.reports)),
+        success=[metrics["env/success_once"] for metrics in result.metrics],
+        returns=[metrics["env/return"] for metrics in result.metrics],
+        staleness=[report.staleness.mean for report in result.reports],
+    )
+    write(cell, curve, {"warm_start_success": start.success, "trajectories": str(result.ledger)})

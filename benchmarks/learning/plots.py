@@ -1,0 +1,224 @@
+"""The pictures in `results/`; unchanged data gives unchanged files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from PIL import Image
+
+from benchmarks.learning import cells, experiments
+from benchmarks.learning.cells import Curve
+from benchmarks.learning.data import (
+    HOST_NAMES,
+    LEVEL,
+    MARGIN,
+    Comparison,
+    Results,
+    host_pairs,
+    level,
+    paired,
+    sweep,
+)
+from benchmarks.learning.statistics import WINDOW, area_under_curve, final_success, moving_mean
+
+# Okabe and Ito's palette, which the colour-blind can tell apart.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+SIDES = {"off": ("synchronous", BLUE), "full": ("full", ORANGE)}
+STYLES = {"local": "-", "rlinf": (0, (4, 1.5))}
+CORRECTIONS = {"none": (ORANGE, "s"), "decoupled": (BLUE, "o"), "tis": (GREEN, "^")}
+MARKERS = ("o", "s", "^", "D")
+
+plt.rcParams.update(
+    {
+        "font.size": 10,
+        "axes.titlesize": 10.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.25,
+        "legend.frameon": False,
+        "legend.fontsize": 9,
+    }
+)
+
+
+def equivalence(results: Results) -> Path | None:
+    """A panel for each setting: success over env steps, seeds thin, means thick."""
+    drawn: set[tuple[str, str]] = set()
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), sharex=True, sharey=True, layout="constrained")
+    for panel, (task, algorithm) in zip(axes.flat, experiments.SETTINGS, strict=True):
+        counts = {}
+        for host in STYLES:
+            for label in SIDES:
+                curves = results.curves(
+                    host=host, task=task, algorithm=algorithm, label=label, batches=experiments.BATCHES
+                )
+                counts.setdefault(host, []).append(len(curves))
+                if curves:
+                    _curves(panel, list(curves.values()), SIDES[label][1], STYLES[host])
+                    drawn.add((host, label))
+        seeds = ", ".join(
+            f"{HOST_NAMES[host]} {'/'.join(map(str, some))}" for host, some in counts.items() if any(some)
+        )
+        panel.set_title(f"{task}, {algorithm.upper()}\nseeds (sync/full): {seeds or 'none yet'}")
+        panel.axhline(LEVEL, color=GREY, lw=0.8, ls=":")
+        panel.set_ylim(0, 1.02)
+    for panel in axes[-1]:
+        panel.set_xlabel("env steps (simulator steps trained)")
+        panel.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:.0f}k")
+    for panel in axes[:, 0]:
+        panel.set_ylabel(f"success rate (mean of {WINDOW} batches)")
+    if drawn:
+        handles = [
+            Line2D(
+                [],
+                [],
+                color=SIDES[label][1],
+                ls=STYLES[host],
+                lw=2.2,
+                label=f"{SIDES[label][0]}, {HOST_NAMES[host]}",
+            )
+            for host in STYLES
+            for label in SIDES
+            if (host, label) in drawn
+        ]
+        axes.flat[0].legend(handles=handles, loc="lower right")
+    figure.suptitle("Synchronous training and full asynchrony: thin lines are seeds, thick lines means")
+    return _save(figure, "equivalence.png", bool(drawn))
+
+
+def _curves(panel: Axes, curves: list[Curve], color: str, style: object) -> None:
+    smooth = [moving_mean(curve.success) for curve in curves]
+    for curve, line in zip(curves, smooth, strict=True):
+        panel.plot(curve.env_steps, line, color=color, ls=style, lw=0.7, alpha=0.35)
+    panel.plot(curves[0].env_steps, np.mean(smooth, axis=0), color=color, ls=style, lw=2.2)
+
+
+def staleness(results: Results) -> Path | None:
+    """AUC and final success over lag, a line for each correction, a point for each seed."""
+    measures: dict[str, Callable[[Curve], float]] = {
+        "AUC (success averaged over env steps)": area_under_curve,
+        f"final success rate (last {WINDOW} batches)": final_success,
+    }
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    drawn = False
+    for panel, (name, measure) in zip(axes, measures.items(), strict=True):
+        for place, (correction, (color, marker)) in enumerate(CORRECTIONS.items()):
+            means = {}
+            for lag in experiments.STALENESS:
+                curves = sweep(results, f"lag{lag}-{correction}" if lag else "off").values()
+                values = [measure(curve) for curve in curves]
+                if values:
+                    # Beside each other, so that no correction hides another.
+                    position = lag + (place - 1) * 0.16 if lag else 0
+                    means[position] = np.mean(values)
+                    own = color if lag else GREY
+                    panel.plot([position] * len(values), values, marker, color=own, ms=3.5, alpha=0.45, mew=0)
+            panel.plot(
+                list(means), list(means.values()), color=color, marker=marker, ms=6, lw=1.8, label=correction
+            )
+            drawn = drawn or bool(means)
+        panel.set_xticks(experiments.STALENESS)
+        panel.set_xlabel("lag (policy versions)")
+        panel.set_ylabel(name)
+        panel.set_ylim(0, 1.02)
+    axes[0].legend(title="correction", loc="lower left")
+    figure.suptitle(
+        f"Learning with a fixed lag ({experiments.PRESS}, PPO): lines are means, small points are seeds"
+    )
+    return _save(figure, "staleness.png", drawn)
+
+
+def levels(results: Results) -> Path | None:
+    """Paired differences of each level to the synchronous loop, with the margin as a band."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.9), sharex=True, sharey=True, layout="constrained")
+    labels = [label for label in experiments.LEVELS if label != "off"]
+    drawn = False
+    for panel, algorithm in zip(axes, ("ppo", "grpo"), strict=True):
+        base = level(results, algorithm, "off")
+        if base:
+            margin = MARGIN * float(np.mean([area_under_curve(curve) for curve in base.values()]))
+            panel.axvspan(-margin, margin, color=GREY, alpha=0.12, lw=0)
+        for place, label in enumerate(labels):
+            pairs = paired(base, level(results, algorithm, label))
+            if pairs:
+                _difference(panel, Comparison(task="", algorithm=algorithm, host="local", pairs=pairs), place)
+                drawn = True
+        panel.axvline(0, color=GREY, lw=0.8)
+        panel.set_title(f"{algorithm.upper()}, {experiments.PRESS}")
+        panel.set_xlabel("difference of AUC to off")
+        panel.locator_params(axis="x", nbins=6)
+    axes[0].set_yticks(range(len(labels)), labels)
+    axes[0].set_ylim(len(labels) - 0.5, -0.5)
+    figure.suptitle(
+        "Each level against the synchronous loop: dots are seeds, bars 90 % intervals of their mean,\n"
+        f"the grey band is the margin of {MARGIN:.0%} of off"
+    )
+    return _save(figure, "levels.png", drawn)
+
+
+def _difference(panel: Axes, comparison: Comparison, place: int) -> None:
+    tost = comparison.tost
+    each = [area_under_curve(other) - area_under_curve(base) for base, other in comparison.pairs]
+    panel.plot(each, [place + 0.2] * len(each), "o", color=BLUE, ms=3.5, alpha=0.45, mew=0)
+    if tost.ci_low is not None:
+        panel.plot([tost.ci_low, tost.ci_high], [place, place], color=BLUE, lw=2)
+    panel.plot(tost.difference, place, "D", color=BLUE, ms=6)
+
+
+def hosts(results: Results) -> Path | None:
+    """AUC on RLinf over AUC on the local host, a point for each seed."""
+    figure, panel = plt.subplots(figsize=(9, 4.6), layout="constrained")
+    found = host_pairs(results)
+    values: list[float] = []
+    for one, label in found:
+        local, rlinf = ([area_under_curve(pair[side]) for pair in one.pairs] for side in (0, 1))
+        marker = MARKERS[experiments.SETTINGS.index((one.task, one.algorithm))]
+        name = f"{one.task}, {one.algorithm.upper()}, {SIDES[label][0]}"
+        panel.plot(local, rlinf, marker, color=SIDES[label][1], ms=6, alpha=0.7, mew=0, label=name)
+        values += local + rlinf
+    if values:
+        ends = (min(values) - 0.04, max(values) + 0.04)
+        panel.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
+        panel.set(xlim=ends, ylim=ends)
+        panel.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+    panel.set_aspect("equal")
+    panel.set_xlabel("AUC on the local host")
+    panel.set_ylabel("AUC on RLinf")
+    panel.set_title("The same cells on both hosts: a point is a seed")
+    return _save(figure, "hosts.png", bool(values))
+
+
+PLOTS: dict[str, Callable[[Results], Path | None]] = {
+    "equivalence": equivalence,
+    "staleness": staleness,
+    "levels": levels,
+    "hosts": hosts,
+}
+
+
+def _save(figure: Figure, name: str, drawn: bool) -> Path | None:
+    """Write a figure that shows something; one that does not is None, and leaves no file of before."""
+    path = cells.RESULTS / name
+    path.unlink(missing_ok=True)
+    if drawn:
+        drawing = BytesIO()
+        # Without the version of matplotlib in it, the file depends on the data alone.
+        figure.savefig(drawing, dpi=110, metadata={"Software": None})
+        # A palette, for a third of the size, that keeps colours which few points have.
+        picture = Image.open(drawing).convert("RGB")
+        small = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        small.save(path, optimize=True)
+    plt.close(figure)
+    return path if drawn else None

@@ -1,0 +1,283 @@
+"""The files in `results/`: each is a function of the raw data alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.learning import cells, experiments, tables
+from benchmarks.learning.cells import Cell, Curve
+from benchmarks.learning.data import (
+    HOST_NAMES,
+    LEVEL,
+    MARGIN,
+    Comparison,
+    Results,
+    comparisons,
+    host_pairs,
+    level,
+    missing,
+    paired,
+    sweep,
+)
+from benchmarks.learning.statistics import (
+    WINDOW,
+    area_under_curve,
+    env_steps_to,
+    final_success,
+    median,
+    seconds_to,
+)
+
+AUC = "AUC is the success rate averaged over env steps, that is, over all episodes of a run."
+PAIRS = f"Intervals are of 90 %, of paired differences; the margin is {MARGIN:.0%} of the mean of `off`."
+
+
+def equivalence(results: Results) -> list[Path]:
+    """Synchronous training against `full`: JSON for programs, markdown for people."""
+    found = comparisons(results, experiments.SETTINGS, experiments.BATCHES)
+    rows = [comparison.as_row() for comparison in found]
+    gaps = [
+        name
+        for host in ("local", "rlinf")
+        for name in missing(partial(experiments.equivalence, host), results)
+    ]
+    text = "\n".join(
+        [
+            "# Synchronous training against `full`\n",
+            f"{AUC} Difference is full − sync, over pairs that share seed, cloned start and goals. {PAIRS} "
+            "Equivalent means that the interval lies inside the margin (two one-sided tests, 5 % each).\n",
+            _equivalence_table(found),
+            _in_words(found),
+            f"## To {LEVEL:.0%} success\n",
+            f"Medians over seeds of when the mean of {WINDOW} batches in a row reaches {LEVEL:.0%}; "
+            f"{tables.NOTHING} where half of the seeds or more do not. Ratios are of the medians, sync / "
+            "full: above 1, `full` is faster. Seconds are those of a machine that other runs share, and "
+            "say less than env steps.\n",
+            _time_table(found),
+            _picture("Success over env steps", "equivalence.png", found),
+            tables.listing("Runs that are missing", gaps),
+        ]
+    )
+    return [_write("equivalence.json", json.dumps(rows, indent=2) + "\n"), _write("equivalence.md", text)]
+
+
+def _equivalence_table(found: list[Comparison]) -> str:
+    head = "task|algorithm|host|pairs|sync AUC|full AUC|difference|90 % interval|margin|p|verdict|final sync"
+    rows = []
+    for one in found:
+        tost = one.tost
+        finals = one.reduced(final_success, np.mean)
+        rows.append(
+            [
+                *_setting(one),
+                str(tost.pairs),
+                tables.number(tost.sync_mean),
+                tables.number(tost.full_mean),
+                tables.signed(tost.difference),
+                tables.interval(tost),
+                tables.number(tost.margin),
+                tables.number(tost.p_value),
+                tost.verdict,
+                *map(tables.percent, finals),
+                tables.number(one.reduced(_staleness, np.mean)[1], 2),
+            ]
+        )
+    return tables.markdown([*head.split("|"), "final full", "staleness of full"], rows)
+
+
+def _time_table(found: list[Comparison]) -> str:
+    head = "task|algorithm|host|env steps sync|full|ratio|seconds sync|full|ratio|reached sync|full"
+    rows = []
+    for one in found:
+        if one.host == "both":  # their clocks have nothing in common
+            continue
+        steps = one.reduced(lambda curve: env_steps_to(curve, LEVEL), median)
+        seconds = one.reduced(lambda curve: seconds_to(curve, LEVEL), median)
+        reached = one.reduced(lambda curve: env_steps_to(curve, LEVEL) is not None, sum)
+        rows.append(
+            [
+                *_setting(one),
+                *map(tables.thousands, steps),
+                tables.ratio(*steps),
+                *map(tables.thousands, seconds),
+                tables.ratio(*seconds),
+                *(f"{count} of {one.tost.pairs}" for count in reached),
+            ]
+        )
+    return tables.markdown(head.split("|"), rows)
+
+
+def _in_words(found: list[Comparison]) -> str:
+    """The table's verdicts in sentences."""
+    parts = []
+    for host, where in {"local": "On the local host", "rlinf": "On RLinf", "both": "Together"}.items():
+        verdicts: dict[str, list[str]] = {}
+        shares = []
+        for one in found:
+            if one.host == host:
+                verdicts.setdefault(one.tost.verdict, []).append(f"{one.task} {one.algorithm.upper()}")
+                shares.append(one.tost.difference / one.tost.sync_mean if one.tost.sync_mean else np.nan)
+        if verdicts:
+            told = "; ".join(
+                f"{verdict} {len(names)} ({', '.join(names)})" for verdict, names in verdicts.items()
+            )
+            share = f"{len(shares)} of {len(experiments.SETTINGS)} settings with pairs"
+            reach = " to ".join(f"{end:+.1%}" for end in sorted({min(shares), max(shares)}))
+            parts.append(f"{where}, {share}: {told}; mean differences of {reach} of the synchronous means.")
+    if any(one.tost.verdict == "undecided" for one in found):
+        parts.append(
+            "Undecided: the interval reaches beyond the margin, which shows neither a difference nor none."
+        )
+    return " ".join(parts) + "\n"
+
+
+def staleness(results: Results) -> list[Path]:
+    """Lag by correction, each compared with no lag."""
+    base = sweep(results, "off")
+    rows = []
+    for lag in experiments.STALENESS:
+        for correction in experiments.CORRECTIONS if lag else (tables.NOTHING,):
+            curves = sweep(results, f"lag{lag}-{correction}" if lag else "off")
+            if curves:
+                finals = [final_success(curve) for curve in curves.values()]
+                rows.append(
+                    [
+                        str(lag),
+                        correction,
+                        str(len(curves)),
+                        tables.spread([area_under_curve(curve) for curve in curves.values()]),
+                        *(_difference(base, curves)[:2] if lag else (tables.NOTHING,) * 2),
+                        tables.percent(float(np.mean(finals))),
+                        tables.percent(min(finals)),
+                        tables.number(float(np.mean([_staleness(curve) for curve in curves.values()])), 2),
+                    ]
+                )
+    head = "lag|correction|seeds|AUC ± sd|to lag 0|90 % interval|final success|worst seed|mean staleness"
+    text = "\n".join(
+        [
+            "# A fixed lag, by correction\n",
+            f"{experiments.PRESS}, PPO, {experiments.BATCHES} batches, local host. {AUC} Final success "
+            f"is that of the last {WINDOW} batches; sd and worst are between seeds. Intervals are of 90 %, "
+            "of differences paired by seed. The mean staleness is over all batches, of which the first have "
+            "no policy as old as the lag.\n",
+            tables.markdown(head.split("|"), rows),
+            _picture("AUC and final success over lag", "staleness.png", rows),
+            tables.listing("Runs that are missing", missing(experiments.staleness, results)),
+        ]
+    )
+    return [_write("staleness.md", text)]
+
+
+def levels(results: Results) -> list[Path]:
+    """Each level against the synchronous loop."""
+    rows = []
+    for algorithm in ("ppo", "grpo"):
+        base = level(results, algorithm, "off")
+        for label in experiments.LEVELS:
+            curves = level(results, algorithm, label)
+            if curves:
+                finals = [final_success(curve) for curve in curves.values()]
+                rows.append(
+                    [
+                        algorithm,
+                        label,
+                        str(len(curves)),
+                        tables.spread([area_under_curve(curve) for curve in curves.values()]),
+                        *(_difference(base, curves) if label != "off" else (tables.NOTHING,) * 3),
+                        tables.percent(float(np.mean(finals))),
+                        tables.number(float(np.mean([_staleness(curve) for curve in curves.values()])), 2),
+                    ]
+                )
+    head = "algorithm|level|seeds|AUC ± sd|to off|90 % interval|verdict|final success|mean staleness"
+    gaps = missing(experiments.levels, results, _of_levels_alone)
+    text = "\n".join(
+        [
+            "# Each level by itself\n",
+            f"{experiments.PRESS}, {experiments.BATCHES} batches, local host. {AUC} {PAIRS} The runs of "
+            "`off` and `full` are those of the equivalence experiment.\n",
+            tables.markdown(head.split("|"), rows),
+            _picture("Differences to the synchronous loop", "levels.png", rows),
+            tables.listing("Runs that are missing", gaps),
+        ]
+    )
+    return [_write("levels.md", text)]
+
+
+def hosts(results: Results) -> list[Path]:
+    """Whether the local host learns what RLinf learns."""
+    rows = []
+    for one, label in host_pairs(results):
+        tost = one.tost
+        finals = one.reduced(final_success, np.mean)
+        rows.append(
+            [
+                one.task,
+                one.algorithm,
+                label,
+                str(tost.pairs),
+                tables.number(tost.sync_mean),
+                tables.number(tost.full_mean),
+                tables.signed(tost.difference),
+                tables.interval(tost),
+                *map(tables.percent, finals),
+            ]
+        )
+    head = (
+        "task|algorithm|label|seeds|local AUC|RLinf AUC|RLinf − local|90 % interval|final local|final RLinf"
+    )
+    text = "\n".join(
+        [
+            "# The two hosts\n",
+            f"The same cells on the local host and on RLinf, over the seeds that both have. {AUC} A pair "
+            "shares its seed, and with it the cloned start. Intervals are of 90 %.\n",
+            tables.markdown(head.split("|"), rows),
+            _picture("AUC on RLinf over AUC on the local host", "hosts.png", rows),
+        ]
+    )
+    return [_write("hosts.md", text)]
+
+
+REPORTS: dict[str, Callable[[Results], list[Path]]] = {
+    "equivalence": equivalence,
+    "staleness": staleness,
+    "levels": levels,
+    "hosts": hosts,
+}
+
+
+def _of_levels_alone(cell: Cell) -> bool:
+    return cell.label not in ("off", "full")
+
+
+def _staleness(curve: Curve) -> float:
+    return float(np.mean(curve.staleness))
+
+
+def _setting(one: Comparison) -> list[str]:
+    return [one.task, one.algorithm, HOST_NAMES[one.host]]
+
+
+def _difference(base: dict[int, Curve], curves: dict[int, Curve]) -> list[str]:
+    """Difference to the base, its interval and the verdict, over the seeds that both have."""
+    pairs = paired(base, curves)
+    if not pairs:
+        return [tables.NOTHING] * 3
+    tost = Comparison(task="", algorithm="", host="local", pairs=pairs).tost
+    return [tables.signed(tost.difference), tables.interval(tost), tost.verdict]
+
+
+def _picture(shown: str, name: str, rows: Sequence[object]) -> str:
+    """A reference to a picture, which is drawn only where there is something to show."""
+    return f"![{shown}]({name})\n" if rows else ""
+
+
+def _write(name: str, text: str) -> Path:
+    cells.RESULTS.mkdir(parents=True, exist_ok=True)
+    path = cells.RESULTS / name
+    path.write_text(text)
+    return path

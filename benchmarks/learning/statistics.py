@@ -1,0 +1,138 @@
+"""What a training curve is reduced to, and the test of whether two ways to train are equivalent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.learning.cells import Curve
+
+ALPHA = 0.05
+"""Level of each of the two one-sided tests; their interval is therefore one of 90 %."""
+
+WINDOW = 4
+"""Batches in a moving mean: 128 episodes, whose share of successes is uncertain by about 4 %."""
+
+
+def area_under_curve(curve: Curve) -> float:
+    """Success averaged over env steps: the share of all trained episodes that succeeded.
+
+    Each batch counts by the env steps it took. Batches of one size, which is what the experiments have,
+    make this the plain mean over batches; no value is interpolated between them.
+    """
+    return float(np.average(curve.success, weights=np.diff(curve.env_steps, prepend=0)))
+
+
+def final_success(curve: Curve, window: int = WINDOW) -> float:
+    """Success over the last `window` batches, or over all if there are fewer."""
+    return float(np.mean(curve.success[-window:]))
+
+
+def moving_mean(values: Sequence[float], window: int = WINDOW) -> np.ndarray:
+    """Means over the last `window` values; over those that there are at the beginning."""
+    sums = np.cumsum([0.0, *values])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def seconds_to(curve: Curve, level: float, window: int = WINDOW) -> float | None:
+    """Wall-clock until the mean success of `window` batches in a row is at least `level`; None: never."""
+    batch = _batch_at(curve, level, window)
+    return None if batch is None else float(curve.seconds[batch])
+
+
+def env_steps_to(curve: Curve, level: float, window: int = WINDOW) -> int | None:
+    """As `seconds_to`, in env steps."""
+    batch = _batch_at(curve, level, window)
+    return None if batch is None else int(curve.env_steps[batch])
+
+
+def _batch_at(curve: Curve, level: float, window: int) -> int | None:
+    # Sums are differences of sums: without the slack, 0.8 four times would miss 0.8.
+    reached = np.flatnonzero(moving_mean(curve.success, window)[window - 1 :] >= level - 1e-9)
+    return int(reached[0]) + window - 1 if reached.size else None
+
+
+def median(values: Sequence[float | None]) -> float | None:
+    """The median where None is later than everything; None if that is the median, or nothing is given."""
+    if not values:
+        return None
+    middle = float(np.median([math.inf if value is None else value for value in values]))
+    return None if math.isinf(middle) else middle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tost:
+    """Two one-sided t-tests of paired differences, full - sync (Schuirmann 1987)."""
+
+    pairs: int
+    sync_mean: float
+    full_mean: float
+    difference: float
+    ci_low: float | None
+    """The interval of 1 - 2 alpha; None where fewer than two pairs give no spread."""
+    ci_high: float | None
+    margin: float
+    p_value: float | None
+    """The larger of the two tests' p-values."""
+
+    @property
+    def equivalent(self) -> bool:
+        """Whether the interval lies inside (-margin, margin), which is the same as p < alpha."""
+        return self.verdict == "equivalent"
+
+    @property
+    def verdict(self) -> str:
+        """Equivalent, or why not: 'undecided' is no evidence of a difference."""
+        if self.ci_low is None or self.ci_high is None:
+            return "too few pairs"
+        if -self.margin < self.ci_low and self.ci_high < self.margin:
+            return "equivalent"
+        if self.ci_low >= self.margin:
+            return "better"
+        return "worse" if self.ci_high <= -self.margin else "undecided"
+
+
+def tost_paired(sync: Sequence[float], full: Sequence[float], margin: float, alpha: float = ALPHA) -> Tost:
+    """Test that the mean of full - sync lies strictly inside (-margin, margin).
+
+    The null hypothesis is that it does not, so that few or noisy pairs cannot pass for equivalence.
+    Source: D. J. Schuirmann, "A comparison of the two one-sided tests procedure and the power approach
+    for assessing the equivalence of average bioavailability", J. Pharmacokinet. Biopharm. 15 (1987).
+
+    Raises:
+        ValueError: no pairs, or not as many values on one side as on the other.
+    """
+    if len(sync) != len(full) or not len(sync):
+        raise ValueError(f"{len(sync)} and {len(full)} values are not pairs")
+    differences = np.subtract(full, sync)
+    mean = float(differences.mean())
+    low = high = p_value = None
+    if len(differences) > 1:
+        error = float(stats.sem(differences))
+        freedom = len(differences) - 1
+        half = float(stats.t.ppf(1 - alpha, freedom)) * error
+        low, high = mean - half, mean + half
+        p_value = max(_beyond(mean + margin, error, freedom), _beyond(margin - mean, error, freedom))
+    return Tost(
+        pairs=len(differences),
+        sync_mean=float(np.mean(sync)),
+        full_mean=float(np.mean(full)),
+        difference=mean,
+        ci_low=low,
+        ci_high=high,
+        margin=margin,
+        p_value=p_value,
+    )
+
+
+def _beyond(distance: float, error: float, freedom: int) -> float:
+    """One-sided p-value of a distance inside a bound; without any spread it is certain."""
+    if not error:
+        return 0.0 if distance > 0 else 1.0
+    return float(stats.t.sf(distance / error, freedom))

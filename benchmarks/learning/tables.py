@@ -1,0 +1,59 @@
+"""Markdown tables and how numbers are written in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from benchmarks.learning.statistics import Tost
+
+NOTHING = "–"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, or a line that says that there is nothing to show."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    if not lines:
+        return "No results yet.\n"
+    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines]) + "\n"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.3f}"
+
+
+def percent(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def thousands(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def ratio(first: float | None, second: float | None) -> str:
+    return NOTHING if first is None or not second else f"{first / second:.2f}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation between seeds; the mean alone for one seed."""
+    mean = f"{np.mean(values):.3f}"
+    return f"{mean} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else mean
+
+
+def interval(tost: Tost) -> str:
+    if tost.ci_low is None or tost.ci_high is None:
+        return NOTHING
+    return f"[{signed(tost.ci_low)}, {signed(tost.ci_high)}]"
+
+
+def listing(title: str, names: Sequence[str]) -> str:
+    """What is missing, folded away where it is long."""
+    if not names:
+        return ""
+    lines = "\n".join(f"* `{name}`" for name in names)
+    return f"\n<details><summary>{title}: {len(names)}</summary>\n\n{lines}\n\n</details>\n"
