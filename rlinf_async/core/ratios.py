@@ -47,10 +47,9 @@ class RatioProbe:
         self._held: dict[int, Tree] = {}
 
     def begin(self, batch: int) -> None:
-        """Batch `batch` is about to be trained, by the policy of that version."""
+        """Batch `batch` is about to be trained, by the policy of that version, which `past` remembers."""
         self._batch = batch
         self._held.clear()
-        self._past.remember(batch)
 
     def add(self, inputs: Tree, behaviour: torch.Tensor, staleness: torch.Tensor) -> None:
         """Samples of the batch: what `score` needs, log mu in the shape of its result, and versions [B]."""

@@ -44,7 +44,8 @@ class MetaWorldBatch:
     `processes` children holds an equal share, and all step at the same time. An instance must be used
     by one thread only.
 
-    `seed` may be a tuple, so that a caller can keep streams apart (run seed, shard, train or eval).
+    `seed` may be a tuple, so that a caller can keep streams apart (run seed, train or eval). `first` is the
+    number of the first environment in the run: its episodes are the same in whatever batch it is.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class MetaWorldBatch:
         settings: TaskSettings,
         num_envs: int,
         *,
+        first: int = 0,
         group_size: int = 1,
         seed: int | Sequence[int] = 0,
         processes: int = 0,
@@ -60,10 +62,13 @@ class MetaWorldBatch:
     ) -> None:
         if num_envs < 1 or num_envs % group_size:
             raise ValueError(f"num_envs={num_envs} must be a positive multiple of group_size={group_size}")
+        if first < 0 or first % group_size:
+            raise ValueError(f"first={first} must be a multiple of group_size={group_size}")
         if processes < 0 or num_envs % max(processes, 1):
             raise ValueError(f"num_envs={num_envs} cannot be divided among processes={processes}")
         self.num_envs = num_envs
         self.group_size = group_size
+        self._first = first
         self._seed = tuple(seed) if isinstance(seed, Sequence) else (seed,)
         self._stats = obs_stats
         self._episodes = np.zeros(num_envs, dtype=np.int64)
@@ -119,7 +124,8 @@ class MetaWorldBatch:
             shard.close()
 
     def _episode_seed(self, index: int) -> int:
-        key = (*self._seed, index // self.group_size, int(self._episodes[index]))
+        group = (self._first + index) // self.group_size
+        key = (*self._seed, group, int(self._episodes[index]))
         return int(np.random.SeedSequence(key).generate_state(1)[0])
 
     def _observation(self, states: Sequence[np.ndarray], images: Sequence[Any]) -> Observation:

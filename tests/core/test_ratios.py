@@ -31,9 +31,14 @@ def feed(probe, *staleness, mu=0.25):
 def train(probe, policy, batch, weight, *staleness):
     """One batch that is trained by the policy of `weight`."""
     policy.weight.fill_(weight)
-    probe.begin(batch)
+    begin(probe, batch)
     feed(probe, *staleness)
     return probe.finish()
+
+
+def begin(probe, batch):
+    probe._past.remember(batch)
+    probe.begin(batch)
 
 
 def test_the_factor_of_the_sampler_and_the_factor_of_the_updates_multiply_to_the_weight():
@@ -84,7 +89,7 @@ def test_sums_of_ranks_add_up_to_the_mean_over_all_their_samples():
 def test_a_batch_is_measured_on_its_first_samples_only():
     policy = Policy()
     probe = probe_of(policy, size=4)
-    probe.begin(0)
+    begin(probe, 0)
     for _ in range(3):
         feed(probe, 0, 0, 0)
     probe.finish()
@@ -103,7 +108,7 @@ def test_the_error_of_the_interpolation_is_measured_before_and_after_the_updates
     probe = probe_of(policy, interpolates=True)
     train(probe, policy, 0, 0.5, 0)
     policy.weight.fill_(1.25)
-    probe.begin(1)
+    begin(probe, 1)
     feed(probe, 1)
     policy.weight.fill_(3.25)
     metrics = averages(probe.finish())

@@ -59,6 +59,9 @@ class StraightLine:
         critic = [p for name, p in model.named_parameters() if name.startswith("value_head")]
         groups = [{"params": actor, "lr": settings.lr}, {"params": critic, "lr": settings.value_lr}]
         self.optimizer = torch.optim.Adam(groups, eps=1e-5)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()  # RLinf's first, empty step
 
     def train(self):
         for batch in range(self.s.batches):

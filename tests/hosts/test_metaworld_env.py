@@ -177,3 +177,9 @@ def test_pictures_are_there_when_a_size_is_given(environment):
     assert images.shape == (2, 32, 32, 3)
     assert images.dtype == torch.uint8
     assert np.ptp(images.numpy()) > 50
+
+
+def test_the_shards_of_a_run_have_the_episodes_of_the_whole(environment):
+    whole = environment(num_envs=4).reset()[0]["states"]
+    shards = [environment(num_envs=2, seed_offset=offset).reset()[0]["states"] for offset in (0, 1)]
+    assert torch.equal(whole, torch.cat(shards))

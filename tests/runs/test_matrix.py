@@ -9,6 +9,15 @@ from tests.runs.conftest import Runner
 pytestmark = pytest.mark.ray
 
 SETTINGS = [setting for setting in itertools.product((False, True), repeat=3) if any(setting)]
+CORRECTIONS = {
+    ("metaworld_ppo_mlp", False, False): ("correction=vtrace",),
+    ("metaworld_ppo_mlp", False, True): ("correction=tis", "max_weight=1.5"),
+    ("metaworld_ppo_mlp", True, False): ("proximal=loglinear",),
+    ("metaworld_grpo_mlp", False, False): ("correction=mis",),
+    ("metaworld_grpo_mlp", False, True): ("correction=tis", "proximal=loglinear"),
+    ("metaworld_grpo_mlp", True, False): ("correction=none", "accept_bias=true"),
+}
+"""Config, level 2, level 3: what level 1 corrects with; elsewhere the default."""
 GRPO = ("algorithm.group_size=4", "env.eval.group_size=1")
 
 
@@ -19,6 +28,8 @@ def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
 ) -> None:
     flags = {"train": train, "rollout": rollout, "streamer": streamer}
     overrides = [f"async.{name}.enabled={str(on).lower()}" for name, on in flags.items()]
+    corrections = CORRECTIONS.get((config, rollout, streamer), ()) if train else ()
+    overrides += [f"async.train.{change}" for change in corrections]
     run = runs.train(config, *overrides, *(GRPO if "grpo" in config else ()))
     assert run.status == 0, run.output
 
@@ -31,7 +42,9 @@ def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
     assert sizes["min"] == (4 if rollout else 8)
     assert sizes["max"] <= 8
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
-    assert ("train/actor/behaviour_weight" in run.metrics[-1]) == train
+    corrects = train and "correction=none" not in corrections
+    assert ("train/actor/behaviour_weight" in run.metrics[-1]) == corrects
+    assert any(name.startswith("train/mismatch/lag_") for name in run.metrics[-1]) == train
     assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics if "ppo" in config)
 
 

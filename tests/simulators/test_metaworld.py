@@ -268,3 +268,19 @@ def test_killing_the_parent_ends_its_children():
     assert parent.stdout.read() == ""
     parent.stdin.close()
     assert parent.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_an_environment_has_the_same_episodes_in_whatever_batch_it_is(batch, group_size):
+    whole = batch(num_envs=4, group_size=group_size)
+    halves = [batch(num_envs=2, first=first, group_size=group_size) for first in (0, 2)]
+    for _ in range(2):
+        together = whole.reset().states
+        apart = np.concatenate([half.reset().states for half in halves])
+        assert np.array_equal(together, apart)
+        assert len(np.unique(together, axis=0)) == 4 // group_size
+
+
+def test_a_batch_that_begins_inside_a_group_is_refused():
+    with pytest.raises(ValueError, match="first=3 must be a multiple of group_size=2"):
+        MetaWorldBatch(SHORT, 2, first=3, group_size=2)

@@ -37,6 +37,9 @@ class LocalLearner:
             micro_batches_per_step=settings.micro_batches_per_step,
         )
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
+        self._past = PastWeights(
+            lambda: list(self.model.parameters()), keep=settings.asynchrony.max_staleness + 1
+        )
         self._probe = self._ratio_probe() if settings.measures_ratios else None
 
     def begin(self, batch: int) -> None:
@@ -46,6 +49,8 @@ class LocalLearner:
         self._samples: list[Tensors] = []
         self._count = 0.0
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + 1009 * batch)
+        if self._settings.asynchrony.off_policy:
+            self._past.remember(batch)
         if self._probe is not None:
             self._probe.begin(batch)
 
@@ -66,7 +71,7 @@ class LocalLearner:
             return metrics | {f"train/{name}": value for name, value in ratios.items()}
 
     def _accept(self, piece: Piece) -> None:
-        rollout = estimated(anchored(piece.payload, self.model, self._settings), self._settings)
+        rollout = estimated(self._anchored(piece.payload), self._settings)
         self._note_episodes(rollout)
         if self._settings.normalizes:
             self._scale.observe(rollout["advantages"], rollout["valid"])
@@ -76,6 +81,12 @@ class LocalLearner:
             self._train_rollout(rollout)
         else:
             self._held.append(rollout)
+
+    def _anchored(self, payload: Tensors) -> Tensors:
+        if not (self._settings.recomputes and self._settings.steps_while_streaming):
+            return anchored(payload, self.model, self._settings)
+        with self._past.at(self._batch):
+            return anchored(payload, self.model, self._settings)
 
     def _train_rollout(self, rollout: Tensors) -> None:
         advantages = rollout["advantages"]
@@ -171,7 +182,7 @@ class LocalLearner:
 
         asynchrony = self._settings.asynchrony
         return RatioProbe(
-            PastWeights(lambda: list(self.model.parameters()), keep=asynchrony.max_staleness + 1),
+            self._past,
             score,
             max_staleness=asynchrony.max_staleness,
             interpolates=asynchrony.train.proximal == "loglinear",
@@ -184,7 +195,14 @@ class LocalLearner:
 def _optimizer(model: GaussianPolicy, *, lr: float, value_lr: float) -> torch.optim.Optimizer:
     critic = list(model.value_head.parameters())
     actor = [parameter for name, parameter in model.named_parameters() if not name.startswith("value_head.")]
-    return torch.optim.Adam([{"params": actor, "lr": lr}, {"params": critic, "lr": value_lr}], eps=1e-5)
+    groups = [{"params": actor, "lr": lr}, {"params": critic, "lr": value_lr}]
+    optimizer = torch.optim.Adam(groups, eps=1e-5)
+    # RLinf lets its optimizer take an empty step when it is built, which Adam's bias correction counts.
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    return optimizer
 
 
 def _joined(parts: Sequence[Mapping[str, torch.Tensor]], dim: int) -> Tensors:

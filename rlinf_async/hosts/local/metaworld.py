@@ -40,7 +40,7 @@ def metaworld(
     seed: int = 0,
     processes: int = 0,
 ) -> EnvFactory:
-    """Shards of `task`, each with goals of its own.
+    """Shards of `task`; an environment has the same goals in whatever shard it is.
 
     With `processes` above 0 each shard simulates in as many child processes; otherwise in its thread,
     which then shares Python's interpreter lock with all other loops.
@@ -52,8 +52,9 @@ def metaworld(
             MetaWorldBatch(
                 task,
                 size,
+                first=first,
                 group_size=group_size,
-                seed=(seed, first),
+                seed=(seed, 0),
                 processes=processes,
                 obs_stats=stats,
             )

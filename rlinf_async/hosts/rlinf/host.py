@@ -21,6 +21,8 @@ from rlinf_async.hosts.rlinf.warm_start import fill_in
 from rlinf_async.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
 EXT_MODULE = "RLINF_EXT_MODULE"
+USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
+"""Where the user's extension module is kept while ours has its place."""
 OURS = "rlinf_async.plugin"
 
 WORKERS = {
@@ -66,16 +68,22 @@ def _check_host_version(found: str) -> None:
 
 
 def _load_in_workers(active: bool) -> None:
-    """Name this package as RLinf's extension module, unless the user has one of his own.
+    """Name this package as RLinf's extension module; a module of the user's is loaded, too.
 
-    Our worker classes install the plugin by themselves, so that his module keeps its place beside them.
+    Our worker classes install the plugin by themselves and leave his module in its place. RLinf's own
+    classes load only one module: it is ours, which then loads his.
     """
     present = os.environ.setdefault(EXT_MODULE, OURS)
     if present != OURS and not active:
-        raise ValueError(
-            f"{EXT_MODULE}={present!r}, but RLinf's own workers need {OURS} there for an environment or a "
-            f"model of this package; let {present}.register call {OURS}.register"
-        )
+        os.environ[USERS_MODULE], os.environ[EXT_MODULE] = present, OURS
+
+
+def _load_users_module() -> None:
+    """What RLinf does with the extension module that the user has named."""
+    if name := os.environ.get(USERS_MODULE):
+        register = getattr(importlib.import_module(name), "register", None)
+        if callable(register):
+            register()
 
 
 def is_active(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
@@ -112,6 +120,7 @@ class RLinfHost:
         register_models()
         if "WORKER_NAME" in os.environ:
             provide_cpu_platform(worker)
+            _load_users_module()
         for name in ENV_MODULES:
             module = sys.modules.get(name)
             if module is not None:

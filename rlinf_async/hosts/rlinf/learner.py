@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,12 @@ class FSDPLearner:
         self._settings = settings
         self._busy = busy
         self._correction, self._train = settings.asynchrony.correction, settings.asynchrony.train
-        self._recomputes = self._correction != "none" and self._train.proximal == "recomputed"
         self._scale = AdvantageScale()
         self._stream = MicroBatchStream(
             micro_batch_size=settings.micro_batch_size, micro_batches_per_step=settings.micro_batches_per_step
+        )
+        self._past = PastWeights(
+            lambda: trained_shards(actor.model), keep=settings.asynchrony.max_staleness + 1
         )
         self._probe = self._ratio_probe() if settings.measures_ratios else None
         if self._correction != "none":
@@ -59,6 +62,8 @@ class FSDPLearner:
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._actor._rank + 1009 * batch)
         self._actor.optimizer.zero_grad()
         self._actor.model.train()
+        if self._probe is not None or self._anchors_in_the_past:
+            self._past.remember(batch)
         if self._probe is not None:
             self._probe.begin(batch)
 
@@ -84,17 +89,26 @@ class FSDPLearner:
         trees = [{name: value for name, value in piece.payload.items() if value != {}} for piece in pieces]
         bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
         rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
-        if self._recomputes:
-            recompute(
-                self._actor,
-                rollout,
-                concatenate(bootstraps),
-                micro_batch_size=self._settings.micro_batch_size,
-                values=self._settings.advantage == "gae",
-            )
+        if self._settings.recomputes:
+            self._anchor(rollout, concatenate(bootstraps))
         if self._probe is not None:
             self._probe_samples(self._probe, rollout)
         return rollout
+
+    @property
+    def _anchors_in_the_past(self) -> bool:
+        return self._settings.recomputes and self._settings.steps_while_streaming
+
+    def _anchor(self, rollout: Tree, bootstrap_inputs: Tree) -> None:
+        """At the policy with which the batch began, also where a part of it has been trained on."""
+        with self._past.at(self._batch) if self._anchors_in_the_past else nullcontext():
+            recompute(
+                self._actor,
+                rollout,
+                bootstrap_inputs,
+                micro_batch_size=self._settings.micro_batch_size,
+                values=self._settings.advantage == "gae",
+            )
 
     def _train_whole(self) -> dict[str, float]:
         """RLinf's own training, unless V-trace takes the place of its advantages."""
@@ -164,11 +178,10 @@ class FSDPLearner:
             self._stream.finish()
 
     def _ratio_probe(self) -> RatioProbe:
-        actor, bound = self._actor, self._settings.asynchrony.max_staleness
         return RatioProbe(
-            PastWeights(lambda: trained_shards(actor.model), keep=bound + 1),
+            self._past,
             self._score,
-            max_staleness=bound,
+            max_staleness=self._settings.asynchrony.max_staleness,
             interpolates=self._train.proximal == "loglinear",
         )
 

@@ -49,7 +49,7 @@ class MetaWorldEnvSettings:
         return cls(**known)
 
     def batch(self, num_envs: int, *, shard: int) -> MetaWorldBatch:
-        """The simulators of shard number `shard`, with goals no other shard has."""
+        """The simulators of shard number `shard`; an environment has its goals in whatever shard it is."""
         return MetaWorldBatch(
             TaskSettings(
                 self.task_name,
@@ -61,7 +61,8 @@ class MetaWorldEnvSettings:
             ),
             num_envs,
             group_size=self.group_size,
-            seed=(self.seed, EVAL_STREAM if self.is_eval else TRAIN_STREAM, shard),
+            first=shard * num_envs,
+            seed=(self.seed, EVAL_STREAM if self.is_eval else TRAIN_STREAM, 0),
             processes=self.processes,
             render=RenderSettings(self.image_size) if self.image_size else None,
             obs_stats=ObservationStats.load(Path(self.obs_stats)) if self.obs_stats else None,

@@ -94,6 +94,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         batch, began = self.global_step, time.monotonic()
         metrics = self._fleet.run("actor", "learn", batch, self.settings, self._trajectories)
         self.global_step += 1
+        if self.settings.asynchrony.deterministic:
+            self._fleet.run("trajectories", "collected", self.global_step)
         self._publish(self.global_step)
         evaluation = self._evaluate_and_save()
         report, episodes = self._report(batch, metrics, began)
@@ -112,8 +114,6 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     def _publish(self, version: int) -> None:
         """Give every inference rank the weights of `version`, then open the gate for it."""
-        if self.settings.asynchrony.deterministic and version < self.settings.batches:
-            self._fleet.run("trajectories", "collected", version)
         # Awaited by itself: Ray does not promise that calls of an async actor run in their order.
         self._fleet.run("actor", "publish_version", version)
         sync = self._fleet.call("rollout", "sync_model_from_actor")

@@ -1,4 +1,5 @@
 import os
+import sys
 
 import pytest
 import rlinf.workers.env.env_worker as env_module
@@ -11,7 +12,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async import plugin
 from rlinf_async.hosts.rlinf.compose import compose_config
-from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS, prepare
+from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS, USERS_MODULE, RLinfHost, prepare
 
 STOCK = (EnvWorker, MultiStepRolloutWorker, EmbodiedFSDPActor)
 
@@ -95,10 +96,20 @@ def test_a_users_extension_module_keeps_its_place_beside_an_active_run(monkeypat
     assert os.environ[EXT_MODULE] == "users_module"
 
 
-def test_a_users_extension_module_without_active_levels_is_told_what_to_do(monkeypatch):
+def test_without_active_levels_a_users_extension_module_is_loaded_by_ours(monkeypatch, tmp_path):
+    (tmp_path / "users_module.py").write_text("calls = []\ndef register():\n    calls.append(1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(EXT_MODULE, "users_module")
-    with pytest.raises(ValueError, match=r"let users_module.register call rlinf_async.plugin.register"):
-        prepare(config("async.mode=off"))
+    monkeypatch.setenv(USERS_MODULE, "")
+    prepare(config("async.mode=off"))
+    assert os.environ[EXT_MODULE] == OURS
+    monkeypatch.setenv("WORKER_NAME", "a worker process")
+    host = RLinfHost()
+    host.install()
+    try:
+        assert sys.modules["users_module"].calls == [1]
+    finally:
+        host.remove()
 
 
 def test_an_environment_class_by_name_is_found_through_its_entry_point(installed):

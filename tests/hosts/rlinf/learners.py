@@ -1,0 +1,302 @@
+"""RLinf's actor and ours beside each other on the same trajectories, without Ray.
+
+`run_cases` starts one process per learner rank. Each builds real actors: RLinf's FSDP2-wrapped MLP
+policy, optimizer and losses over gloo on the CPU. Only what needs a Ray cluster is replaced.
+"""
+
+import gc
+import os
+import socket
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig, OmegaConf
+from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
+from rlinf.hybrid_engines.fsdp import FSDPModule
+from rlinf.scheduler import Worker
+from rlinf.scheduler.hardware import AcceleratorType
+from rlinf.workers.actor import fsdp_actor_worker as stock
+
+from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
+from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.hosts.rlinf.config import resolve, write_back
+from rlinf_async.hosts.rlinf.exactness import exactness
+from rlinf_async.hosts.rlinf.learner import FSDPLearner
+from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+from rlinf_async.hosts.rlinf.settings import Settings
+from tests.hosts.rlinf import beside_local
+from tests.hosts.rlinf.synthetic import Case, act_by, fields, in_order, pieces, trajectories
+
+SIZES = (
+    "~warm_start",
+    "env.train.total_num_envs=16",
+    "env.train.rollout_epoch=2",
+    "env.train.max_episode_steps=6",
+    "rollout.pipeline_stage_num=4",
+    "actor.micro_batch_size=16",
+    "actor.global_batch_size=192",
+)
+"""Four shards of four environments, two rollout epochs, six decisions: 192 samples, one optimizer step."""
+
+
+@dataclass
+class Training:
+    """What one actor did, over all batches of a case.
+
+    All parameters are one vector: the shards of rank 0, then those of rank 1.
+    """
+
+    start: torch.Tensor
+    gradients: list[torch.Tensor] = field(default_factory=list)
+    """Before every optimizer step and before they are clipped, which would hide a wrong scale."""
+    weights: torch.Tensor | None = None
+    numbers: list[list[torch.Tensor]] = field(default_factory=list)
+    """[rank][micro-batch]: its samples."""
+    valid: list[list[int]] = field(default_factory=list)
+    """[rank][micro-batch]: how many of them RLinf's mask keeps."""
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    """Per batch."""
+
+    @classmethod
+    def of_all_ranks(cls, records):
+        return cls(
+            start=torch.cat([record.start for record in records]),
+            gradients=[torch.cat(shards) for shards in zip(*(r.gradients for r in records), strict=True)],
+            weights=torch.cat([record.weights for record in records]),
+            numbers=[numbers for record in records for numbers in record.numbers],
+            valid=[valid for record in records for valid in record.valid],
+            metrics=records[0].metrics,
+        )
+
+
+def run_cases(ranks, cases, directory):
+    """{case: {"exactness": claims, "settings": Settings, trainer: Training}}.
+
+    An error in a rank is raised here, with its traceback.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        torch.multiprocessing.spawn(_rank, args=(ranks, port, cases, directory), nprocs=ranks)
+    records = [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
+    return {case.name: _joined([record[case.name] for record in records]) for case in cases}
+
+
+def _joined(outcomes):
+    found = {name: [outcome[name] for outcome in outcomes] for name in outcomes[0]}
+    trainings = {name for name, values in found.items() if isinstance(values[0], Training)}
+    return {n: Training.of_all_ranks(v) if n in trainings else v[0] for n, v in found.items()}
+
+
+def _rank(rank, ranks, port, cases, directory):
+    place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": 0, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    gc.freeze()  # RLinf collects garbage after every batch; what was imported need not be searched each time
+    known = {}
+    with _without_ray(rank, ranks):
+        outcomes = {case.name: _run(case, rank, ranks, known) for case in cases}
+    torch.save(outcomes, directory / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@contextmanager
+def _without_ray(rank, ranks):
+    def start(self):
+        self._rank, self._world_size = rank, ranks
+        self._accelerator_type = AcceleratorType.NO_ACCEL
+        self._timer_metrics = {}
+
+    # A Ray worker process has no accelerator by its environment; here a machine's own is to be ignored.
+    Worker.torch_platform = Worker.torch_device_type = None
+    provide_cpu_platform(Worker)
+    names = ("Cluster", "HybridComponentPlacement", "WeightSyncer")
+    with (
+        mock.patch.object(Worker, "__init__", start),
+        mock.patch.multiple(stock, **dict.fromkeys(names, mock.DEFAULT)) as made,
+    ):
+        made["HybridComponentPlacement"].return_value.get_world_size.return_value = 1
+        yield
+
+
+@dataclass(kw_only=True)
+class Job:
+    """What a trainer works on, in one rank."""
+
+    case: Case
+    cfg: DictConfig
+    settings: Settings
+    batches: list[dict[str, torch.Tensor]]
+    rank: int
+    done: dict[str, Any] = field(default_factory=dict)
+    """What was trained before, on this rank."""
+
+
+def _run(case, rank, ranks, known):
+    """Train one case; `known` holds what RLinf's actor did in earlier ones, which may be the same."""
+    cfg = compose_config(f"metaworld_{case.algorithm}_mlp", [*SIZES, *case.overrides])
+    settings = resolve(cfg, sizes={"env": 1, "rollout": 1, "actor": ranks})
+    make = partial(fields, settings.plan, settings.horizon, rewards=case.rewards)
+    batches = [make(seed=seed) for seed in range(case.batches)]
+    job = Job(case=case, cfg=cfg, settings=settings, batches=batches, rank=rank)
+    if case.stock not in known or case.on_policy:
+        known[case.stock] = _train_stock(job)
+    job.done["stock"] = known[case.stock]
+    for name in ("ours", *case.others):
+        job.done[name] = TRAINERS[name](job)
+    claims = exactness(OmegaConf.to_container(cfg, resolve=True), settings)
+    return {"exactness": claims, "settings": settings, **job.done}
+
+
+def _actor(worker, cfg):
+    torch.manual_seed(5)  # the same initial weights for every actor on every rank
+    actor = worker(OmegaConf.create(OmegaConf.to_container(cfg)))
+    actor.init_worker()
+    actor.model.train()
+    return actor
+
+
+def _train_stock(job, *, advantages=None, order=None):
+    """RLinf's actor; `advantages` and `order` may replace its advantages and its order of samples."""
+    actor = _actor(stock.EmbodiedFSDPActor, job.cfg)
+    training = _watch(actor)
+    for batch in job.batches:
+        if job.case.on_policy:
+            act_by(actor, batch)
+        received = convert_trajectories_to_batch(trajectories(job.settings.plan, batch, job.rank))
+        actor.rollout_batch = actor._process_received_rollout_batch(received)
+        rollout = advantages(actor) if advantages else actor.compute_advantages_and_returns()
+        with order(actor) if order else nullcontext():
+            named = {"rollout": rollout, "train": actor.run_training()}
+        training.metrics.append(
+            {f"{kind}/{name}": float(value) for kind in named for name, value in named[kind].items()}
+        )
+    return _ended(actor, training)
+
+
+def _train_ours(job, *, alter=None):
+    cfg, settings = job.cfg.copy(), job.settings
+    write_back(cfg, settings)
+    actor = _actor(StreamingActorWorker, cfg)
+    training = _watch(actor, alter)
+    learner = FSDPLearner(actor, settings, BusyMeter())
+    for index, batch in enumerate(job.batches):
+        arriving = in_order(_pieces(job, index, batch), job.case.order)
+        actor.set_global_step(index)
+        together = job.case.together if settings.streams else len(arriving)
+        learner.begin(index)
+        for start in range(0, len(arriving), together):
+            learner.accept(arriving[start : start + together])
+        training.metrics.append(learner.finish())
+    return _ended(actor, training)
+
+
+def _pieces(job, index, batch):
+    return pieces(job.settings.plan, batch, job.rank, index=index, lag=job.case.lag)
+
+
+def _train_local(job):
+    """The local host's learner, from the weights with which RLinf's actor started."""
+    actor = _actor(stock.EmbodiedFSDPActor, job.cfg)
+    names = [name for name, _ in actor.model.named_parameters()]
+    start = {name: tensor.full_tensor().clone() for name, tensor in actor.model.state_dict().items()}
+    batches = [_pieces(job, index, batch) for index, batch in enumerate(job.batches)]
+    trained = beside_local.train(job.cfg, job.settings, start, batches)
+    weights = [torch.cat([state[name].flatten() for name in names]) for state in (start, trained)]
+    return Training(start=weights[0], weights=weights[1])
+
+
+def _by_the_batch_before(job):
+    """RLinf's actor, given advantages that are normalised by the first batch's moments in float64."""
+    moments = []
+
+    def advantages(actor):
+        compute = partial(stock.calculate_adv_and_returns, normalize_advantages=False)
+        with mock.patch.object(stock, "calculate_adv_and_returns", compute):
+            rollout = actor.compute_advantages_and_returns()
+        raw = actor.rollout_batch["advantages"].double()
+        valid = raw.numpy()[actor.rollout_batch["loss_mask"].numpy()]
+        moments.append((float(valid.mean()), float(valid.std(ddof=1))))
+        mean, deviation = moments[0]
+        actor.rollout_batch["advantages"] = ((raw - mean) / (deviation + 1e-5)).float()
+        return rollout
+
+    return _train_stock(job, advantages=advantages)
+
+
+def _in_order_of_arrival(job):
+    """RLinf's actor, its shuffle replaced by the order in which our learner trained the first pass."""
+    trained = torch.cat(job.done["ours"].numbers[0]).flatten().tolist()
+
+    def order(actor):
+        held = actor.rollout_batch["forward_inputs"]["number"].flatten().tolist()
+        place = {number: index for index, number in enumerate(held)}
+        chosen = torch.tensor([place[number] for number in trained[: len(held)]])
+        return mock.patch.object(torch, "randperm", return_value=chosen)
+
+    return _train_stock(job, order=order)
+
+
+def _wrong_denominator(job):
+    """Ours, but each micro-batch divided by its valid samples, where RLinf divides by all of them."""
+
+    def by_valid_samples(samples):
+        share = samples["loss_mask"].float().mean()
+        return {**samples, "loss_mask_sum": samples["loss_mask_sum"] * share}
+
+    return _train_ours(job, alter=by_valid_samples)
+
+
+TRAINERS = {
+    "ours": _train_ours,
+    "by the batch before": _by_the_batch_before,
+    "in order of arrival": _in_order_of_arrival,
+    "wrong denominator": _wrong_denominator,
+    "local": _train_local,
+}
+
+
+def _watch(actor, alter=None):
+    """Record what `actor` does from now on; `alter` changes its micro-batches."""
+    training = Training(start=_vector(actor.model.parameters()), numbers=[[]], valid=[[]])
+    step, train = actor.optimizer_step, actor.train_micro_batch
+
+    def optimizer_step():
+        training.gradients.append(_vector(actor.model.parameters(), gradients=True))
+        return step()
+
+    def train_micro_batch(micro_batch, metrics, *, is_last):
+        training.numbers[0].append(micro_batch["forward_inputs"]["number"])
+        if "loss_mask" in micro_batch:
+            training.valid[0].append(int(micro_batch["loss_mask"].sum()))
+        train(alter(micro_batch) if alter else micro_batch, metrics, is_last=is_last)
+
+    actor.optimizer_step, actor.train_micro_batch = optimizer_step, train_micro_batch
+    return training
+
+
+def _ended(actor, training):
+    for module in actor.model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # after a pass without gradients, parameters are left gathered
+    training.weights = _vector(actor.model.parameters())
+    return training
+
+
+def _vector(parameters, *, gradients=False):
+    """This rank's shard of all parameters or their gradients; where there is no gradient, zeros."""
+    parts = []
+    for parameter in parameters:
+        tensor = parameter.grad if gradients else parameter.detach()
+        tensor = torch.zeros_like(parameter.detach()) if tensor is None else tensor
+        parts.append(tensor.to_local().flatten())
+    return torch.cat(parts)

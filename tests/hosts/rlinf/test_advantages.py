@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
+from tests.core.test_objectives import vtrace_by_definition
+
+STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
+
+
+def config(adv_type="gae", rewards="chunk_level"):
+    return OmegaConf.create(
+        {
+            "runner": {"task_type": "embodied"},
+            "algorithm": {
+                "adv_type": adv_type,
+                "reward_type": rewards,
+                "group_size": 4,
+                "gamma": 0.9,
+                "gae_lambda": 0.95,
+            },
+            "actor": {"model": {"action_dim": DIMS}},
+        }
+    )
+
+
+def rollout(rewards="chunk_level", seed=0):
+    rng = np.random.default_rng(seed)
+    width = 1 if rewards == "chunk_level" else CHUNKS
+
+    def tensor(*shape):
+        return torch.tensor(rng.normal(size=shape), dtype=torch.float32)
+
+    dones = torch.tensor(rng.random((STEPS + 1, ENVS, CHUNKS)) < 0.15)
+    mask = torch.tensor(rng.random((STEPS, ENVS, width)) < 0.8)
+    behaviour = tensor(STEPS, ENVS, CHUNKS * DIMS)
+    return {
+        "rewards": tensor(STEPS, ENVS, CHUNKS),
+        "dones": dones,
+        "prev_values": tensor(STEPS + 1, ENVS, width),
+        "loss_mask": mask,
+        "loss_mask_sum": mask.sum(dim=0, keepdim=True).expand_as(mask),
+        "prev_logprobs": behaviour,
+        "proximal_logprobs": behaviour + 0.2 * tensor(STEPS, ENVS, CHUNKS * DIMS),
+    }
+
+
+def flattened(field):
+    """[steps, B, width] as one sequence of single steps, [steps x width, B]."""
+    array = field.numpy()
+    return array.transpose(0, 2, 1).reshape(-1, ENVS)
+
+
+@pytest.mark.parametrize("bound", [0.9, 1.0, 5.0])
+@pytest.mark.parametrize("rewards", ["chunk_level", "action_level"])
+def test_vtrace_on_rlinfs_layout_is_vtrace_step_by_step(rewards, bound):
+    given = rollout(rewards)
+    found = estimate_vtrace(config(rewards=rewards), given, max_weight=bound, normalize=False)
+    log_ratio = (given["proximal_logprobs"] - given["prev_logprobs"]).reshape(STEPS, ENVS, CHUNKS, DIMS)
+    if rewards == "chunk_level":
+        rewarded = given["rewards"].sum(dim=-1).numpy()
+        dones = given["dones"].any(dim=-1).numpy()
+        values, ratios = flattened(given["prev_values"]), log_ratio.sum(dim=(2, 3)).exp().numpy()
+    else:
+        rewarded, ratios = flattened(given["rewards"]), flattened(log_ratio.sum(dim=3).exp())
+        steps = STEPS * CHUNKS
+        dones = flattened(given["dones"])[-(steps + 1) :]
+        values = flattened(given["prev_values"])[: steps + 1]
+    advantages, targets = vtrace_by_definition(rewarded, values, dones, ratios, 0.9, 0.95, bound)
+    assert np.allclose(flattened(found["advantages"]), advantages, atol=1e-4)
+    assert np.allclose(flattened(found["returns"]), targets, atol=1e-4)
+
+
+def test_vtrace_is_normalised_over_the_valid_samples_as_rlinf_does():
+    given = rollout()
+    raw = estimate_vtrace(config(), given, max_weight=1.0, normalize=False)["advantages"]
+    found = estimate_vtrace(config(), given, max_weight=1.0, normalize=True)["advantages"]
+    valid = raw[given["loss_mask"]]
+    assert torch.allclose(found, (raw - valid.mean()) / (valid.std() + 1e-5), atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_the_groups_of_pieces_that_arrive_in_any_order_are_those_of_the_whole_batch(order):
+    given = rollout()
+    whole = estimate(config("grpo"), given, normalize=True)["advantages"]
+    found = torch.zeros_like(whole)
+    for piece in order:
+        part = {name: field[:, 4 * piece : 4 * piece + 4] for name, field in given.items()}
+        found[:, 4 * piece : 4 * piece + 4] = estimate(config("grpo"), part, normalize=False)["advantages"]
+    assert torch.equal(found, whole)
+    assert whole.abs().max() > 0.5

@@ -1,0 +1,340 @@
+"""Our learner's gradients and weights against those of RLinf's own actor, on identical trajectories."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from tests.hosts.rlinf.learners import run_cases
+from tests.hosts.rlinf.synthetic import Case
+
+GRADIENT = 1e-5
+"""Largest norm of the difference of two gradients, relative to the gradient: sums in another order."""
+WEIGHTS = 1e-4
+"""The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
+GROUPS = "algorithm.group_size=4"
+STEPS = "actor.global_batch_size=64"
+"""Three optimizer steps in each pass over a batch, instead of one."""
+
+
+def epochs(number):
+    return f"algorithm.update_epoch={number}"
+
+
+ROLLOUT = [
+    Case(
+        name=f"rollout {algorithm} {number}",
+        algorithm=algorithm,
+        overrides=("async.mode=rollout", STEPS, epochs(number), *more),
+        order=number,
+        rewards=rewards,
+        batches=2 if number == 1 else 1,
+    )
+    for algorithm, rewards, more in (("ppo", "dense", ()), ("grpo", "sparse", (GROUPS,)))
+    for number in (1, 4)
+]
+ARRIVALS = [(None, 1, "auto"), (1, 1, 8), (2, 3, 32), (3, 8, 96)]
+"""Seed of the order of arrival, pieces handed over at a time, samples in a micro-batch."""
+GRPO = [
+    Case(
+        name=f"streamer grpo {number} {arrival}",
+        algorithm="grpo",
+        overrides=(*levels, GROUPS, epochs(number), f"async.streamer.micro_batch_size={arrival[2]}"),
+        order=arrival[0],
+        together=arrival[1],
+        rewards="sparse" if number == 1 else "dense",
+    )
+    for number, levels, arrivals in (
+        (1, ("async.mode=streamer",), ARRIVALS),
+        (4, ("async.mode=rollout", "async.streamer.enabled=true"), ARRIVALS[2:]),
+    )
+    for arrival in arrivals
+]
+OTHERS = [
+    Case(
+        name="filtered",
+        algorithm="grpo",
+        overrides=(
+            "async.mode=streamer",
+            GROUPS,
+            epochs(2),
+            "algorithm.filter_rewards=true",
+            "++algorithm.rewards_lower_bound=0.1",
+            "++algorithm.rewards_upper_bound=0.6",
+        ),
+        order=4,
+        rewards="sparse",
+        batches=2,
+    ),
+    Case(
+        name="sensitive",
+        algorithm="grpo",
+        overrides=("async.mode=streamer", GROUPS, epochs(1)),
+        order=5,
+        others=("wrong denominator",),
+    ),
+    Case(
+        name="deferred",
+        overrides=("async.mode=streamer", "async.streamer.normalization=deferred", STEPS, epochs(4)),
+        order=6,
+    ),
+    Case(
+        name="running",
+        overrides=("async.mode=streamer", epochs(2)),
+        order=7,
+        batches=2,
+        others=("by the batch before",),
+    ),
+    Case(
+        name="unmasked",
+        overrides=("async.mode=streamer", "env.train.ignore_terminations=true", epochs(2)),
+        order=8,
+    ),
+    Case(
+        name="several steps",
+        algorithm="grpo",
+        overrides=("async.mode=streamer", GROUPS, STEPS, epochs(1)),
+        order=9,
+        others=("in order of arrival",),
+    ),
+    Case(
+        name="several steps of ppo",
+        overrides=("async.mode=streamer", STEPS, epochs(1)),
+        order=10,
+        others=("in order of arrival",),
+    ),
+    Case(
+        name="lag 0",
+        overrides=("async.mode=train", STEPS, epochs(2)),
+        order=11,
+        on_policy=True,
+        batches=2,
+    ),
+    Case(
+        name="lag 0 streamed",
+        algorithm="grpo",
+        overrides=("async.mode=full", GROUPS, epochs(2)),
+        order=12,
+        on_policy=True,
+        batches=2,
+    ),
+]
+WITHOUT_LAG = [
+    Case(
+        name=f"lag 0 {change}",
+        overrides=("async.mode=train", f"async.train.{change}", STEPS, epochs(2), *more),
+        order=13,
+        on_policy=True,
+        batches=2,
+    )
+    for change, more in (
+        ("correction=tis", ()),
+        ("correction=mis", ()),
+        ("proximal=loglinear", ()),
+        # V-trace looks one step ahead of its targets, which is GAE where lambda is 1.
+        ("correction=vtrace", ("algorithm.gae_lambda=1.0",)),
+    )
+]
+IN_STEPS = Case(
+    name="lag 0 streamed in steps",
+    algorithm="grpo",
+    overrides=("async.mode=full", GROUPS, STEPS, epochs(1)),
+    order=14,
+    on_policy=True,
+    others=("in order of arrival",),
+)
+HOSTS = [
+    Case(
+        name=f"hosts {algorithm} {' '.join(changes)}",
+        algorithm=algorithm,
+        overrides=(
+            "async.mode=train",
+            "async.train.accept_bias=true",
+            *(f"async.train.{change}" for change in changes),
+            epochs(4),
+            *((GROUPS,) if algorithm == "grpo" else ()),
+        ),
+        lag=1,
+        batches=2,
+        others=("local",),
+    )
+    for algorithm, changes in (
+        ("ppo", ()),
+        ("ppo", ("correction=none",)),
+        ("ppo", ("correction=tis", "max_weight=1.1")),
+        ("ppo", ("correction=mis", "max_weight=1.1")),
+        ("ppo", ("correction=vtrace",)),
+        ("ppo", ("proximal=loglinear",)),
+        ("grpo", ()),
+        ("grpo", ("correction=tis", "max_weight=1.1")),
+    )
+]
+CASES = [*ROLLOUT, *GRPO, *OTHERS, *WITHOUT_LAG, IN_STEPS]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
+def runs(request):
+    """Every case, trained by learners of one rank, then of two."""
+    cases = [*CASES, *HOSTS] if request.param == 1 else CASES
+    with tempfile.TemporaryDirectory() as directory:
+        yield run_cases(request.param, cases, Path(directory))
+
+
+def names(cases):
+    return pytest.mark.parametrize("name", [case.name for case in cases])
+
+
+def deviation(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+def same_to_rounding(found, expected):
+    """Gradients before clipping, step by step, and the weights after all of them."""
+    assert len(found.gradients) == len(expected.gradients)
+    assert torch.equal(found.start, expected.start)
+    for ours, theirs in zip(found.gradients, expected.gradients, strict=True):
+        assert deviation(ours, theirs) < GRADIENT
+    assert deviation(found.weights - found.start, expected.weights - expected.start) < WEIGHTS
+
+
+def same_bits(found, expected):
+    assert len(found.gradients) == len(expected.gradients)
+    assert torch.equal(found.start, expected.start)
+    assert all(map(torch.equal, found.gradients, expected.gradients))
+    assert torch.equal(found.weights, expected.weights)
+
+
+def same_report(found, expected, *prefixes):
+    """Metrics whose names begin so, but for the rounding of sums in another order."""
+    for ours, theirs in zip(found.metrics, expected.metrics, strict=True):
+        wanted = {name: value for name, value in theirs.items() if name.startswith(prefixes)}
+        assert wanted
+        assert {name: ours[name] for name in wanted} == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+@names(ROLLOUT)
+def test_level_2_alone_computes_rlinfs_own_bits_whatever_arrived_first(runs, name):
+    run = runs[name]
+    assert len(run["stock"].gradients) in (2 * 3, 3 * 4)
+    same_bits(run["ours"], run["stock"])
+    assert run["ours"].metrics == run["stock"].metrics
+    assert run["exactness"]["rollout"].startswith("exact")
+
+
+@names(GRPO)
+def test_streamed_grpo_is_rlinfs_to_rounding_in_any_order_and_any_micro_batches(runs, name):
+    run = runs[name]
+    same_to_rounding(run["ours"], run["stock"])
+    same_report(run["ours"], run["stock"], "rollout/", "train/actor/grad_norm", "train/actor/policy_loss")
+    assert run["exactness"]["streamer"].startswith("exact")
+
+
+@names(GRPO)
+def test_each_pass_of_a_streamed_batch_trains_every_sample_once(runs, name):
+    run = runs[name]
+    for ours, theirs in zip(run["ours"].numbers, run["stock"].numbers, strict=True):
+        expected = torch.cat(theirs).reshape(run["settings"].update_epoch, -1).sort().values
+        assert torch.equal(torch.cat(ours).reshape(expected.shape).sort().values, expected)
+        assert len(expected[0].unique()) == len(expected[0]) == 192 / len(run["stock"].numbers)
+
+
+def test_streamed_grpo_that_filters_groups_is_rlinfs_to_rounding(runs):
+    run, unfiltered = runs["filtered"], runs[GRPO[0].name]
+    same_to_rounding(run["ours"], run["stock"])
+    assert run["exactness"]["streamer"].startswith("exact")
+    for kept, all_valid in zip(run["stock"].valid, unfiltered["stock"].valid, strict=True):
+        assert 0 < sum(kept[: len(all_valid)]) < sum(all_valid)
+
+
+def test_streamed_ppo_with_deferred_normalization_computes_rlinfs_own_bits(runs):
+    # Advantages need the whole batch, so nothing is trained before it is complete: RLinf's own training.
+    run = runs["deferred"]
+    same_bits(run["ours"], run["stock"])
+    assert run["exactness"]["streamer"].startswith("exact")
+
+
+def test_the_first_batch_of_streamed_ppo_is_normalised_by_itself_and_is_rlinfs(runs):
+    run, steps = runs["running"], 2
+    for ours, theirs in zip(run["ours"].gradients[:steps], run["stock"].gradients[:steps], strict=True):
+        assert deviation(ours, theirs) < GRADIENT
+
+
+def test_without_a_mask_the_first_batch_of_streamed_ppo_is_rlinfs_too(runs):
+    run = runs["unmasked"]
+    assert not any(run["stock"].valid)
+    same_to_rounding(run["ours"], run["stock"])
+
+
+def test_the_second_batch_of_streamed_ppo_is_normalised_by_the_first(runs):
+    run, steps = runs["running"], 2
+    same_to_rounding(run["ours"], run["by the batch before"])
+    for ours, theirs in zip(run["ours"].gradients[steps:], run["stock"].gradients[steps:], strict=True):
+        assert deviation(ours, theirs) > 1000 * GRADIENT
+    claim = run["exactness"]["streamer"]
+    assert claim.startswith("approximate")
+    assert "advantages are normalised by the batch before" in claim
+
+
+@pytest.mark.parametrize("name", ["several steps", "several steps of ppo"])
+def test_several_optimizer_steps_in_a_streamed_pass_are_cut_in_order_of_arrival(runs, name):
+    # Which samples share an optimizer step depends on arrival. One step per pass would be exact (the
+    # GRPO cases above), and so would be RLinf's actor with our order of samples.
+    run = runs[name]
+    for ours, theirs in zip(run["ours"].gradients, run["stock"].gradients, strict=True):
+        assert deviation(ours, theirs) > 1000 * GRADIENT
+    same_to_rounding(run["ours"], run["in order of arrival"])
+    claim = run["exactness"]["streamer"]
+    assert claim.startswith("approximate")
+    assert "order of arrival" in claim
+    assert "actor.global_batch_size=192 is exact" in claim
+
+
+@pytest.mark.parametrize("name", ["lag 0", "lag 0 streamed", *(case.name for case in WITHOUT_LAG)])
+def test_off_policy_training_without_any_lag_is_rlinfs_to_rounding(runs, name):
+    # The anchor is recomputed in batches of another size, so its last bits may differ from the behaviour's.
+    run = runs[name]
+    same_to_rounding(run["ours"], run["stock"])
+    assert all(report["train/actor/behaviour_weight"] == pytest.approx(1) for report in run["ours"].metrics)
+    assert run["exactness"]["train"].startswith("approximate")
+
+
+def test_pieces_that_arrive_after_a_step_are_anchored_at_the_policy_before_it(runs):
+    run = runs[IN_STEPS.name]
+    assert len(run["ours"].gradients) == 3
+    same_to_rounding(run["ours"], run["in order of arrival"])
+
+
+@names(HOSTS)
+def test_both_hosts_train_off_policy_batches_alike(runs, name):
+    if name not in runs:
+        return  # the local host has one learner rank
+    run = runs[name]
+    found, expected = run["ours"].weights - run["ours"].start, run["local"].weights - run["local"].start
+    assert torch.equal(run["ours"].start, run["local"].start)
+    assert deviation(found, expected) < WEIGHTS
+    # Stock RLinf takes the sampler for the anchor: only without a correction that is the same.
+    stock = deviation(run["stock"].weights - run["stock"].start, expected)
+    assert (stock < WEIGHTS) == ("correction=none" in name)
+
+
+def test_these_tests_would_notice_a_wrong_denominator(runs):
+    run = runs["sensitive"]
+    same_to_rounding(run["ours"], run["stock"])
+    right, wrong = run["stock"].gradients[0], run["wrong denominator"].gradients[0]
+    assert deviation(wrong, right) > 1000 * GRADIENT
+    # Unequal counts turn the gradient, too: no common factor would mend it.
+    assert deviation(wrong / wrong.norm(), right / right.norm()) > 1000 * GRADIENT
+
+
+@names([*ROLLOUT, *GRPO])
+def test_the_comparison_has_something_to_compare(runs, name):
+    run = runs[name]
+    assert all(gradient.norm() > 0.1 for gradient in run["stock"].gradients)
+    assert (run["stock"].weights - run["stock"].start).norm() > 1e-3
+    assert 0.02 < run["stock"].metrics[0]["train/actor/clip_fraction"] < 0.5
+    # Episodes end early, so micro-batches of one size, and ranks, have different numbers of valid samples.
+    assert all(len(set(valid)) > 2 for valid in run["stock"].valid)
+    assert len({sum(valid) for valid in run["stock"].valid}) == len(run["stock"].valid)
