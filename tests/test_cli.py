@@ -109,3 +109,17 @@ def test_the_doctor_exits_by_what_it_finds(monkeypatch, status, code):
     plain = invoke("doctor", "--json")
     assert plain.exit_code == code
     assert json.loads(plain.stdout)[0]["status"] == status
+
+
+def test_a_correction_is_explained_with_its_bound_and_its_anchor():
+    facts = explain("metaworld_ppo_mlp", "async.train.correction=tis")
+    assert (facts["correction"], facts["max_weight"], facts["proximal"]) == ("tis", 2.0, "recomputed")
+    facts = explain("metaworld_ppo_mlp", "async.train.proximal=loglinear")
+    assert (facts["max_weight"], facts["proximal"]) == (None, "loglinear")
+    assert "interpolated proximal policy" in facts["exactness"]["train"]
+    assert any("sampling policies', not recomputed" in remark for remark in facts["remarks"])
+    facts = explain("metaworld_ppo_mlp", "async.mode=train", "async.deterministic=true")
+    assert facts["deterministic"]
+    assert "exactly 1 policy version old" in facts["exactness"]["train"]
+    facts = explain("metaworld_ppo_mlp", "async.mode=rollout")
+    assert (facts["correction"], facts["max_weight"], facts["proximal"]) == ("none needed", None, None)

@@ -1,3 +1,4 @@
+import math
 from dataclasses import FrozenInstanceError, fields, replace
 from itertools import product
 
@@ -129,6 +130,16 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.train", {"accept_bias": "no"}, "async.train.accept_bias='no'"),
         ("async.train", {"correction": "decouple"}, "did you mean 'decoupled'"),
         ("async.train", {"correction": None}, "async.train.correction=None must be one of"),
+        ("async.train", {"correction": "vtrase"}, "did you mean 'vtrace'"),
+        ("async.train", {"proximal": "log-linear"}, "did you mean 'loglinear'"),
+        ("async.train", {"measure_ratios": 1}, "async.train.measure_ratios=1 must be true or false"),
+        (
+            "async.train",
+            {"max_weight": 0},
+            "async.train.max_weight=0 must be auto or a finite number above 0",
+        ),
+        ("async.train", {"max_weight": float("inf")}, "async.train.max_weight=inf"),
+        ("async.train", {"max_weight": "2"}, "async.train.max_weight='2'"),
         ("async.rollout", {"shards": 0}, "async.rollout.shards=0 .*nearest: 1"),
         ("async.rollout", {"shards": "two"}, "async.rollout.shards='two'"),
         ("async.rollout", {"max_batch_size": 0}, "async.rollout.max_batch_size=0 .*nearest: 1"),
@@ -146,6 +157,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"deadline_s": "1h"}, "async.deadline_s='1h'"),
         ("async", {"deadline_s": None}, "async.deadline_s=None"),
         ("async", {"deadline_s": float("nan")}, "async.deadline_s=nan"),
+        ("async", {"deterministic": "true"}, "async.deterministic='true' must be true or false"),
         ("async", {"mode": None}, "async.mode=None must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
@@ -184,6 +196,46 @@ def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():
     assert AsyncConfig.from_mapping({"mode": "train"}).off_policy
     assert not AsyncConfig.from_mapping({"mode": "train", "train": {"max_staleness": 0}}).off_policy
     assert not AsyncConfig.from_mapping({"mode": "rollout"}).off_policy
+
+
+@pytest.mark.parametrize(
+    ("train", "bound"),
+    [
+        ({"correction": "decoupled"}, math.inf),
+        ({"correction": "decoupled", "max_weight": 3}, math.inf),
+        ({"correction": "tis"}, 2.0),
+        ({"correction": "mis", "max_weight": 3}, 3),
+        ({"correction": "vtrace"}, 1.0),
+    ],
+)
+def test_weights_are_bounded_where_the_correction_bounds_them(train, bound):
+    assert TrainConfig(**train).weight_bound == bound
+
+
+def test_the_correction_in_force_is_none_where_every_sample_is_on_policy():
+    assert AsyncConfig.from_mapping({"mode": "full", "train": {"correction": "tis"}}).correction == "tis"
+    for block in ({"mode": "rollout"}, {"mode": "full", "train": {"max_staleness": 0}}):
+        assert AsyncConfig.from_mapping(block).correction == "none"
+
+
+def test_vtrace_has_nothing_to_interpolate():
+    with pytest.raises(ValueError, match=r"proximal=loglinear.*correction=vtrace.*use proximal=recomputed"):
+        TrainConfig(correction="vtrace", proximal="loglinear")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"mode": "full"},
+        {"mode": "off"},
+        {"mode": "train", "train": {"max_staleness": 0}},
+        {"mode": "train", "streamer": {"enabled": True}},
+    ],
+)
+def test_a_fixed_lag_needs_level_1_alone(block):
+    with pytest.raises(ValueError, match=r"async.deterministic=true.*use async.mode=train"):
+        AsyncConfig.from_mapping({**block, "deterministic": True})
+    assert AsyncConfig.from_mapping({"mode": "train", "deterministic": True}).deterministic
 
 
 def test_a_wait_is_given_in_milliseconds_and_used_in_seconds():

@@ -31,6 +31,13 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
             # Pieces arrive with one rollout epoch each; this is the process's own copy of the config.
             self.cfg.env.train.rollout_epoch = 1
 
+    def init_worker(self) -> None:
+        # RLinf leaves fresh weights to chance. Every rank draws the same; what is drawn later is its own.
+        seed = int(self.cfg.actor.get("seed", 0))
+        torch.manual_seed(seed)
+        super().init_worker()
+        torch.manual_seed(seed + 1 + self._rank)
+
     async def plugin_version(self) -> str:
         """The version of this package that the worker process runs."""
         return __version__

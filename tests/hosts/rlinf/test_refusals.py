@@ -86,3 +86,18 @@ def test_models_that_score_old_actions_anew_are_refused_where_samples_are_old(mo
         check(changes, "full")
     check(changes, "full", train={"enabled": False})
     check(changes, "full", train={"max_staleness": 0})
+
+
+def test_vtrace_is_refused_where_there_is_no_critic():
+    train = {"correction": "vtrace"}
+    with pytest.raises(ValueError, match=r"correction=vtrace.*adv_type='grpo' has not; use .*decoupled"):
+        check({"algorithm.adv_type": "grpo", "algorithm.loss_type": "actor"}, "full", train=train)
+    check({}, "full", train=train)
+    check({"algorithm.adv_type": "grpo"}, "rollout", train=train)
+
+
+def test_a_fixed_lag_is_refused_where_evaluation_would_draw_from_the_same_generator():
+    with pytest.raises(ValueError, match=r"async.deterministic does not support runner.val_check_interval=5"):
+        check({"runner.val_check_interval": 5}, "train", deterministic=True)
+    check({"runner.val_check_interval": -1}, "train", deterministic=True)
+    check({"runner.val_check_interval": 5}, "train")
