@@ -168,3 +168,52 @@ def test_patched_rlinf_still_loads_an_extension_module(patched, plugin):
     # Once as a plugin, and at each of the two starts of a worker as the extension module.
     done = run(WORKER + LOADED.format(calls=3), patched, plugin, RLINF_EXT_MODULE="throwaway")
     assert done.returncode == 0, done.stderr
+
+
+NORM = """
+import sys
+from types import SimpleNamespace
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from rlinf.hybrid_engines.fsdp.strategy.fsdp2 import FSDP2Strategy
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+plain, sharded = torch.nn.Linear(6, 4), torch.nn.Linear(6, 4)
+sharded.load_state_dict(plain.state_dict())
+fully_shard(sharded, mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=["fsdp"]))
+for model in (plain, sharded):
+    model(torch.ones(3, 6)).square().sum().backward()
+expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+strategy = SimpleNamespace(_dp_group=None, cfg=SimpleNamespace(optim=SimpleNamespace(clip_grad=0.5)))
+norm = FSDP2Strategy.clip_grad_norm_(strategy, sharded)
+same = abs(norm - expected) < 1e-4 and all(
+    torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-5)
+    for one, other in zip(sharded.parameters(), plain.parameters())
+)
+dist.barrier()
+dist.destroy_process_group()
+sys.exit(0 if same == (sys.argv[1] == "patched") else 1)
+"""
+
+
+def clipping(folder: Path, tmp_path: Path, side: str) -> subprocess.CompletedProcess[str]:
+    """Clips a sharded gradient on two ranks; fails unless it is clipped right just where it is patched."""
+    script = tmp_path / "norm.py"
+    script.write_text(NORM)
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run(
+        [*ranks, str(script), side],
+        env={**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("side", ["stock", "patched"])
+def test_two_fsdp2_ranks_clip_by_their_common_norm_once_patched(side, request, tmp_path):
+    done = clipping(request.getfixturevalue(side), tmp_path, side)
+    assert done.returncode == 0, done.stdout + done.stderr
