@@ -30,7 +30,7 @@ from benchmarks.learning.data import (
     paired,
     sweep,
 )
-from benchmarks.learning.statistics import WINDOW, area_under_curve, final_success, moving_mean
+from benchmarks.learning.statistics import WINDOW, area_under_curve, delayed, final_success, moving_mean
 
 # Okabe and Ito's palette, which the colour-blind can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
@@ -129,6 +129,11 @@ def staleness(results: Results) -> Path | None:
                 list(means), list(means.values()), color=color, marker=marker, ms=6, lw=1.8, label=correction
             )
             drawn = drawn or bool(means)
+        late = [
+            np.mean([measure(delayed(curve, lag)) for curve in sweep(results, "off").values()] or [np.nan])
+            for lag in experiments.STALENESS
+        ]
+        panel.plot(experiments.STALENESS, late, color=GREY, ls=":", lw=1.5, label="no loss but delay")
         panel.set_xticks(experiments.STALENESS)
         panel.set_xlabel("lag (policy versions)")
         panel.set_ylabel(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from benchmarks.learning.data import (
 from benchmarks.learning.statistics import (
     WINDOW,
     area_under_curve,
+    delayed,
     env_steps_to,
     final_success,
     median,
@@ -152,18 +153,23 @@ def staleness(results: Results) -> list[Path]:
                         str(len(curves)),
                         tables.spread([area_under_curve(curve) for curve in curves.values()]),
                         *(_difference(base, curves)[:2] if lag else (tables.NOTHING,) * 2),
+                        _of_delay(base, curves, lag) if lag else tables.NOTHING,
                         tables.percent(float(np.mean(finals))),
                         tables.percent(min(finals)),
                         tables.number(float(np.mean([_staleness(curve) for curve in curves.values()])), 2),
                     ]
                 )
-    head = "lag|correction|seeds|AUC ± sd|to lag 0|90 % interval|final success|worst seed|mean staleness"
+    head = (
+        "lag|correction|seeds|AUC ± sd|to lag 0|90 % interval|of that, delay|final success|worst seed|"
+        "mean staleness"
+    )
     text = "\n".join(
         [
             "# A fixed lag, by correction\n",
             f"{experiments.PRESS}, PPO, {experiments.BATCHES} batches, local host. {AUC} Final success "
             f"is that of the last {WINDOW} batches; sd and worst are between seeds. Intervals are of 90 %, "
-            "of differences paired by seed. The mean staleness is over all batches, of which the first have "
+            "of differences paired by seed. Delay is what the runs of lag 0 would lose if they learnt as "
+            "well, as many batches later as the lag. The mean staleness is over all batches; the first have "
             "no policy as old as the lag.\n",
             tables.markdown(head.split("|"), rows),
             _picture("AUC and final success over lag", "staleness.png", rows),
@@ -248,6 +254,15 @@ REPORTS: dict[str, Callable[[Results], list[Path]]] = {
     "levels": levels,
     "hosts": hosts,
 }
+
+
+def _of_delay(base: Mapping[int, Curve], curves: Mapping[int, Curve], lag: int) -> str:
+    """The part of a difference to `base` that being `lag` batches late explains."""
+    losses = [
+        area_under_curve(delayed(base[seed], lag)) - area_under_curve(base[seed])
+        for seed in base.keys() & curves.keys()
+    ]
+    return tables.signed(float(np.mean(losses))) if losses else tables.NOTHING
 
 
 def _of_levels_alone(cell: Cell) -> bool:

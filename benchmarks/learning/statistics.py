@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -25,6 +25,15 @@ def area_under_curve(curve: Curve) -> float:
     make this the plain mean over batches; no value is interpolated between them.
     """
     return float(np.average(curve.success, weights=np.diff(curve.env_steps, prepend=0)))
+
+
+def delayed(curve: Curve, batches: int) -> Curve:
+    """The curve of a run that learns as well as this one, each thing `batches` batches later.
+
+    That is the least a lag can cost: the batches that are acted before the first update show nothing.
+    """
+    late = [curve.success[max(0, batch - batches)] for batch in range(len(curve.success))]
+    return replace(curve, success=late)
 
 
 def final_success(curve: Curve, window: int = WINDOW) -> float:

@@ -7,7 +7,7 @@ from scipy import stats
 
 from benchmarks.learning import cells, data, experiments, reports, statistics
 from benchmarks.learning.cells import Cell, Curve
-from benchmarks.learning.statistics import tost_paired
+from benchmarks.learning.statistics import delayed, tost_paired
 from rlinf_async.config import AsyncConfig
 
 KEYS = [
@@ -239,7 +239,8 @@ def test_the_staleness_table_has_the_worst_seed_and_the_spread(results):
         )
     (path,) = reports.staleness(data.load())
     assert (
-        "| 4 | tis | 2 | 0.350 ± 0.071 | -0.200 | [-0.200, -0.200] | 35% | 30% | 0.50 |" in path.read_text()
+        "| 4 | tis | 2 | 0.350 ± 0.071 | -0.200 | [-0.200, -0.200] | +0.000 | 35% | 30% | 0.50 |"
+        in path.read_text()
     )
 
 
@@ -264,3 +265,10 @@ def test_pictures_are_small_repeat_themselves_and_go_with_their_data(results):
     assert [plot(data.load()).read_bytes() for plot in plots.PLOTS.values()] == before
     assert [plot(data.Results(())) for plot in plots.PLOTS.values()] == [None] * 4
     assert not list(results.glob("*.png"))
+
+
+def test_a_delayed_curve_learns_the_same_things_later():
+    early = curve([0.1, 0.5, 0.7, 0.9])
+    assert delayed(early, 0).success == early.success
+    assert delayed(early, 2).success == [0.1, 0.1, 0.1, 0.5]
+    assert delayed(early, 9).success == [0.1] * 4
