@@ -133,13 +133,20 @@ class StreamerConfig:
     enabled: bool = False
     micro_batch_size: int | Literal["auto"] = "auto"
     """Samples per learner rank in one forward and backward pass; auto is the host's own."""
-    normalization: Literal["running", "deferred"] = "running"
-    """Advantages (GAE): by the batch before (streams), or by the whole batch (exact, waits for it)."""
+    normalization: Literal["auto", "running", "deferred"] = "auto"
+    """Advantages (GAE): by the batch before (streams), or by the whole batch (exact, waits for it).
+
+    Streaming can hide the first update epoch only: auto is running with one epoch, deferred with more.
+    """
 
     def __post_init__(self) -> None:
         _flag("async.streamer.enabled", self.enabled)
         _auto_or_whole("async.streamer.micro_batch_size", self.micro_batch_size, least=1)
-        _choice("async.streamer.normalization", self.normalization, ("running", "deferred"))
+        _choice("async.streamer.normalization", self.normalization, ("auto", "running", "deferred"))
+
+    def defers(self, update_epochs: int) -> bool:
+        """Whether advantages that are normalised over a batch wait for it."""
+        return update_epochs > 1 if self.normalization == "auto" else self.normalization == "deferred"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -238,6 +238,14 @@ def test_a_fixed_lag_needs_level_1_alone(block):
     assert AsyncConfig.from_mapping({"mode": "train", "deterministic": True}).deterministic
 
 
+@pytest.mark.parametrize(
+    ("normalization", "epochs", "waits"),
+    [("auto", 1, False), ("auto", 2, True), ("running", 8, False), ("deferred", 1, True)],
+)
+def test_a_batch_is_waited_for_where_streaming_could_hide_one_epoch_of_several(normalization, epochs, waits):
+    assert StreamerConfig(normalization=normalization).defers(epochs) == waits
+
+
 def test_a_wait_is_given_in_milliseconds_and_used_in_seconds():
     assert RolloutConfig(max_wait_ms=250).max_wait == 0.25
     assert RolloutConfig().max_wait == 0.0

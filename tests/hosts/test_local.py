@@ -25,7 +25,7 @@ def asynchrony(train=False, rollout=False, streamer=False, **train_options):
         {
             "train": {"enabled": train, **train_options},
             "rollout": {"enabled": rollout},
-            "streamer": {"enabled": streamer},
+            "streamer": {"enabled": streamer, "normalization": "running"},
         }
     )
 

@@ -7,11 +7,12 @@ from tests.runs.conftest import Runner
 pytestmark = pytest.mark.ray
 
 TWO = tuple(f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout", "actor"))
+STREAMING = ("actor.micro_batch_size=4", "async.streamer.normalization=running")
 
 
 @pytest.mark.parametrize("mode", ["full", "streamer"])
 def test_two_ranks_of_every_worker_take_the_same_steps(runs: Runner, mode: str) -> None:
-    run = runs.train("metaworld_ppo_mlp", *TWO, f"async.mode={mode}", "actor.micro_batch_size=4")
+    run = runs.train("metaworld_ppo_mlp", *TWO, f"async.mode={mode}", *STREAMING)
     assert run.status == 0, run.output
     assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
     assert run.summary["batch_size"]["max"] <= 4 if mode == "streamer" else True

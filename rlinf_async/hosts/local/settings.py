@@ -150,7 +150,7 @@ class LocalSettings:
     @property
     def streams(self) -> bool:
         """Whether gradients are accumulated before the batch is complete."""
-        deferred = self.normalizes and self.asynchrony.streamer.normalization == "deferred"
+        deferred = self.normalizes and self.asynchrony.streamer.defers(self.update_epoch)
         return self.asynchrony.streamer.enabled and not deferred
 
     @property

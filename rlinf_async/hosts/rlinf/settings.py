@@ -128,7 +128,7 @@ class Settings:
     @property
     def streams(self) -> bool:
         """Whether gradients are accumulated before the batch is complete."""
-        deferred = self.advantage == "gae" and self.asynchrony.streamer.normalization == "deferred"
+        deferred = self.advantage == "gae" and self.asynchrony.streamer.defers(self.update_epoch)
         return self.asynchrony.streamer.enabled and not deferred
 
 

@@ -158,7 +158,7 @@ def _run(case, rank, ranks, known):
 
 
 def _actor(worker, cfg):
-    torch.manual_seed(5)  # the same initial weights for every actor on every rank
+    torch.manual_seed(cfg.actor.seed)  # as our actor does: the same initial weights on every rank
     actor = worker(OmegaConf.create(OmegaConf.to_container(cfg)))
     actor.init_worker()
     actor.model.train()

@@ -15,6 +15,7 @@ GRADIENT = 1e-5
 """Largest norm of the difference of two gradients, relative to the gradient: sums in another order."""
 WEIGHTS = 1e-4
 """The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
+RUNNING = "async.streamer.normalization=running"
 GROUPS = "algorithm.group_size=4"
 STEPS = "actor.global_batch_size=64"
 """Three optimizer steps in each pass over a batch, instead of one."""
@@ -83,14 +84,14 @@ OTHERS = [
     ),
     Case(
         name="running",
-        overrides=("async.mode=streamer", epochs(2)),
+        overrides=("async.mode=streamer", RUNNING, epochs(2)),
         order=7,
         batches=2,
         others=("by the batch before",),
     ),
     Case(
         name="unmasked",
-        overrides=("async.mode=streamer", "env.train.ignore_terminations=true", epochs(2)),
+        overrides=("async.mode=streamer", RUNNING, "env.train.ignore_terminations=true", epochs(2)),
         order=8,
     ),
     Case(
