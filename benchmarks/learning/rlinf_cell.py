@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from itertools import accumulate
@@ -24,6 +25,7 @@ def run(cell: Cell) -> None:
         RuntimeError: the run failed; the end of its output.
     """
     directory = Path("runs") / cell.name
+    shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has logged would be read as well
     overrides = [
         f"env.train.task_name={cell.task}",
         f"runner.max_epochs={cell.batches}",

@@ -39,7 +39,9 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
             for mode in ("train", "eval")
         }
         self._busy = BusyMeter(width=self.stage_num)
-        self._episodes: dict[int, list[dict[str, torch.Tensor]]] = defaultdict(list)
+        self._episodes: dict[int, list[list[dict[str, torch.Tensor]]]] = defaultdict(
+            lambda: [[] for _ in range(self.stage_num)]
+        )
 
     def _setup_env_and_wrappers(
         self, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int
@@ -93,7 +95,9 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
 
     async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], float]:
         """Episode statistics of the rollouts for `batch`, and the busy share since the last call."""
-        return concatenate_metrics(self._episodes.pop(batch, [])), self._busy.pop()
+        shards = self._episodes.pop(batch, [])
+        # In the order of the shards: the rounding of a mean does not depend on who was first.
+        return concatenate_metrics([info for shard in shards for info in shard]), self._busy.pop()
 
     async def close_envs(self) -> None:
         """Close the simulators that can be closed, so that their processes end with the run."""
@@ -106,7 +110,11 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
     def _recorder(self, settings: Settings, stage: int) -> Callable[[Ticket], ShardRecorder]:
         def build(ticket: Ticket) -> ShardRecorder:
             return ShardRecorder(
-                ticket, settings=settings, worker=self, stage=stage, episodes=self._episodes[ticket.batch]
+                ticket,
+                settings=settings,
+                worker=self,
+                stage=stage,
+                episodes=self._episodes[ticket.batch][stage],
             )
 
         return build
