@@ -222,6 +222,16 @@ class AsyncConfig:
         return self.train.correction if self.off_policy else "none"
 
     @property
+    def recomputes(self) -> bool:
+        """Whether samples are re-anchored at the policy that starts to train on them, before it does."""
+        return self.correction != "none" and self.train.proximal == "recomputed"
+
+    @property
+    def measures_ratios(self) -> bool:
+        """Whether off-policy ratios are logged."""
+        return self.off_policy and self.train.measure_ratios
+
+    @property
     def levels(self) -> dict[str, bool]:
         return {
             "train": self.train.enabled,

@@ -19,7 +19,7 @@ def anchored(payload: Tensors, model: GaussianPolicy, settings: LocalSettings) -
     update starts. On-policy it is the policy that acted.
     """
     rollout = {**payload, "proximal": payload["logprobs"]}
-    if settings.recomputes:
+    if settings.asynchrony.recomputes:
         rollout["proximal"] = model.logprobs(payload["states"][:-1], payload["actions"])
         rollout["values"] = model.values(payload["states"])
     return rollout

@@ -40,7 +40,7 @@ class LocalLearner:
         self._past = PastWeights(
             lambda: list(self.model.parameters()), keep=settings.asynchrony.max_staleness + 1
         )
-        self._probe = self._ratio_probe() if settings.measures_ratios else None
+        self._probe = self._ratio_probe() if settings.asynchrony.measures_ratios else None
 
     def begin(self, batch: int) -> None:
         self._batch = batch
@@ -83,7 +83,7 @@ class LocalLearner:
             self._held.append(rollout)
 
     def _anchored(self, payload: Tensors) -> Tensors:
-        if not (self._settings.recomputes and self._settings.steps_while_streaming):
+        if not (self._settings.asynchrony.recomputes and self._settings.steps_while_streaming):
             return anchored(payload, self.model, self._settings)
         with self._past.at(self._batch):
             return anchored(payload, self.model, self._settings)

@@ -154,16 +154,6 @@ class LocalSettings:
         return self.asynchrony.streamer.enabled and not deferred
 
     @property
-    def recomputes(self) -> bool:
-        """Whether samples are re-anchored at the policy that starts to train on them, before it does."""
-        return self.asynchrony.correction != "none" and self.asynchrony.train.proximal == "recomputed"
-
-    @property
     def steps_while_streaming(self) -> bool:
         """Whether weights change before the last piece of a batch has arrived."""
         return self.streams and self.optimizer_steps > 1
-
-    @property
-    def measures_ratios(self) -> bool:
-        """Whether off-policy ratios are logged."""
-        return self.asynchrony.off_policy and self.asynchrony.train.measure_ratios

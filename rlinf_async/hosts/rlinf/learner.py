@@ -49,7 +49,7 @@ class FSDPLearner:
         self._past = PastWeights(
             lambda: trained_shards(actor.model), keep=settings.asynchrony.max_staleness + 1
         )
-        self._probe = self._ratio_probe() if settings.measures_ratios else None
+        self._probe = self._ratio_probe() if settings.asynchrony.measures_ratios else None
         if self._correction != "none":
             actor.correct(LOSSES[settings.loss], self._train)
 
@@ -89,7 +89,7 @@ class FSDPLearner:
         trees = [{name: value for name, value in piece.payload.items() if value != {}} for piece in pieces]
         bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
         rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
-        if self._settings.recomputes:
+        if self._settings.asynchrony.recomputes:
             self._anchor(rollout, concatenate(bootstraps))
         if self._probe is not None:
             self._probe_samples(self._probe, rollout)
@@ -97,7 +97,7 @@ class FSDPLearner:
 
     @property
     def _anchors_in_the_past(self) -> bool:
-        return self._settings.recomputes and self._settings.steps_while_streaming
+        return self._settings.asynchrony.recomputes and self._settings.steps_while_streaming
 
     def _anchor(self, rollout: Tree, bootstrap_inputs: Tree) -> None:
         """At the policy with which the batch began, also where a part of it has been trained on."""

@@ -67,7 +67,7 @@ class ShardRecorder:
             )
         )
         plan = self._settings.plan
-        bootstrap = answer["forward_inputs"] if self._settings.asynchrony.off_policy else {}
+        bootstrap = answer["forward_inputs"] if self._settings.asynchrony.recomputes else {}
         trajectories = self._result.to_splited_trajectories_by_sizes([plan.piece_size] * plan.parts)
         return [self._piece(part, trajectory, bootstrap) for part, trajectory in enumerate(trajectories)]
 

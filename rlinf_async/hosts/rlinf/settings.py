@@ -111,19 +111,9 @@ class Settings:
         return self.global_batch_size // (self.micro_batch_size * self.plan.learner_ranks)
 
     @property
-    def recomputes(self) -> bool:
-        """Whether samples are re-anchored at the policy that starts to train on them, before it does."""
-        return self.asynchrony.correction != "none" and self.asynchrony.train.proximal == "recomputed"
-
-    @property
     def steps_while_streaming(self) -> bool:
         """Whether weights change before the last piece of a batch has arrived."""
         return self.streams and self.optimizer_steps > 1
-
-    @property
-    def measures_ratios(self) -> bool:
-        """Whether off-policy ratios are logged."""
-        return self.asynchrony.off_policy and self.asynchrony.train.measure_ratios
 
     @property
     def streams(self) -> bool:
