@@ -47,6 +47,11 @@ class Run:
         return json.loads((self.directory / "summary.json").read_text())
 
 
+def _heed_interrupts() -> None:
+    # A shell lets the jobs in its background ignore interrupts, and their children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Runner:
     """Starts runs in a directory of the test's own, and leaves no process behind."""
 
@@ -70,6 +75,7 @@ class Runner:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
         )
         self._started.append(process)
         return process
