@@ -28,20 +28,8 @@ def cell(text: str) -> None:
     host.run(run)
 
 
-@app.command(hidden=True)
-def run(experiment: str, host: str = "local", seeds: int = 5, jobs: Jobs = 2) -> None:
-    """Run what an experiment still lacks, without its report: equivalence, staleness or levels."""
-    cells = {
-        "equivalence": lambda: experiments.equivalence(host, seeds),
-        "staleness": lambda: experiments.staleness(seeds),
-        "levels": lambda: experiments.levels(seeds),
-    }[experiment]()
-    failed = run_all(cells, jobs=jobs)
-    raise typer.Exit(1 if failed else 0)
-
-
 @app.command()
-def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 3, jobs: Jobs = 2) -> None:
+def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 2, jobs: Jobs = 2) -> None:
     """Does `full` learn what the synchronous loop learns? On both hosts."""
     failed = run_all(experiments.equivalence("local", seeds_local), jobs=jobs)
     failed += run_all(experiments.equivalence("rlinf", seeds_rlinf), jobs=1)
@@ -50,7 +38,7 @@ def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 3, jobs: Jobs = 2) 
 
 
 @app.command()
-def staleness(seeds: Seeds = 5, jobs: Jobs = 2) -> None:
+def staleness(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
     """What does a fixed lag cost, and which correction pays it back?"""
     failed = run_all(experiments.staleness(seeds), jobs=jobs)
     _report("staleness")
@@ -58,7 +46,7 @@ def staleness(seeds: Seeds = 5, jobs: Jobs = 2) -> None:
 
 
 @app.command()
-def levels(seeds: Seeds = 5, jobs: Jobs = 2) -> None:
+def levels(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
     """What does each level do to learning by itself?"""
     failed = run_all(experiments.levels(seeds), jobs=jobs)
     _report("levels")
