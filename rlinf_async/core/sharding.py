@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 AUTO_SHARDS = 2
-"""Shards per env worker where simulators run on CPU: one steps while the other waits for its actions."""
+"""Shards per env worker where simulators share its process: one steps while the other is answered."""
+
+MOST_SHARDS = 64
+"""Shards per env worker at most, where every simulator has a process of its own."""
+
+SEPARATE_SIMULATORS = frozenset({"libero", "metaworld", "robocasa", "calvin", "robotwin", "habitat", "d4rl"})
+"""Simulators that run in processes of their own, a CPU core each: nothing makes one wait for another."""
 
 VECTORISED_SIMULATORS = frozenset(
     {
@@ -53,16 +60,20 @@ class ShardPlan:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        unit = self._unit(self.shards_per_worker)
-        if self.total_envs % unit == 0:
+        if self.fits(self.shards_per_worker):
             return
-        fits = [n for n in range(1, self.total_envs + 1) if self.total_envs % self._unit(n) == 0]
+        unit = self._unit(self.shards_per_worker)
+        fits = [n for n in range(1, self.total_envs + 1) if self.fits(n)]
         if fits:
             nearest = min(fits, key=lambda n: abs(n - self.shards_per_worker))
             advice = f"nearest number of shards per worker that does: {nearest}"
         else:
             advice = f"nearest total that does: {max(1, round(self.total_envs / unit)) * unit}"
         raise ValueError(f"{self._misfit()}; {advice}")
+
+    def fits(self, shards_per_worker: int) -> bool:
+        """Whether the environments divide into so many shards per worker."""
+        return self.total_envs % self._unit(shards_per_worker) == 0
 
     def _unit(self, shards_per_worker: int) -> int:
         """What `total_envs` must be a multiple of: whole groups on every shard and learner rank."""
@@ -116,12 +127,24 @@ class ShardPlan:
 
 
 def choose_shards(
-    *, asked: int | None, simulator: str, stages: int, total_envs: int, env_workers: int, group_size: int
+    *,
+    asked: int | None,
+    simulator: str,
+    stages: int,
+    fits: Callable[[int], bool],
+    most: int,
+    separate: bool = False,
 ) -> int:
     """Shards per env worker for `shards: auto` (`asked` is None) or for the number asked for.
 
-    A GPU-vectorised simulator is not split; a `pipeline_stage_num` above 1 in the user's config is
-    kept; otherwise two shards, if the environments of a worker divide that way.
+    A GPU-vectorised simulator is not split; a `pipeline_stage_num` above 1 in the user's config is kept.
+    Simulators that have a process each are split as far as it goes, so that none waits for another; those
+    that share their worker's process into two.
+
+    Args:
+        fits: whether a run can be made with so many shards per worker.
+        most: environments (or groups, which are not cut) of an env worker.
+        separate: whether every simulator has a process of its own.
 
     Raises:
         ValueError: a vectorised simulator would be split.
@@ -136,5 +159,5 @@ def choose_shards(
         return asked
     if vectorised or stages > 1:
         return stages
-    splits = env_workers * AUTO_SHARDS * group_size
-    return AUTO_SHARDS if total_envs % splits == 0 else 1
+    wanted = min(most, MOST_SHARDS) if separate else AUTO_SHARDS
+    return next((shards for shards in range(wanted, 1, -1) if fits(shards)), 1)

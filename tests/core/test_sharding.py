@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.sharding import VECTORISED_SIMULATORS, ShardPlan, choose_shards
+from rlinf_async.core.sharding import SEPARATE_SIMULATORS, VECTORISED_SIMULATORS, ShardPlan, choose_shards
 from tests.making import plan
 
 SIZES = {
@@ -164,12 +164,24 @@ def test_a_size_below_one_is_named(name):
 
 
 def chosen(**changes):
-    few = {"total_envs": 16, "env_workers": 2, "group_size": 1, "stages": 1, "asked": None}
-    return choose_shards(**{"simulator": "libero", **few, **changes})
+    few = {"separate": True, "simulator": "libero", "stages": 1, "asked": None, "most": 8}
+    few["fits"] = lambda shards: 8 % shards == 0
+    return choose_shards(**{**few, **changes})
 
 
-def test_auto_gives_cpu_simulators_two_shards_so_that_one_steps_while_one_is_answered():
-    assert chosen() == 2
+def test_auto_lets_no_simulator_wait_for_another_where_each_has_a_process():
+    assert chosen() == 8
+    assert not SEPARATE_SIMULATORS & VECTORISED_SIMULATORS
+
+
+def test_auto_stays_within_what_fits_and_what_one_worker_can_look_after():
+    assert chosen(fits=lambda shards: shards in (1, 2, 4)) == 4
+    assert chosen(most=1000, fits=lambda shards: 1000 % shards == 0) == 50
+    assert chosen(fits=lambda shards: shards == 1) == 1
+
+
+def test_auto_gives_simulators_in_one_process_two_shards_so_that_one_steps_while_one_is_answered():
+    assert chosen(separate=False) == 2
 
 
 @pytest.mark.parametrize("simulator", sorted(VECTORISED_SIMULATORS))
@@ -201,11 +213,8 @@ def test_a_number_asked_for_is_what_is_used():
 )
 def test_auto_never_makes_a_plan_impossible_that_one_shard_makes_possible(multiple, workers, group, ranks):
     total = multiple * group * math.lcm(workers, ranks)
-    shards = chosen(total_envs=total, env_workers=workers, group_size=group)
-    plan(
-        total_envs=total,
-        env_workers=workers,
-        learner_ranks=ranks,
-        group_size=group,
-        shards_per_worker=shards,
+    one_each = plan(
+        total_envs=total, env_workers=workers, learner_ranks=ranks, group_size=group, shards_per_worker=1
     )
+    shards = chosen(fits=one_each.fits, most=one_each.envs_per_shard // group)
+    assert replace(one_each, shards_per_worker=shards).envs_per_shard % group == 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from rlinf_async.core.objectives import gae, group_relative, importance_weight, valid_steps, vtrace
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 
 Tensors = dict[str, torch.Tensor]
 
 
 @torch.no_grad()
-def anchored(payload: Tensors, model: GaussianPolicy, settings: LocalSettings) -> Tensors:
+def anchored(payload: Tensors, model: ActorCritic, settings: LocalSettings) -> Tensors:
     """The rollout with `proximal` log-probabilities, and `values` of the same policy.
 
     Off-policy both are computed anew, for all T + 1 observations: `model` is the policy from which the
@@ -20,8 +20,7 @@ def anchored(payload: Tensors, model: GaussianPolicy, settings: LocalSettings) -
     """
     rollout = {**payload, "proximal": payload["logprobs"]}
     if settings.asynchrony.recomputes:
-        rollout["proximal"] = model.logprobs(payload["states"][:-1], payload["actions"])
-        rollout["values"] = model.values(payload["states"])
+        rollout["proximal"], rollout["values"] = model.evaluate(payload["states"], payload["actions"])
     return rollout
 
 

@@ -14,11 +14,12 @@ import torch
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.tracing import BusyMeter, Spread, StepReport
+from rlinf_async.hosts.local.device import Watch, unwatched
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import InferenceRank, RankRequests, State
 from rlinf_async.hosts.local.learner import LocalLearner
 from rlinf_async.hosts.local.learner_thread import LearnerThread
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard
@@ -44,6 +45,8 @@ class LocalHost:
     Every shard, every rank and the learner has a thread for its blocking work; all waiting is done by
     one event loop. The first failure ends the run and is raised by itself. With all levels off, or with
     `async.deterministic`, nothing depends on timing: equal settings give equal weights, bit for bit.
+
+    Environments and trajectories are in the CPU's memory, the policy where its parameters are.
     """
 
     def __init__(
@@ -51,14 +54,18 @@ class LocalHost:
         settings: LocalSettings,
         environments: EnvFactory,
         *,
+        policy: PolicyFactory | None = None,
         weights: Mapping[str, torch.Tensor] | None = None,
         on_step: Callable[[StepReport], None] = lambda report: None,
+        watch: Watch = unwatched,
     ) -> None:
-        """`weights` is where training starts, by default a fresh policy drawn from the seed."""
+        """`policy` is by default a GaussianPolicy, `weights` a fresh policy drawn from the seed."""
         self.settings = settings
         self._environments = environments
+        self._policy = policy or partial(GaussianPolicy, hidden=settings.hidden)
         self._weights = weights
         self._on_step = on_step
+        self._watch = watch
 
     def run(self) -> LocalResult:
         """Train all batches; not to be called where an event loop is running."""
@@ -69,10 +76,12 @@ class LocalHost:
             shards = [stack.enter_context(closing(self._shard(number, env))) for number in range(plan.shards)]
             model = self._model(shards[0].state_dim, shards[0].action_dim)
             ranks = [
-                stack.enter_context(closing(InferenceRank(rank, model=model, busy=inference)))
+                stack.enter_context(
+                    closing(InferenceRank(rank, model=model, busy=inference, watch=self._watch))
+                )
                 for rank in range(plan.inference_ranks)
             ]
-            learner = LocalLearner(settings=self.settings, model=model, busy=learning)
+            learner = LocalLearner(settings=self.settings, model=model, busy=learning, watch=self._watch)
             thread = stack.enter_context(closing(LearnerThread(learner, streaming=self.settings.streams)))
             run = LocalRun(
                 self.settings,
@@ -88,10 +97,10 @@ class LocalHost:
     def _shard(self, number: int, busy: BusyMeter) -> Shard:
         return Shard(number, settings=self.settings, build=self._environments, busy=busy)
 
-    def _model(self, state_dim: int, action_dim: int) -> GaussianPolicy:
+    def _model(self, state_dim: int, action_dim: int) -> ActorCritic:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
-            model = GaussianPolicy(state_dim=state_dim, action_dim=action_dim, hidden=self.settings.hidden)
+            model = self._policy(state_dim=state_dim, action_dim=action_dim)
         if self._weights is not None:
             model.load_state_dict(self._weights)
         return model
@@ -111,7 +120,7 @@ class LocalRun:
         shards: list[Shard],
         ranks: list[InferenceRank],
         learner: LearnerThread,
-        model: GaussianPolicy,
+        model: ActorCritic,
         busy: dict[str, BusyMeter],
         on_step: Callable[[StepReport], None],
     ) -> None:
@@ -174,21 +183,20 @@ class LocalRun:
         self._trajectories.publish(version)
 
     def _report(self, step: int, metrics: dict[str, float], began: float) -> None:
-        trained = self._trajectories.ledger.env_steps_trained
-        requests, trajectories = self._requests, self._trajectories
+        requests, trained = self._requests, self._trajectories.pop_trained(step - 1)
         report = StepReport(
             step=step,
             total=self._settings.batches,
             seconds=time.monotonic() - began,
-            env_steps=trained - sum(report.env_steps for report in self._reports),
+            env_steps=trained.env_steps,
             episode_return=metrics["env/return"],
             success=metrics["env/success_once"],
             busy={name: meter.pop() for name, meter in self._busy.items()},
-            staleness=trajectories.staleness,
+            staleness=trained.staleness,
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
         )
-        trajectories.staleness, requests.batch_size, requests.batch_wait = Spread(), Spread(), Spread()
+        requests.batch_size, requests.batch_wait = Spread(), Spread()
         self._reports.append(report)
         self._metrics.append(metrics)
         self._on_step(report)
@@ -207,5 +215,5 @@ def _request_broker(settings: LocalSettings) -> RequestBroker:
     )
 
 
-def _copy(model: GaussianPolicy) -> State:
+def _copy(model: ActorCritic) -> State:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -14,7 +14,8 @@ import torch
 
 from rlinf_async.core.tensors import Tree, concatenate
 from rlinf_async.core.tracing import BusyMeter
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
+from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 
 State = dict[str, torch.Tensor]
@@ -37,10 +38,12 @@ class InferenceRank:
     is made by the weights of exactly the version that it carries.
     """
 
-    def __init__(self, rank: int, *, model: GaussianPolicy, busy: BusyMeter) -> None:
+    def __init__(self, rank: int, *, model: ActorCritic, busy: BusyMeter, watch: Watch = unwatched) -> None:
         self._rank = rank
         self._busy = busy
         self._model = copy.deepcopy(model)
+        # Environments stand still while they wait for an answer; a learner has more to do anyway.
+        self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
         self._version = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"inference-{rank}")
 
@@ -60,15 +63,17 @@ class InferenceRank:
         self._thread.shutdown()
 
     def _load(self, state: State, version: int) -> None:
-        self._model.load_state_dict(state)
+        with self._queue.block():
+            self._model.load_state_dict(state)
         self._version = version
 
     @torch.no_grad()
     def _forward(self, payloads: Sequence[Tree]) -> list[Answer]:
-        merged: dict[str, Any] = concatenate(payloads)
-        states = merged["states"]
-        actions = self._model.sample(states, merged["noise"])
-        outputs = (actions, self._model.logprobs(states, actions), self._model.values(states))
+        with self._queue.block():
+            merged: dict[str, Any] = self._queue.put(concatenate(payloads))
+            with self._queue.watched():
+                outputs = self._model.act(merged["states"], merged["noise"])
+            outputs = [output.cpu() for output in outputs]
         sizes = [len(payload["noise"]) for payload in payloads]  # type: ignore[arg-type]
         parts = zip(*(torch.split(output, sizes) for output in outputs), strict=True)
         return [Answer(actions, logprobs, values, self._version) for actions, logprobs, values in parts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 
@@ -14,8 +15,9 @@ from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream
 from rlinf_async.core.tensors import Tree, concatenate, size_of
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.estimates import Tensors, anchored, estimated
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 
 
@@ -27,8 +29,11 @@ class LocalLearner:
     are cut into micro-batches, and when they arrive, changes rounding and nothing else.
     """
 
-    def __init__(self, *, settings: LocalSettings, model: GaussianPolicy, busy: BusyMeter) -> None:
+    def __init__(
+        self, *, settings: LocalSettings, model: ActorCritic, busy: BusyMeter, watch: Watch = unwatched
+    ) -> None:
         self.model = model
+        self._queue = DeviceQueue(model, "learner", watch=watch)
         self._settings = settings
         self._busy = busy
         self._scale = AdvantageScale()
@@ -49,18 +54,19 @@ class LocalLearner:
         self._samples: list[Tensors] = []
         self._count = 0.0
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + 1009 * batch)
-        if self._settings.asynchrony.off_policy:
-            self._past.remember(batch)
+        if self._probe is not None or self._anchors_in_the_past:
+            with self._queue.block():
+                self._past.remember(batch)
         if self._probe is not None:
             self._probe.begin(batch)
 
     def accept(self, pieces: Sequence[Piece]) -> None:
-        with self._busy.busy():
+        with self._busy.busy(), self._queue.block():
             for piece in sorted(pieces, key=lambda piece: piece.key):
                 self._accept(piece)
 
     def finish(self) -> dict[str, float]:
-        with self._busy.busy():
+        with self._busy.busy(), self._queue.block():
             self._scale.close()
             if self._held:
                 self._train_rollout(_joined(self._held, dim=1))
@@ -71,7 +77,7 @@ class LocalLearner:
             return metrics | {f"train/{name}": value for name, value in ratios.items()}
 
     def _accept(self, piece: Piece) -> None:
-        rollout = estimated(self._anchored(piece.payload), self._settings)
+        rollout = estimated(self._anchored(self._queue.put(piece.payload)), self._settings)
         self._note_episodes(rollout)
         if self._settings.normalizes:
             self._scale.observe(rollout["advantages"], rollout["valid"])
@@ -82,10 +88,14 @@ class LocalLearner:
         else:
             self._held.append(rollout)
 
+    @property
+    def _anchors_in_the_past(self) -> bool:
+        """Whether pieces may arrive after the weights that anchor them have changed."""
+        return self._settings.asynchrony.recomputes and self._settings.steps_while_streaming
+
     def _anchored(self, payload: Tensors) -> Tensors:
-        if not (self._settings.asynchrony.recomputes and self._settings.steps_while_streaming):
-            return anchored(payload, self.model, self._settings)
-        with self._past.at(self._batch):
+        past = self._past.at(self._batch) if self._anchors_in_the_past else nullcontext()
+        with past, self._queue.watched():
             return anchored(payload, self.model, self._settings)
 
     def _train_rollout(self, rollout: Tensors) -> None:
@@ -105,7 +115,7 @@ class LocalLearner:
         flat = self._shuffled({name: tensor.flatten(0, 1) for name, tensor in samples.items()})
         if self._probe is not None:
             inputs: Tree = {"states": flat["states"], "actions": flat["actions"]}
-            self._probe.add(inputs, flat["behaviour"], flat["staleness"])
+            self._probe.add(inputs, flat["behaviour"].cpu(), flat["staleness"].cpu())
         self._samples.append(flat)
         self._train_samples(flat)
 
@@ -121,17 +131,19 @@ class LocalLearner:
 
     def _shuffled(self, samples: Tensors) -> Tensors:
         order = torch.randperm(size_of(samples), generator=self._shuffle)  # type: ignore[arg-type]
+        order = order.to(self._queue.device)
         return {name: tensor[order] for name, tensor in samples.items()}
 
     def _train_samples(self, samples: Tensors) -> None:
         for micro_batch in self._stream.add(samples):  # type: ignore[arg-type]
-            self._accumulate(micro_batch.samples)  # type: ignore[arg-type]
-            if micro_batch.steps:
-                self._step()
+            with self._queue.watched():
+                self._accumulate(micro_batch.samples)  # type: ignore[arg-type]
+                if micro_batch.steps:
+                    self._step()
 
     def _accumulate(self, samples: Tensors) -> None:
         settings, share = self._settings, samples["share"]
-        logprobs = self.model.logprobs(samples["states"], samples["actions"])
+        logprobs, values = self.model.evaluate(samples["states"], samples["actions"])
         anchor = self._anchor(samples, logprobs)
         weights = importance_weight(
             anchor,
@@ -144,7 +156,6 @@ class LocalLearner:
         )
         loss = (policy * share).sum()
         if settings.algorithm == "ppo":
-            values = self.model.values(samples["states"])
             critic = value_loss(values, samples["old_values"], samples["returns"], clip=settings.value_clip)
             loss = loss + (critic * share).sum()
         torch.autograd.backward(loss)
@@ -192,7 +203,7 @@ class LocalLearner:
         self._metrics[name].append(float(value))
 
 
-def _optimizer(model: GaussianPolicy, *, lr: float, value_lr: float) -> torch.optim.Optimizer:
+def _optimizer(model: ActorCritic, *, lr: float, value_lr: float) -> torch.optim.Optimizer:
     critic = list(model.value_head.parameters())
     actor = [parameter for name, parameter in model.named_parameters() if not name.startswith("value_head.")]
     groups = [{"params": actor, "lr": lr}, {"params": critic, "lr": value_lr}]

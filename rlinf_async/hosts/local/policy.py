@@ -1,14 +1,45 @@
-"""The policy that is trained: a Gaussian MLP and a critic beside it."""
+"""The policy that is trained: what the host asks of one, and a Gaussian MLP with a critic beside it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 
-class GaussianPolicy(nn.Module):
+class ActorCritic(nn.Module):
+    """A policy with a critic, on the device of its parameters; all tensors are there.
+
+    The parameters of `value_head` have a learning rate of their own.
+    """
+
+    value_head: nn.Module
+
+    def act(
+        self, states: torch.Tensor, noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Actions [B, A], their log-probabilities [B] and the values [B] of states [B, S].
+
+        All chance is in the standard normal `noise` [B, A].
+        """
+        raise NotImplementedError
+
+    def evaluate(self, states: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities of `actions`, taken in the first `len(actions)` of `states`; values of all."""
+        raise NotImplementedError
+
+    def logprobs(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities [B] of actions [B, A]."""
+        return self.evaluate(states, actions)[0]
+
+
+PolicyFactory = Callable[..., ActorCritic]
+"""Builds a policy for `state_dim` and `action_dim`, on the device where it is to be trained."""
+
+
+class GaussianPolicy(ActorCritic):
     """Actions are normal around the backbone's mean; log-probabilities are summed over the action.
 
     Parameters bear the names of RLinf's `mlp_policy`, so that its checkpoints and the warm start load.
@@ -26,13 +57,21 @@ class GaussianPolicy(nn.Module):
         nn.init.zeros_(self.actor_mean.bias)
         nn.init.normal_(critic[-1].weight, std=0.02)
 
+    def act(
+        self, states: torch.Tensor, noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        actions = self.sample(states, noise)
+        return actions, self.logprobs(states, actions), self.values(states)
+
+    def evaluate(self, states: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.logprobs(states[: len(actions)], actions), self.values(states)
+
     def sample(self, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """Actions [B, A] for states [B, S]; all chance is in the standard normal `noise` [B, A]."""
         mean: torch.Tensor = self.actor_mean(self.backbone(states))
         return mean + self.actor_logstd.exp() * noise
 
     def logprobs(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities [B] of actions [B, A]."""
         mean = self.actor_mean(self.backbone(states))
         scaled = (actions - mean) * torch.exp(-self.actor_logstd)
         density: torch.Tensor = -0.5 * scaled**2 - self.actor_logstd - 0.5 * math.log(2 * math.pi)

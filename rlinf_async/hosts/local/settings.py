@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -92,17 +92,18 @@ class LocalSettings:
     @cached_property
     def plan(self) -> ShardPlan:
         """How the environments are split."""
-        return ShardPlan(
+        one_each = ShardPlan(
             total_envs=self.total_envs,
             env_workers=self.env_workers,
             inference_ranks=self.inference_ranks,
             learner_ranks=1,
-            shards_per_worker=self._shards_per_worker(),
+            shards_per_worker=1,
             rollout_epochs=self.rollout_epochs,
             group_size=self.group_size,
         )
+        return replace(one_each, shards_per_worker=self._shards_per_worker(one_each))
 
-    def _shards_per_worker(self) -> int:
+    def _shards_per_worker(self, one_each: ShardPlan) -> int:
         rollout = self.asynchrony.rollout
         if not rollout.enabled:
             # A shard then belongs to one inference rank: give every rank something to do.
@@ -111,9 +112,8 @@ class LocalSettings:
             asked=None if rollout.shards == "auto" else rollout.shards,
             simulator="local",
             stages=1,
-            total_envs=self.total_envs,
-            env_workers=self.env_workers,
-            group_size=self.group_size,
+            fits=one_each.fits,
+            most=one_each.envs_per_shard // self.group_size,
         )
 
     @property

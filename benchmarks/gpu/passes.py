@@ -1,0 +1,81 @@
+"""When passes over the policy began and ended on the device, and how much of a time they fill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+Span = tuple[float, float]
+
+
+class Clock(Protocol):
+    """Marks points in the work of a device; `seconds` reads a mark on the scale of `time.perf_counter`."""
+
+    def mark(self) -> Any: ...
+
+    def seconds(self, mark: Any) -> float: ...
+
+
+class HostClock:
+    """For the CPU, which has done what it was told when the call returns."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, mark: float) -> float:
+        return mark
+
+
+class CudaClock:
+    """Events on the current stream of the thread that marks; the device passes them when it gets there."""
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        torch.cuda.synchronize(self._device)
+        self._zero = self.mark()
+        self._zero.synchronize()
+        self._began = time.perf_counter()
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, mark: torch.cuda.Event) -> float:
+        mark.synchronize()
+        return self._began + self._zero.elapsed_time(mark) / 1e3
+
+
+class Passes:
+    """Fills `hosts.local.device.Watch`. To be read when the run has ended: reading waits for the device."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._marks: list[tuple[str, Any, Any]] = []
+
+    @contextmanager
+    def __call__(self, who: str) -> Iterator[None]:
+        began = self._clock.mark()
+        yield
+        self._marks.append((who, began, self._clock.mark()))
+
+    def spans(self, *who: str) -> list[Span]:
+        """(began, ended) of the passes of any of `who`."""
+        seconds = self._clock.seconds
+        return [(seconds(began), seconds(ended)) for name, began, ended in self._marks if name in who]
+
+
+def filled(spans: Iterable[Span], window: Span) -> float:
+    """The share of `window` in which at least one span is under way."""
+    low, high = window
+    total, reached = 0.0, low
+    for began, ended in sorted(spans):
+        start, stop = max(began, reached), min(ended, high)
+        if stop > start:
+            total += stop - start
+            reached = stop
+    return total / (high - low)

@@ -1,0 +1,104 @@
+"""Environments that take time and do nothing else: what waits for what, without a simulator."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+TASKS = 10
+"""Environments are dealt out to this many tasks, the slowest of which is `slowest` times the mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvService:
+    """How long one environment takes, in seconds. A decision is a chunk of simulator steps.
+
+    Decisions of an environment are log-normal around `decision_s` times the factor of its task, which is
+    spread evenly from `fastest` to `slowest`. With `spike_share`, every one of the `steps` of a decision
+    takes `spike_factor` times as long with that probability. A reset takes `reset_s` on average, evenly
+    spread from 4/7 to 10/7 of it. With `episode`, episodes end after that many decisions on average and are
+    reset on the spot; without, they last for a whole rollout. `vectorised_s` is what a simulator that steps
+    all its environments at once takes for a decision, however many they are.
+    """
+
+    decision_s: float = 0.0
+    cv: float = 0.0
+    steps: int = 10
+    spike_share: float = 0.0
+    spike_factor: float = 1.0
+    fastest: float = 1.0
+    slowest: float = 1.0
+    reset_s: float = 0.0
+    episode: float = 0.0
+    vectorised_s: float = 0.0
+
+    def factor(self, env: int) -> float:
+        """How much slower than the mean the task of environment number `env` is."""
+        return self.fastest + (self.slowest - self.fastest) * (env % TASKS) / (TASKS - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What an environment does with one decision: its seconds, and those of a reset if it ends there."""
+
+    seconds: float
+    reset_s: float
+
+    @property
+    def ends(self) -> bool:
+        return self.reset_s > 0.0
+
+
+def decisions(service: EnvService, env: int, *, seed: int) -> Iterator[Decision]:
+    """The decisions of environment number `env`, for ever: the same in every mode and every shard."""
+    rng = np.random.default_rng((seed, env))
+    sigma = math.sqrt(math.log1p(service.cv**2))
+    mean = service.decision_s * service.factor(env)
+    while True:
+        seconds = mean * float(rng.lognormal(-sigma * sigma / 2, sigma))
+        spikes = int(rng.binomial(service.steps, service.spike_share))
+        seconds *= 1.0 + spikes * (service.spike_factor - 1.0) / service.steps
+        ends = service.episode > 0.0 and float(rng.random()) < 1.0 / service.episode
+        reset = service.reset_s * float(rng.uniform(4 / 7, 10 / 7))
+        yield Decision(seconds, reset if ends else 0.0)
+
+
+def resets(service: EnvService, env: int, *, seed: int) -> Iterator[float]:
+    """Seconds of the resets between rollouts of environment number `env`, for ever."""
+    rng = np.random.default_rng((seed, env, 1))
+    while True:
+        yield service.reset_s * float(rng.uniform(4 / 7, 10 / 7))
+
+
+class EmulatedBatch:
+    """`size` environments that step together: a call sleeps as long as the slowest of them needs.
+
+    They stand for simulators in processes of their own, with a core each, unless they are vectorised.
+    """
+
+    def __init__(self, service: EnvService, size: int, *, first: int, seed: int) -> None:
+        self.service = service
+        self.first = first
+        envs = range(first, first + size)
+        self._decisions = [decisions(service, env, seed=seed) for env in envs]
+        self._resets = [resets(service, env, seed=seed) for env in envs]
+
+    def reset(self) -> list[float]:
+        """Start a rollout. Returns the seconds that each environment took."""
+        return _sleep([next(stream) for stream in self._resets])
+
+    def step(self) -> tuple[list[float], list[bool]]:
+        """Take a decision. Returns the seconds that each environment took, and which episodes ended."""
+        drawn = [next(stream) for stream in self._decisions]
+        if self.service.vectorised_s:
+            return _sleep([self.service.vectorised_s] * len(drawn)), [False] * len(drawn)
+        return _sleep([one.seconds + one.reset_s for one in drawn]), [one.ends for one in drawn]
+
+
+def _sleep(seconds: Sequence[float]) -> list[float]:
+    time.sleep(max(seconds))
+    return list(seconds)
