@@ -12,7 +12,7 @@ from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
 
 SAMPLES = 32
-"""Samples per staleness, batch and learner rank on which ratios are measured."""
+"""Samples per staleness, batch and learner rank on which ratios are measured at most."""
 
 Sums = dict[str, float]
 

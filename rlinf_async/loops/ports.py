@@ -78,6 +78,23 @@ class Policy(Protocol):
         """One answer per request, in order."""
 
 
+class LoadablePolicy(Protocol):
+    """A policy whose weights can be replaced while it serves."""
+
+    async def load(self, version: int, data: Any) -> None:
+        """Act by `version` from now on, after any forward pass that runs."""
+
+
+class WeightPort(Protocol):
+    """The inference side of publication, for one rank."""
+
+    async def next(self) -> tuple[int, Any] | None:
+        """Wait for weights that are newer than those applied last; None when there will be no more."""
+
+    async def applied(self, version: int) -> None:
+        """Every action from now on is made by `version`."""
+
+
 class TrajectoryPort(Protocol):
     """Where rollouts are admitted and trajectories handed over."""
 

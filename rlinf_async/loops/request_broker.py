@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
@@ -25,7 +26,8 @@ class Pending:
 
     number: int
     request: ActionRequest
-    arrived: float
+    arrived: float = math.nan
+    """On the clock of the process that batches."""
 
     @property
     def shard(self) -> int:
@@ -38,13 +40,17 @@ class Pending:
 
 Batcher = DynamicBatcher[Pending] | BarrierBatcher[Pending]
 
+Asker = Callable[[Any, Exception | None], None]
+"""Takes the answer to a request, or the error that prevented it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """A batcher and the inference ranks that may take from it."""
+    """A batcher, the inference ranks that may take from it, and the bell that wakes one of them."""
 
     batcher: Batcher
     ranks: frozenset[int]
+    bell: Bell
 
 
 class RequestBroker:
@@ -56,12 +62,21 @@ class RequestBroker:
     """
 
     def __init__(
-        self, lanes: Sequence[Lane], lane_of: Callable[[int], Lane], *, deadline_s: float = math.inf
+        self,
+        lanes: Sequence[Lane],
+        lane_of: Callable[[int], Lane],
+        *,
+        bells: Mapping[int, Bell],
+        deadline_s: float = math.inf,
     ) -> None:
+        """`bells` are those of the ranks; ranks that share one take from the same lanes."""
         self._lanes = list(lanes)
+        self._bells = bells
         self._lane_of = lane_of
-        self._bell = Bell(deadline_s=deadline_s)
-        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._deadline_s = deadline_s
+        self._overdue: asyncio.TimerHandle | None = None
+        self._asked: dict[int, tuple[Pending, Asker]] = {}
+        """Requests that are not answered yet, in the order of their arrival."""
         self._taken: set[int] = set()
         self._numbers = itertools.count()
         self._closed = False
@@ -72,8 +87,9 @@ class RequestBroker:
     def dynamic(cls, *, ranks: int, max_size: int, max_wait: float, deadline_s: float) -> RequestBroker:
         """Level 2 on: one shared queue."""
         batcher = DynamicBatcher[Pending](max_size=max_size, max_wait=max_wait)
-        lane = Lane(batcher=batcher, ranks=frozenset(range(ranks)))
-        return cls([lane], lambda shard: lane, deadline_s=deadline_s)
+        bells = dict.fromkeys(range(ranks), Bell(deadline_s=deadline_s))
+        lane = Lane(batcher=batcher, ranks=frozenset(bells), bell=bells[0])
+        return cls([lane], lambda shard: lane, bells=bells, deadline_s=deadline_s)
 
     @classmethod
     def barrier(cls, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> RequestBroker:
@@ -83,10 +99,15 @@ class RequestBroker:
         makes the batches of a rank the same in every run: one lane, and always all shards of it.
         """
         keys = [plan.lane(shard)[:1] if in_step else plan.lane(shard) for shard in range(plan.shards)]
-        lanes = {key: Lane(batcher=_barrier(keys, key, in_step), ranks=frozenset(key[:1])) for key in keys}
+        bells = {rank: Bell(deadline_s=deadline_s) for rank in range(plan.inference_ranks)}
+        lanes = {
+            key: Lane(batcher=_barrier(keys, key, in_step), ranks=frozenset(key[:1]), bell=bells[key[0]])
+            for key in keys
+        }
         return cls(
             [lanes[key] for key in sorted(lanes)],
             lambda shard: lanes[keys[shard % plan.shards]],
+            bells=bells,
             deadline_s=deadline_s,
         )
 
@@ -101,8 +122,9 @@ class RequestBroker:
 
     def end(self, shard: int) -> None:
         """`shard` has ended its rollout: those who waited for its request need not any more."""
-        self._lane_of(shard).batcher.end(shard)
-        self._bell.ring()
+        lane = self._lane_of(shard)
+        lane.batcher.end(shard)
+        lane.bell.ring(1)
 
     @asynccontextmanager
     async def rollout(self, shard: int) -> AsyncIterator[None]:
@@ -120,34 +142,42 @@ class RequestBroker:
             PeerError: inference failed or has closed.
             DeadlineError: nobody answered in time.
         """
+        answer = asyncio.get_running_loop().create_future()
+        number = self.ask(request, partial(_settle, answer))
+        try:
+            return await answer
+        finally:
+            self._forget(number)
+
+    def ask(self, request: ActionRequest, asker: Asker) -> int:
+        """Queue a request, whose answer `asker` is called with; returns its number.
+
+        Raises:
+            PeerError: inference has closed.
+        """
         if self._closed:
             raise PeerError(f"shard {request.shard} asked for actions after inference had closed")
         pending = Pending(number=next(self._numbers), request=request, arrived=time.monotonic())
-        self._lane_of(request.shard).batcher.add(pending, pending.arrived)
-        answer = self._answers[pending.number] = asyncio.get_running_loop().create_future()
-        self._bell.ring()
-        try:
-            async with asyncio.timeout(None if math.isinf(self._bell.deadline_s) else self._bell.deadline_s):
-                return await answer
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"shard {request.shard} waited {self._bell.deadline_s:g} s for actions: "
-                f"{len(self._answers) - len(self._taken)} requests wait, "
-                f"{len(self._taken)} are being answered"
-            ) from error
-        finally:
-            del self._answers[pending.number]
-            self._taken.discard(pending.number)
+        lane = self._lane_of(request.shard)
+        lane.batcher.add(pending, pending.arrived)
+        self._asked[pending.number] = (pending, asker)
+        if self._overdue is None:
+            self._expect_within(self._deadline_s)
+        lane.bell.ring(1)
+        return pending.number
 
     async def take(self, rank: int) -> list[Pending] | None:
         """The next batch for `rank`; None when the broker is closed and drained."""
         lanes = [lane for lane in self._lanes if rank in lane.ranks]
+        bell = self._bells[rank]
         await asyncio.sleep(0)  # requests that have already arrived join this batch
-        batch = await self._bell.first(
+        batch = await bell.first(
             lambda: self._next_batch(lanes),
             waiting_for=lambda: f"a request to inference rank {rank}",
             wake=lambda: _until_deadline(lanes),
         )
+        if any(len(lane.batcher) for lane in lanes):
+            bell.ring(1)  # what is left concerns the next idle rank
         return batch or None
 
     def reply(self, numbers: Sequence[int], answers: Sequence[Any]) -> None:
@@ -155,16 +185,12 @@ class RequestBroker:
         if len(numbers) != len(answers):
             raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
         for number, answer in zip(numbers, answers, strict=True):
-            future = self._answers.get(number)
-            if future is not None and not future.done():
-                future.set_result(answer)
+            self._tell(number, answer, None)
 
     def fail(self, numbers: Sequence[int], message: str) -> None:
         """The forward pass of a batch failed: its requesters are told."""
         for number in numbers:
-            future = self._answers.get(number)
-            if future is not None and not future.done():
-                future.set_exception(PeerError(message))
+            self._tell(number, None, PeerError(message))
 
     @asynccontextmanager
     async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
@@ -183,7 +209,8 @@ class RequestBroker:
     def close(self) -> None:
         """No more requests will come: ranks drain what waits and return."""
         self._closed = True
-        self._bell.ring()
+        for bell in self._bells.values():
+            bell.ring()
 
     def _next_batch(self, lanes: Sequence[Lane]) -> list[Pending] | None:
         """A batch that is due, [] when closed and drained, None while there is nothing to do."""
@@ -191,11 +218,49 @@ class RequestBroker:
         for lane in lanes:
             batch = lane.batcher.drain() if self._closed else lane.batcher.take(now)
             if batch:
-                self._taken.update(self._answers.keys() & {pending.number for pending in batch})
+                self._taken.update(self._asked.keys() & {pending.number for pending in batch})
                 self.batch_size.add(sum(pending.size for pending in batch))
                 self.batch_wait.add(now - min(pending.arrived for pending in batch))
                 return batch
         return [] if self._closed else None
+
+    def _tell(self, number: int, answer: Any, error: Exception | None) -> None:
+        if number in self._asked:
+            _, asker = self._asked[number]
+            self._forget(number)
+            asker(answer, error)
+
+    def _forget(self, number: int) -> None:
+        self._asked.pop(number, None)
+        self._taken.discard(number)
+
+    def _expect_within(self, seconds: float) -> None:
+        """One timer serves all requests: they have one deadline, so the oldest is the first to reach it."""
+        if not math.isinf(seconds):
+            self._overdue = asyncio.get_running_loop().call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        """Fail the requests that have waited too long, and look again when the oldest other one will have."""
+        self._overdue, now = None, time.monotonic()
+        while self._asked:
+            number, (pending, _) = next(iter(self._asked.items()))
+            left = pending.arrived + self._deadline_s - now
+            if left > 0:
+                return self._expect_within(left)
+            message = (
+                f"shard {pending.shard} waited {self._deadline_s:g} s for actions: "
+                f"{len(self._asked) - len(self._taken)} requests wait, {len(self._taken)} are being answered"
+            )
+            self._tell(number, None, DeadlineError(message))
+
+
+def _settle(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
+    if future.done():
+        return  # whoever asked has given up
+    if error is None:
+        future.set_result(answer)
+    else:
+        future.set_exception(error)
 
 
 def _barrier(keys: Sequence[tuple[int, ...]], key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Pending]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
@@ -15,6 +16,21 @@ from rlinf_async.loops.waiting import Bell
 
 MAX_REFUSALS = 8
 """How often one rollout is collected again before the run ends: stale weights would be refused for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedBatch:
+    """What a batch was made of, known once it is trained."""
+
+    staleness: Spread
+    env_steps: int
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> TrainedBatch:
+        staleness = Spread()
+        for piece in pieces:
+            staleness.add(piece.staleness, piece.size)
+        return cls(staleness=staleness, env_steps=sum(piece.env_steps for piece in pieces))
 
 
 class TrajectoryBroker:
@@ -44,9 +60,10 @@ class TrajectoryBroker:
         )
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, ledger or Ledger())
-        self.staleness = Spread()
-        """Of the trajectories trained so far, or since somebody replaced it."""
-        self._bell = Bell(deadline_s=deadline_s)
+        self._trained: dict[int, TrainedBatch] = {}
+        # Two, or every rollout that is handed over would wake all shards at the gate.
+        self._gate_bell = Bell(deadline_s=deadline_s)
+        self._buffer_bell = Bell(deadline_s=deadline_s)
         self._collecting = 0
         self._refusals: Counter[tuple[int, int, int]] = Counter()
 
@@ -61,7 +78,7 @@ class TrajectoryBroker:
             ticket = self.gate.admit(shard)
             return (ticket,) if ticket is not None or self.gate.finished(shard) else None
 
-        (ticket,) = await self._bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
+        (ticket,) = await self._gate_bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
         self._collecting += ticket is not None
         return ticket
 
@@ -75,7 +92,8 @@ class TrajectoryBroker:
         if "stale" in refused:
             self._count_refusal(ticket, pieces)
             self.gate.refund(ticket)
-        self._bell.ring()
+            self._gate_bell.ring()
+        self._buffer_bell.ring()
 
     async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""
@@ -86,7 +104,7 @@ class TrajectoryBroker:
                 return None
             return self.buffer.take(batch, rank)
 
-        pieces = await self._bell.first(attempt, waiting_for=lambda: self._trajectories(rank, batch))
+        pieces = await self._buffer_bell.first(attempt, waiting_for=lambda: self._trajectories(rank, batch))
         return pieces, self.buffer.missing(batch, rank) == 0
 
     async def collected(self, version: int) -> None:
@@ -97,7 +115,7 @@ class TrajectoryBroker:
         batch = version + self.gate.max_staleness - 1
         if self.gate.until is not None:
             batch = min(batch, self.gate.until - 1)
-        await self._bell.first(
+        await self._buffer_bell.first(
             lambda: self.buffer.complete(batch, self._plan.learner_ranks) or None,
             waiting_for=lambda: f"all rollouts of batch {batch} to be collected; {self.ledger}",
         )
@@ -105,20 +123,25 @@ class TrajectoryBroker:
     def publish(self, version: int) -> None:
         """Version `version` acts from now on; every batch before it is trained."""
         for batch in range(self.gate.version, version):
-            for piece in self.buffer.finish(batch):
-                self.staleness.add(piece.staleness, piece.size)
+            self._trained[batch] = TrainedBatch.of(self.buffer.finish(batch))
         self.gate.publish(version)
         self.ledger.check(self.buffer.held())
-        self._bell.ring()
+        self._gate_bell.ring()
+        self._buffer_bell.ring()
+
+    def pop_trained(self, batch: int) -> TrainedBatch:
+        """What batch `batch` was made of: once, after a version beyond it is published."""
+        return self._trained.pop(batch)
 
     def close(self) -> None:
         """Admit nothing more; rollouts that have started finish and are counted as in flight."""
         self.gate.close()
-        self._bell.ring()
+        self._gate_bell.ring()
 
     def fail(self, error: BaseException) -> None:
         """End every wait with `error`."""
-        self._bell.fail(error)
+        for bell in (self._gate_bell, self._buffer_bell):
+            bell.fail(error)
 
     def _count_refusal(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
         self._refusals[ticket.shard, ticket.batch, ticket.epoch] += 1

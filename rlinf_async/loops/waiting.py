@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from itertools import islice
 from typing import TypeVar
 
 from rlinf_async.core.failures import DeadlineError
@@ -12,20 +14,21 @@ T = TypeVar("T")
 
 
 class Bell:
-    """Wakes everybody who waits for a change; each waiter tries its own condition again.
+    """Wakes those who wait for a change; each of them tries its own condition again.
 
     Failing it ends every wait, present and future, with that error.
     """
 
     def __init__(self, *, deadline_s: float) -> None:
         self.deadline_s = deadline_s
-        self._change = asyncio.Event()
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self._error: BaseException | None = None
 
-    def ring(self) -> None:
-        """Something changed."""
-        self._change.set()
-        self._change = asyncio.Event()
+    def ring(self, waiters: int | None = None) -> None:
+        """Something changed that concerns everybody, or only so many of those who wait, the longest first."""
+        for waiter in list(islice(self._waiters, waiters)):
+            _wake(waiter)
+            del self._waiters[waiter]
 
     def fail(self, error: BaseException) -> None:
         """Nothing will change any more."""
@@ -60,9 +63,22 @@ class Bell:
             await self._next_change(left if soon is None else min(left, max(0.0, soon)))
 
     async def _next_change(self, seconds: float) -> None:
-        change = self._change
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._waiters[waiter] = None
+        timer = None if math.isinf(seconds) else loop.call_later(seconds, _wake, waiter)
         try:
-            async with asyncio.timeout(seconds):
-                await change.wait()
-        except TimeoutError:
-            return
+            await waiter
+        except asyncio.CancelledError:
+            self._waiters.pop(waiter, None)
+            self.ring(1)  # what this one would have done is somebody else's now
+            raise
+        finally:
+            self._waiters.pop(waiter, None)
+            if timer is not None:
+                timer.cancel()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -89,6 +89,58 @@ def test_one_request_wakes_one_of_two_idle_ranks():
     run(main())
 
 
+def test_a_request_that_waits_for_company_wakes_one_of_the_idle_ranks():
+    async def main():
+        broker = dynamic(ranks=3, max_wait=8.0)
+        batcher, tried = broker._lanes[0].batcher, []
+        look = batcher.take
+
+        def counting(now):
+            tried.append(now)
+            return look(now)
+
+        batcher.take = counting
+        ranks = [take(broker, rank) for rank in range(3)]
+        await settle()
+        tried.clear()
+        ask(broker, 0)
+        await settle()
+        assert len(tried) == 1
+        broker.close()
+        broker.fail([0], "the test is over")
+        await asyncio.gather(*ranks)
+
+    run(main())
+
+
+def test_what_does_not_fit_into_a_batch_wakes_the_next_idle_rank():
+    async def main():
+        broker = dynamic(ranks=3, max_size=2)
+        ranks = [take(broker, rank) for rank in range(3)]
+        await settle()
+        ask(broker, 0, 1, 2)
+        await settle()
+        assert sorted(shards(rank.result()) for rank in ranks if rank.done()) == [[0, 1], [2]]
+        broker.close()
+        broker.fail(range(3), "the test is over")
+
+    run(main())
+
+
+def test_a_rank_that_is_cancelled_leaves_its_wait_for_company_to_another():
+    async def main():
+        broker = dynamic(ranks=2, max_wait=2.0)
+        first, second = take(broker, 0), take(broker, 1)
+        await settle()
+        ask(broker, 0)
+        await settle()
+        first.cancel()
+        assert shards(await second) == [0]
+        assert now() == 2.0
+
+    run(main())
+
+
 def test_a_partial_batch_waits_for_company_from_the_arrival_of_its_oldest_request():
     async def main():
         broker = dynamic(max_wait=2.0)
@@ -225,6 +277,29 @@ def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
         ):
             await askers[0]
         assert now() == 60.0
+
+    run(main())
+
+
+def test_requests_reach_their_deadlines_one_after_the_other():
+    async def main():
+        broker, given_up = dynamic(deadline_s=60.0), []
+
+        async def asker(shard):
+            with pytest.raises(DeadlineError):
+                await broker.act(request(shard))
+            given_up.append((shard, now()))
+
+        first = asyncio.create_task(asker(0))
+        await asyncio.sleep(8.0)
+        answered = ask(broker, 1)
+        await asyncio.sleep(8.0)
+        third = asyncio.create_task(asker(2))
+        await settle()
+        broker.reply([1], ["to 1"])
+        await asyncio.gather(first, third)
+        assert given_up == [(0, 60.0), (2, 76.0)]
+        assert await answered[0] == "to 1"
 
     run(main())
 
@@ -382,6 +457,17 @@ def test_without_level_2_a_rank_serves_its_own_shards_only():
         assert [rank.done() for rank in ranks] == [False, True]
         ask(broker, 0)
         assert shards(await ranks[0]) == [0]
+
+    run(main())
+
+
+def test_a_rank_without_shards_returns_when_the_broker_closes():
+    async def main():
+        broker = barrier(total_envs=4, shards_per_worker=1, inference_ranks=2)
+        ranks = [take(broker, 0), take(broker, 1)]
+        await settle()
+        broker.close()
+        assert [await rank for rank in ranks] == [None, None]
 
     run(main())
 

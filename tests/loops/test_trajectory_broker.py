@@ -47,6 +47,22 @@ def test_a_shard_waits_at_the_bound_until_a_version_is_published():
     run(main())
 
 
+def test_a_rollout_that_is_handed_over_wakes_nobody_at_the_gate(monkeypatch):
+    async def main():
+        broker = broker_of(TWO)
+        tickets = [await broker.admit(shard) for shard in range(2)]
+        await put(broker, tickets[0])
+        waiting, tried = asyncio.create_task(broker.admit(0)), []
+        await settle()
+        monkeypatch.setattr(broker.gate, "admit", tried.append)
+        await put(broker, tickets[1])
+        await settle()
+        assert tried == []
+        waiting.cancel()
+
+    run(main())
+
+
 def test_a_shard_that_has_nothing_left_to_do_is_told_so():
     async def main():
         broker = broker_of(ONE, until=1, max_staleness=3)
@@ -241,9 +257,24 @@ def test_staleness_is_noted_per_trajectory_when_it_has_been_trained():
         await put(broker, await broker.admit(0), layout, oldest=-1)
         await put(broker, await broker.admit(0), layout, oldest=0)
         await broker.take(0, 1, whole=True)
-        assert broker.staleness.count == 0
+        with pytest.raises(KeyError):
+            broker.pop_trained(1)
         broker.publish(2)
-        assert (broker.staleness.count, broker.staleness.mean) == (3, 1.0)
+        trained = broker.pop_trained(1)
+        assert (trained.staleness.count, trained.staleness.mean, trained.env_steps) == (3, 1.0, 3)
+
+    run(main())
+
+
+def test_batches_that_one_publication_closes_together_are_still_told_apart():
+    async def main():
+        broker = broker_of(ONE, max_staleness=1)
+        for batch in (0, 1):
+            await put(broker, await broker.admit(0), ONE)
+            await broker.take(0, batch, whole=True)
+        broker.publish(2)
+        trained = [broker.pop_trained(batch) for batch in (0, 1)]
+        assert [(batch.staleness.mean, batch.env_steps) for batch in trained] == [(0.0, 1), (1.0, 1)]
 
     run(main())
 

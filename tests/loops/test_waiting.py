@@ -80,3 +80,74 @@ def test_a_failure_ends_waits_that_began_before_it_and_after_it():
             await bell.first(lambda: "here", waiting_for=str)
 
     run(main())
+
+
+def waiting(bell, there, order):
+    async def wait(number):
+        await bell.first(lambda: there.pop() if there else None, waiting_for=str)
+        order.append(number)
+
+    return [asyncio.create_task(wait(number)) for number in range(3)]
+
+
+def test_a_ring_for_one_is_heard_by_whoever_has_waited_longest():
+    async def main():
+        bell, there, order = Bell(deadline_s=math.inf), [], []
+        waiters = waiting(bell, there, order)
+        await settle()
+        for _ in range(3):
+            there.append(True)
+            bell.ring(1)
+            await settle()
+        assert order == [0, 1, 2]
+        await asyncio.gather(*waiters)
+
+    run(main())
+
+
+def test_a_ring_for_one_wakes_nobody_else():
+    async def main():
+        bell, tried = Bell(deadline_s=math.inf), []
+        waiters = [
+            asyncio.create_task(bell.first(lambda number=number: tried.append(number), waiting_for=str))
+            for number in range(3)
+        ]
+        await settle()
+        bell.ring(1)
+        await settle()
+        assert tried == [0, 1, 2, 0]
+        for waiter in waiters:
+            waiter.cancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize("rung", [False, True])
+def test_a_waiter_that_is_cancelled_leaves_what_it_would_have_done_to_the_next(rung):
+    async def main():
+        bell, there, order = Bell(deadline_s=math.inf), [], []
+        first, second, _ = waiting(bell, there, order)
+        await settle()
+        there.append(True)
+        if rung:
+            bell.ring(1)
+        first.cancel()
+        await second
+        assert order == [1]
+
+    run(main())
+
+
+def test_somebody_who_has_given_up_does_not_hear_the_ring_of_another():
+    async def main():
+        bell, there, order = Bell(deadline_s=10.0), [], []
+        first, *_ = waiting(bell, there, order)
+        await asyncio.sleep(5.0)
+        late = waiting(bell, there, order)[0]
+        with pytest.raises(DeadlineError):
+            await first
+        there.append(True)
+        bell.ring(1)
+        await late
+
+    run(main())

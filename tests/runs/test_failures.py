@@ -26,6 +26,11 @@ BROKEN = {
         "ZeroDivisionError",
         "the optimizer divides by zero",
     ),
+    "publication": (
+        "rlinf_async.workers: actor = UnsendingActorWorker",
+        "MemoryError",
+        "the object store is full",
+    ),
     "death": ("rlinf_async.workers: rollout = KilledRolloutWorker", "ActorDiedError", "KilledRolloutWorker"),
 }
 

@@ -1,10 +1,12 @@
 """Evaluation, checkpoints and resuming, beside training that does not stop for them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.runs.conftest import Runner
+from tests.runs.throwaway import install
 
 pytestmark = pytest.mark.ray
 
@@ -33,3 +35,17 @@ def test_a_resumed_run_goes_on_within_the_staleness_bound(runs: Runner) -> None:
     assert second.summary["staleness"]["max"] <= 2
     assert second.summary["trajectories"]["trained"] == 16 + 24
     assert second.summary["env_steps"] == 24 * 4
+
+
+def test_where_weights_need_rlinfs_own_transport_the_learner_waits_for_them(
+    runs: Runner, tmp_path: Path
+) -> None:
+    site = install(tmp_path, "rlinf_async.runners: embodied = BlockingRunner")
+    runs.environment["PYTHONPATH"] = str(site)
+    run = runs.train("metaworld_ppo_mlp", *EVALUATE, "runner.max_epochs=4")
+    assert run.status == 0, run.output
+    assert [line["step"] for line in run.metrics if "eval/success_once" in line] == [2, 4]
+    assert run.summary["trajectories"]["trained"] == 32
+    assert run.summary["staleness"]["max"] <= 1
+    assert all(line["async/publication_seconds"] > 0 for line in run.metrics)
+    assert not any("async/publication/lag_seconds" in line for line in run.metrics)

@@ -11,11 +11,12 @@ from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
 from rlinf_async import __version__
 from rlinf_async.config import TrainConfig
 from rlinf_async.core.tracing import BusyMeter
-from rlinf_async.hosts.rlinf.channels import PieceClient
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
 from rlinf_async.hosts.rlinf.learner import FSDPLearner
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss
 from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.trajectory_channel import PieceClient
+from rlinf_async.hosts.rlinf.weights import WeightSender
 from rlinf_async.loops.learner import learn_batch
 
 
@@ -25,6 +26,7 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self._busy = BusyMeter()
+        self._weights = WeightSender(self)
         self._corrected: CorrectedLoss | None = None
         self._fsdp_learner: FSDPLearner | None = None
         with open_dict(self.cfg):
@@ -43,17 +45,31 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
         return __version__
 
     async def learn(self, batch: int, settings: Settings, trajectories: Any) -> dict[str, float]:
-        """Train global batch `batch` and return its metrics."""
+        """Train global batch `batch`, offer the weights that come of it, and return its metrics."""
         if self._fsdp_learner is None:
             self._fsdp_learner = FSDPLearner(self, settings, self._busy)
         pieces = PieceClient(trajectories, rank=self._rank)
         metrics = await learn_batch(
-            batch=batch, pieces=pieces, learner=self._fsdp_learner, streaming=settings.streams
+            batch=batch,
+            pieces=pieces,
+            learner=self._fsdp_learner,
+            streaming=settings.asynchrony.streamer.enabled,
         )
+        if settings.publishes_beside_training:
+            metrics["publication_seconds"] = await self.offer_weights(batch + 1, trajectories)
         return {**metrics, "busy": self._busy.pop()}
 
+    async def offer_weights(self, version: int, trajectories: Any) -> float:
+        """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
+        self.set_global_step(version)
+        return await self._weights.offer(version, trajectories)
+
+    async def weights_sent(self) -> None:
+        """Wait until the weights offered last have left; raises what has prevented it."""
+        await self._weights.sent()
+
     async def publish_version(self, version: int) -> None:
-        """Label the weights that are sent next."""
+        """Label the weights that RLinf's own transport sends next."""
         self.set_global_step(version)
 
     def correct(self, base_loss: str, train: TrainConfig) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +16,13 @@ from rlinf.workers.env.env_worker import EnvWorker
 from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.rlinf.channels import RequestClient, TrajectoryClient
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.request_channel import RequestClient
+from rlinf_async.hosts.rlinf.settings import Settings, simulators_apart
+from rlinf_async.hosts.rlinf.threads import hand_over_quickly
+from rlinf_async.hosts.rlinf.trajectory_channel import TrajectoryClient
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 
 
@@ -32,6 +35,7 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
+        hand_over_quickly()
         self._threads = {
             mode: [
                 ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{stage}") for stage in range(self.stage_num)
@@ -47,18 +51,31 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
         self, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int
     ) -> list[Any]:
         mode = "eval" if self.enable_eval and env_cfg is self.cfg.env.eval else "train"
-        threads = iter(self._threads[mode])
+        built: list[Any] = []
 
         def build(**kwargs: Any) -> Any:
-            return next(threads).submit(env_cls, **kwargs).result()
+            if not built:
+                built.extend(_in_threads(self._threads[mode], env_cls, kwargs, apart=self._apart))
+            return built[kwargs["seed_offset"] % self.stage_num]
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether shards may be built at the same time: simulators with a process each."""
+        return simulators_apart(self.cfg.env.train)
 
     def _init_env(self) -> None:
         # As in the base class, but each shard in its thread; offloading is refused before the start.
         if self.enable_train and self.cfg.env.train.auto_reset:
-            for thread, env in zip(self._threads["train"], self.env_list, strict=True):
-                observation, _ = thread.submit(env.reset).result()
+            resets = _each(
+                [
+                    partial(thread.submit, env.reset)
+                    for thread, env in zip(self._threads["train"], self.env_list, strict=True)
+                ],
+                apart=self._apart,
+            )
+            for observation, _ in resets:
                 self.last_obs_list.append(observation)
                 self.last_intervened_info_list.append((None, None))
 
@@ -118,6 +135,25 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
             )
 
         return build
+
+
+def _in_threads(
+    threads: Sequence[ThreadPoolExecutor], env_cls: Any, kwargs: Mapping[str, Any], *, apart: bool
+) -> list[Any]:
+    """The environments of all shards, each made in its thread with what RLinf gives to the first."""
+    first = kwargs["seed_offset"]
+    makers = [
+        partial(thread.submit, env_cls, **{**kwargs, "seed_offset": first + stage})
+        for stage, thread in enumerate(threads)
+    ]
+    return _each(makers, apart=apart)
+
+
+def _each(starts: Sequence[Callable[[], Future[Any]]], *, apart: bool) -> list[Any]:
+    """The results of what is started: all at once, or in turn where simulators share a process."""
+    if not apart:
+        return [start().result() for start in starts]
+    return [future.result() for future in [start() for start in starts]]
 
 
 def concatenate_metrics(episodes: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

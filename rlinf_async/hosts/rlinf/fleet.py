@@ -52,19 +52,28 @@ class Fleet:
         pending = list(references)
         give_up = time.monotonic() + self._deadline_s
         while pending:
-            left = give_up - time.monotonic()
-            if left <= 0:
-                raise DeadlineError(
-                    f"waited {self._deadline_s:g} s for {what}: {len(references) - len(pending)} of "
-                    f"{len(references)} ranks are done"
-                )
-            watched = list({**dict.fromkeys(pending), **self._background})
-            done, _ = ray.wait(watched, num_returns=1, timeout=min(left, 60.0))
-            self._raise_failures(done, pending)
+            ended = f"{len(references) - len(pending)} of {len(references)} ranks are done"
+            done = self._next(pending, give_up, f"{what}: {ended}")
             pending = [reference for reference in pending if reference not in done]
-            for reference in done:
-                self._background.pop(reference, None)
         return ray.get(list(references))
+
+    def first(self, references: Sequence[Any], what: str) -> None:
+        """Return when one of `references` has ended; raises what `wait` raises."""
+        give_up = time.monotonic() + self._deadline_s
+        while not any(reference in references for reference in self._next(references, give_up, what)):
+            pass
+
+    def _next(self, pending: Sequence[Any], give_up: float, what: str) -> list[Any]:
+        """What has ended next, of `pending` and of what is watched; nothing if that takes long."""
+        left = give_up - time.monotonic()
+        if left <= 0:
+            raise DeadlineError(f"waited {self._deadline_s:g} s for {what}")
+        watched = list({**dict.fromkeys(pending), **self._background})
+        done, _ = ray.wait(watched, num_returns=1, timeout=min(left, 60.0))
+        self._raise_failures(done, pending)
+        for reference in done:
+            self._background.pop(reference, None)
+        return done
 
     def ended(self, references: Sequence[Any], seconds: float) -> bool:
         """Whether calls end, well or badly, within `seconds`."""

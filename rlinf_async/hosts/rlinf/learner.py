@@ -14,9 +14,9 @@ from rlinf.utils.metric_utils import compute_rollout_metrics
 from rlinf.workers.actor.fsdp_actor_worker import process_nested_dict_for_train
 
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.ratios import RatioProbe, averages
+from rlinf_async.core.ratios import SAMPLES, RatioProbe, averages
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of
+from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
@@ -31,10 +31,10 @@ REPORTED = ("rewards", "advantages", "returns", "loss_mask")
 class FSDPLearner:
     """Trains one global batch at a time on one rank.
 
-    Handed a whole batch, it runs RLinf's own training. Handed pieces as they arrive, it processes each
-    with RLinf's own functions and cuts micro-batches by count. Off-policy batches are re-anchored: the
-    log-probabilities and values of the proximal policy are recomputed before the batch is trained on,
-    unless the run interpolates them.
+    Pieces are taken in with RLinf's own functions, in groups that fill a micro-batch, cut by count. What
+    streams is trained on at once; what does not is trained by RLinf's own training when the batch is
+    complete. Off-policy pieces are re-anchored as they are taken in: the log-probabilities and values of
+    the proximal policy are recomputed, unless the run interpolates them.
     """
 
     def __init__(self, actor: Any, settings: Settings, busy: BusyMeter) -> None:
@@ -58,6 +58,9 @@ class FSDPLearner:
         self._metrics: dict[str, list[float]] = {}
         self._reports: list[Tree] = []
         self._held: list[Tree] = []
+        self._arrived: list[Piece] = []
+        self._kept: dict[tuple[int, int, int], Tree] = {}
+        self._missing = self._settings.plan.pieces_per_rank
         self._samples: list[Tree] = []
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._actor._rank + 1009 * batch)
         self._actor.optimizer.zero_grad()
@@ -69,12 +72,29 @@ class FSDPLearner:
 
     def accept(self, pieces: Sequence[Piece]) -> None:
         with self._busy.busy():
-            if self._settings.streams:
-                for piece in pieces:
-                    self._stream_piece(piece)
-            else:
-                ordered = sorted(pieces, key=lambda piece: piece.key)
-                self._actor.rollout_batch = self._rollout(ordered)
+            for piece in pieces:
+                self._arrived.append(piece)
+                self._missing -= 1
+                if len(self._arrived) == self._group or not self._missing:
+                    self._take_in(sorted(self._arrived, key=lambda piece: piece.key))
+                    self._arrived.clear()
+
+    @property
+    def _group(self) -> int:
+        """Pieces that are taken in together: forward passes of less than a micro-batch are dear."""
+        if not self._settings.asynchrony.streamer.enabled:
+            return self._settings.plan.pieces_per_rank
+        samples = self._settings.plan.piece_size * self._settings.horizon
+        return -(-self._settings.micro_batch_size // samples)
+
+    def _take_in(self, pieces: Sequence[Piece]) -> None:
+        rollout = self._rollout(pieces)
+        if self._settings.streams:
+            self._stream_rollout(rollout)
+            return
+        size = self._settings.plan.piece_size
+        for index, piece in enumerate(pieces):
+            self._kept[piece.key] = slice_samples(rollout, index * size, (index + 1) * size, dim=1)
 
     def finish(self) -> dict[str, float]:
         with self._busy.busy():
@@ -113,6 +133,8 @@ class FSDPLearner:
     def _train_whole(self) -> dict[str, float]:
         """RLinf's own training, unless V-trace takes the place of its advantages."""
         actor = self._actor
+        actor.rollout_batch = concatenate([self._kept[key] for key in sorted(self._kept)], dim=1)
+        self._kept.clear()
         if self._correction == "vtrace":
             actor.rollout_batch.update(self._estimate(actor.rollout_batch, normalize=True))
             rollout = compute_rollout_metrics(actor.rollout_batch)
@@ -126,8 +148,7 @@ class FSDPLearner:
         bound = self._train.weight_bound
         return estimate_vtrace(self._actor.cfg, rollout, max_weight=bound, normalize=normalize)
 
-    def _stream_piece(self, piece: Piece) -> None:
-        rollout = self._rollout([piece])
+    def _stream_rollout(self, rollout: Tree) -> None:
         rollout.update(self._estimate(rollout, normalize=False))
         if self._settings.advantage == "gae":
             self._scale.observe(rollout["advantages"], rollout.get("loss_mask"))  # type: ignore[arg-type]
@@ -178,11 +199,14 @@ class FSDPLearner:
             self._stream.finish()
 
     def _ratio_probe(self) -> RatioProbe:
+        # Scoring one sample in a hundred takes a few thousandths of the time of training on all.
+        one_in_a_hundred = self._settings.samples_per_batch // self._settings.plan.learner_ranks // 100
         return RatioProbe(
             self._past,
             self._score,
             max_staleness=self._settings.asynchrony.max_staleness,
             interpolates=self._train.proximal == "loglinear",
+            size=min(SAMPLES, max(1, one_in_a_hundred)),
         )
 
     def _score(self, inputs: Tree) -> torch.Tensor:

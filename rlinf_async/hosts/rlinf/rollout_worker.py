@@ -13,9 +13,14 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
-from rlinf_async.hosts.rlinf.channels import RequestServer, fetch
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
-from rlinf_async.loops.inference import serve_policy
+from rlinf_async.hosts.rlinf.request_channel import RequestServer
+from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.threads import hand_over_quickly
+from rlinf_async.hosts.rlinf.weights import Bucket, WeightClient, apply
+from rlinf_async.hosts.rlinf.wire import fetch
+from rlinf_async.loops.env import together
+from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
 
 
@@ -24,6 +29,7 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
+        hand_over_quickly()
         self._model_lock = asyncio.Lock()
         self._busy = BusyMeter()
         self._thread = ThreadPoolExecutor(
@@ -42,9 +48,13 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
         """The version of this package that the worker process runs."""
         return __version__
 
-    async def serve(self, requests: Any) -> None:
-        """Answer batches of requests until the channel closes."""
-        await serve_policy(requests=RequestServer(requests, rank=self._rank), policy=self)
+    async def serve(self, settings: Settings, requests: Any, trajectories: Any) -> None:
+        """Answer batches of requests, by the newest weights, until the channels close."""
+        loops = [serve_policy(requests=RequestServer(requests, rank=self._rank), policy=self)]
+        if settings.publishes_beside_training:
+            weights = WeightClient(trajectories, rank=self._rank)
+            loops.append(refresh_weights(weights=weights, policy=self))
+        await together(loops)
 
     async def act(self, batch: Sequence[Pending]) -> list[dict[str, Any]]:
         """One answer per request: the fields of RLinf's `RolloutResult`, and the `version` that made it."""
@@ -54,8 +64,20 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._thread, self._answer, list(batch), payloads)
 
+    async def load(self, version: int, data: Sequence[Bucket]) -> None:
+        """Write new weights into the policy, between two forward passes and in their thread."""
+        async with self._model_lock:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._load, data)
+
+    def _load(self, buckets: Sequence[Bucket]) -> None:
+        """What RLinf's `sync_model_from_actor` does with the weights that it has received."""
+        self.version = asyncio.run(apply(self.weight_syncer, self.hf_model, buckets))
+        if self.finished_episodes is None:
+            self.finished_episodes = self.version * self.total_num_train_envs * self.rollout_epoch
+        self.set_global_step(self.version)
+
     async def sync_model_from_actor(self) -> None:
-        """Receive and apply the actor's weights while no forward pass runs."""
+        """Receive and apply the actor's weights by RLinf's transport while no forward pass runs."""
         async with self._model_lock:
             await super().sync_model_from_actor()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf.checkpoint import read_ledger, resume_step, write_ledger
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.fleet import Fleet
+from rlinf_async.hosts.rlinf.publication import Publication
+from rlinf_async.hosts.rlinf.reporting import StepReporter, TrainedStep, prefixed
 
 DRAIN_S = 4.0
 """How long an interrupted run waits for rollouts that have started, before it ends their processes."""
@@ -34,7 +37,9 @@ DRAIN_S = 4.0
 class AsyncEmbodiedRunner(EmbodiedRunner):
     """Drives the learner step by step; env shards and inference ranks run beside it until the end.
 
-    One step is what it is in RLinf: a global batch of trajectories, its optimizer steps, a weight sync.
+    One step is what it is in RLinf: a global batch of trajectories, its optimizer steps, a weight sync. The
+    learner waits for nothing but trajectories: while it trains a batch, the weights that the one before
+    has made travel to inference, and that step is reported.
     """
 
     def __init__(
@@ -57,16 +62,18 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self._reports: list[StepReport] = []
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
-        self._ledger = read_ledger(cfg.runner.get("resume_dir"))
+        self._learning: list[Any] = []
+        self._unreported: deque[TrainedStep] = deque()
+        ledger = read_ledger(cfg.runner.get("resume_dir"))
         channels = {
             "requests": self._launch_channel("requests", self.settings),
-            "trajectories": self._launch_channel(
-                "trajectories", self.settings, self.global_step, self._ledger
-            ),
+            "trajectories": self._launch_channel("trajectories", self.settings, self.global_step, ledger),
         }
         self._fleet = Fleet({**groups, **channels}, deadline_s=self.settings.asynchrony.deadline_s)
         self._requests = self._fleet.actors("requests")[0]
         self._trajectories = self._fleet.actors("trajectories")[0]
+        self._publication = Publication(self._fleet, self.settings, self._trajectories)
+        self._reporter = StepReporter(self._fleet, self.metric_logger, self.run_dir, total=self.max_steps)
 
     def init_workers(self) -> None:
         """Build environments, models and optimizer; refuse to go on when a worker lacks this package."""
@@ -83,50 +90,78 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         with self._ending_in_order():
             self.run_dir.mkdir(parents=True, exist_ok=True)
             OmegaConf.save(self.cfg, self.run_dir / "config.yaml", resolve=True)
-            self._publish(self.global_step)
-            self._start_loops()
+            self._start_inference()
+            self._publication.first(self.global_step)
+            self._start_envs()
             self.display.start(self._title(), step=self.global_step, total=self.max_steps)
+            self._began = time.monotonic()
+            if self.global_step < self.max_steps:
+                self._learn()
             while self.global_step < self.max_steps:
                 self._step()
             self._finish()
 
     def _step(self) -> None:
-        batch, began = self.global_step, time.monotonic()
-        metrics = self._fleet.run("actor", "learn", batch, self.settings, self._trajectories)
+        """Wait for a batch to be trained, and begin the next as soon as nobody needs this version alone."""
+        metrics = self._learned()
+        returned = time.monotonic()
         self.global_step += 1
-        if self.settings.asynchrony.deterministic:
-            self._fleet.run("trajectories", "collected", self.global_step)
-        self._publish(self.global_step)
-        evaluation = self._evaluate_and_save()
-        report, episodes = self._report(batch, metrics, began)
-        training = {name: value for name, value in metrics[0].items() if name != "busy"}
-        self._log({**episodes, **training, **evaluation, **report.as_metrics()})
-        self._reports.append(report)
-        self.display.step(report)
+        published = self._publication.follow(self.global_step)
+        lost = time.monotonic() - returned
+        evaluation = self._evaluate_and_save(published)
+        ended = time.monotonic()
+        if self.global_step < self.max_steps:
+            self._learn()
+        self._unreported.append(
+            TrainedStep(
+                step=self.global_step,
+                seconds=ended - self._began,
+                publication_seconds=lost + max(rank.get("publication_seconds", 0.0) for rank in metrics),
+                learners=metrics,
+                evaluation=evaluation,
+                published=published,
+            )
+        )
+        self._began = ended
 
-    def _start_loops(self) -> None:
+    def _learn(self) -> None:
+        self._learning = self._fleet.call(
+            "actor", "learn", self.global_step, self.settings, self._trajectories
+        )
+        self._fleet.watch(self._learning, "learn on the actor workers")
+
+    def _learned(self) -> list[dict[str, float]]:
+        """What the learner ranks return. Meanwhile, steps whose version is published are reported."""
+        while self._unreported:
+            published = self._unreported[0].published
+            what = f"learn, or version {self._unreported[0].step} to reach the inference ranks"
+            self._fleet.first([*published, *self._learning], what)
+            if not self._fleet.ended(published, 0):
+                break
+            self._report(self._unreported.popleft())
+        return self._fleet.wait(self._learning, "learn on the actor workers")
+
+    def _start_inference(self) -> None:
+        self._inference_loops = self._fleet.call(
+            "rollout", "serve", self.settings, self._requests, self._trajectories
+        )
+        self._fleet.watch(self._inference_loops, "inference")
+
+    def _start_envs(self) -> None:
         self._env_loops = self._fleet.call(
             "env", "run_shards", self.settings, self._requests, self._trajectories
         )
-        self._inference_loops = self._fleet.call("rollout", "serve", self._requests)
         self._fleet.watch(self._env_loops, "env shards")
-        self._fleet.watch(self._inference_loops, "inference")
 
-    def _publish(self, version: int) -> None:
-        """Give every inference rank the weights of `version`, then open the gate for it."""
-        # Awaited by itself: Ray does not promise that calls of an async actor run in their order.
-        self._fleet.run("actor", "publish_version", version)
-        sync = self._fleet.call("rollout", "sync_model_from_actor")
-        sync += self._fleet.call("actor", "sync_model_to_rollout")
-        self._fleet.wait(sync, f"the weights of version {version} to reach the inference ranks")
-        self._fleet.run("trajectories", "publish", version)
-
-    def _evaluate_and_save(self) -> dict[str, float]:
+    def _evaluate_and_save(self, published: list[Any]) -> dict[str, float]:
+        """What is due at this step, once the version to evaluate or to save is the one that acts."""
         runner = self.cfg.runner
         evaluate, save, _ = check_progress(
             self.global_step, self.max_steps, runner.val_check_interval, runner.save_interval, 1.0
         )
-        metrics = self._prefixed("eval", self.evaluate()) if evaluate else {}
+        if evaluate or save:
+            self._publication.wait(self.global_step, published)
+        metrics = prefixed("eval", self.evaluate()) if evaluate else {}
         if save:
             self._save_checkpoint()
         return metrics
@@ -145,49 +180,25 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         write_ledger(directory, version=self.global_step, ledger=self._fetch_ledger())
         self.logger.info(f"Saved checkpoint {directory}")
 
-    def _report(
-        self, batch: int, metrics: list[dict[str, float]], began: float
-    ) -> tuple[StepReport, dict[str, float]]:
-        env = self._fleet.run("env", "pop_metrics", batch)
-        inference = self._fleet.run("rollout", "pop_busy")
-        batches = self._fleet.run("requests", "pop_batches")[0]
-        trajectories = self._fleet.run("trajectories", "report")[0]
-        before, self._ledger = self._ledger.env_steps_trained, trajectories["ledger"]
-        episodes = compute_evaluate_metrics([result for result, _ in env if result])
-        report = StepReport(
-            step=self.global_step,
-            total=self.max_steps,
-            seconds=time.monotonic() - began,
-            env_steps=self._ledger.env_steps_trained - before,
-            episode_return=_optional(episodes.get("return")),
-            success=_optional(episodes.get("success_once")),
-            busy={
-                "env": _mean([share for _, share in env]),
-                "inference": _mean(inference),
-                "learner": _mean([rank["busy"] for rank in metrics]),
-            },
-            staleness=trajectories["staleness"],
-            batch_size=batches["size"],
-            batch_wait=batches["wait"],
-        )
-        return report, self._prefixed("env", episodes)
-
-    def _log(self, metrics: Mapping[str, float]) -> None:
-        self.metric_logger.log(dict(metrics), self.global_step - 1)
-        line = {"step": self.global_step, **{name: float(value) for name, value in sorted(metrics.items())}}
-        with (self.run_dir / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def _report(self, trained: TrainedStep) -> None:
+        (lag,) = set(self._publication.wait(trained.step, trained.published))
+        report, episodes = self._reporter.collect(trained)
+        self._reporter.log(trained, {**episodes, **trained.metrics(lag), **report.as_metrics()})
+        self._reports.append(report)
+        self.display.step(report)
 
     def _finish(self) -> None:
         """Everything is trained: the gate has closed, and the loops return one after the other."""
+        while self._unreported:
+            self._report(self._unreported.popleft())
         self._fleet.wait(self._env_loops, "the env shards to hang up")
         self._fleet.run("requests", "close_requests")
+        self._fleet.run("trajectories", "close_weights")
         self._fleet.wait(self._inference_loops, "the inference ranks to drain")
         self._fleet.run("env", "close_envs")
-        self._ledger = self._fetch_ledger()
         self.metric_logger.finish()
         self.display.stop()
-        summary = RunSummary.of(self._reports, self._ledger)
+        summary = RunSummary.of(self._reports, self._fetch_ledger())
         (self.run_dir / "summary.json").write_text(json.dumps(summary.as_dict(), indent=2) + "\n")
         self.display.summary(summary, str(self.run_dir))
         self._fleet.kill()
@@ -243,10 +254,6 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             f"{plan.learner_ranks}; staleness at most {self.settings.asynchrony.max_staleness}"
         )
 
-    @staticmethod
-    def _prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
-        return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
-
 
 def _check_classes(groups: Mapping[str, Any]) -> None:
     for name, group in groups.items():
@@ -255,11 +262,3 @@ def _check_classes(groups: Mapping[str, Any]) -> None:
                 f"the {name} workers are {group.worker_cls_name}, which cannot run asynchronously; provide a "
                 f"subclass of rlinf-async's worker by an entry point rlinf_async.workers: {name}"
             )
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else float(value)

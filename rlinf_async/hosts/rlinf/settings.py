@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.sharding import ShardPlan, choose_shards
+from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards
 
 LOSSES = {"actor_critic": "actor_critic", "actor": "actor", "decoupled_actor_critic": "actor_critic"}
 """Losses that have a correction for off-policy data, and the on-policy loss that each reduces to."""
@@ -32,6 +32,8 @@ class Settings:
     max_batch_size: int
     loss: str
     advantage: str
+    weight_syncer: str
+    """RLinf's `weight_syncer.type`."""
     seed: int
 
     @classmethod
@@ -64,6 +66,7 @@ class Settings:
             max_batch_size=_auto_batch(cfg, plan) if asked == "auto" else int(asked),
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
+            weight_syncer=str(cfg.get("weight_syncer", {}).get("type", "bucket")),
             seed=int(actor.get("seed", 0)),
         )
         settings._check()
@@ -116,6 +119,11 @@ class Settings:
         return self.streams and self.optimizer_steps > 1
 
     @property
+    def publishes_beside_training(self) -> bool:
+        """Whether the learner goes on while its weights travel: a transport of ours, for buckets only."""
+        return self.weight_syncer == "bucket"
+
+    @property
     def streams(self) -> bool:
         """Whether gradients are accumulated before the batch is complete."""
         deferred = self.advantage == "gae" and self.asynchrony.streamer.defers(self.update_epoch)
@@ -132,30 +140,45 @@ def _auto_batch(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
 def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
     train = cfg["env"]["train"]
     stages = int(cfg["rollout"].get("pipeline_stage_num", 1))
-    group_size = int(train.get("group_size") or 1)
-    total = int(train["total_num_envs"])
+    one_each = ShardPlan(
+        total_envs=int(train["total_num_envs"]),
+        env_workers=sizes["env"],
+        inference_ranks=sizes["rollout"],
+        learner_ranks=sizes["actor"],
+        shards_per_worker=1,
+        rollout_epochs=int(train.get("rollout_epoch", 1)),
+        group_size=int(train.get("group_size") or 1),
+    )
     if asynchrony.rollout.enabled:
         asked = asynchrony.rollout.shards
         shards = choose_shards(
             asked=None if asked == "auto" else int(asked),
             simulator=str(train["env_type"]),
             stages=stages,
-            total_envs=total,
-            env_workers=sizes["env"],
-            group_size=group_size,
+            fits=lambda n: one_each.fits(n) and _evaluates(cfg, shards=n * sizes["env"]),
+            most=one_each.envs_per_shard // one_each.group_size,
+            separate=simulators_apart(train),
         )
     else:
         # Without level 2 a shard belongs to one inference rank: give every rank something to do.
         shards = max(stages, math.ceil(sizes["rollout"] / sizes["env"]))
-    return ShardPlan(
-        total_envs=total,
-        env_workers=sizes["env"],
-        inference_ranks=sizes["rollout"],
-        learner_ranks=sizes["actor"],
-        shards_per_worker=shards,
-        rollout_epochs=int(train.get("rollout_epoch", 1)),
-        group_size=group_size,
-    )
+    return replace(one_each, shards_per_worker=shards)
+
+
+def simulators_apart(train: Mapping[str, Any]) -> bool:
+    """Whether the simulators of an `env` section have a process each.
+
+    Our own Meta-World says by `processes` where its simulators are.
+    """
+    return train["env_type"] in SEPARATE_SIMULATORS and "processes" not in train
+
+
+def _evaluates(cfg: Mapping[str, Any], *, shards: int) -> bool:
+    """Whether the evaluation environments, if there are any, divide into so many shards."""
+    if cfg["runner"].get("val_check_interval", -1) <= 0:
+        return True
+    evaluation = cfg["env"]["eval"]
+    return int(evaluation["total_num_envs"]) % (shards * int(evaluation.get("group_size") or 1)) == 0
 
 
 def _divisor(number: int, wanted: float) -> int:

@@ -1,12 +1,19 @@
-"""How tensors travel between Ray processes: as numpy arrays, which Ray shares without copying."""
+"""How tensors travel between Ray processes: as numpy arrays, within a message or in shared memory."""
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import ray
 import torch
+
+INLINE_BYTES = 100_000
+"""Payloads of up to this size travel within a message: beyond it Ray would put them into shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,26 @@ _NUMPY_TYPES = frozenset(
 )
 
 
+def seal(value: Any) -> bytes | list[Any]:
+    """What a message carries of `value`: all of it if it is small, else a reference, in a list of its own.
+
+    Whoever passes a message on touches no tensor either way.
+    """
+    packed = pack(value)
+    if _size(packed) <= INLINE_BYTES:
+        return pickle.dumps(packed, protocol=5)
+    return [ray.put(packed)]
+
+
+async def fetch(payloads: Sequence[bytes | list[Any]]) -> list[Any]:
+    """What was sealed, in order."""
+    far = [payload[0] for payload in payloads if not isinstance(payload, bytes)]
+    arrived = iter(await asyncio.gather(*far) if far else ())
+    return [
+        unpack(pickle.loads(payload) if isinstance(payload, bytes) else next(arrived)) for payload in payloads
+    ]
+
+
 def pack(value: Any) -> Any:
     """Replace every tensor in nested dicts, lists and tuples by an array; the rest stays as it is."""
     if isinstance(value, torch.Tensor):
@@ -69,6 +96,19 @@ def unpack(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(unpack(item) for item in value)
     return value
+
+
+def _size(packed: Any) -> int:
+    """Bytes of the arrays and texts in `packed`."""
+    if isinstance(packed, np.ndarray):
+        return packed.nbytes
+    if isinstance(packed, _Array | _Raw):
+        return packed.data.nbytes
+    if isinstance(packed, dict):
+        return sum(_size(item) for item in packed.values())
+    if isinstance(packed, list | tuple):
+        return sum(_size(item) for item in packed)
+    return len(packed) if isinstance(packed, str | bytes) else 0
 
 
 def _as_tensor(array: np.ndarray) -> torch.Tensor:

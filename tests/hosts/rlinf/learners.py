@@ -192,7 +192,7 @@ def _train_ours(job, *, alter=None):
     for index, batch in enumerate(job.batches):
         arriving = in_order(_pieces(job, index, batch), job.case.order)
         actor.set_global_step(index)
-        together = job.case.together if settings.streams else len(arriving)
+        together = job.case.together if settings.asynchrony.streamer.enabled else len(arriving)
         learner.begin(index)
         for start in range(0, len(arriving), together):
             learner.accept(arriving[start : start + together])

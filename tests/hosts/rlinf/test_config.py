@@ -70,11 +70,11 @@ def test_what_was_resolved_is_written_where_rlinf_looks_for_it():
     cfg = made({"async": {"mode": "full", "streamer": {"micro_batch_size": 8}}})
     resolved = resolve(cfg, sizes=ONE_EACH)
     write_back(cfg, resolved)
-    assert cfg.rollout.pipeline_stage_num == 2
+    assert cfg.rollout.pipeline_stage_num == 8
     assert cfg.actor.micro_batch_size == 8
     assert OmegaConf.to_container(cfg["async"].rollout) == {
         "enabled": True,
-        "shards": 2,
+        "shards": 8,
         "max_batch_size": 8,
         "max_wait_ms": 0.0,
     }
@@ -123,12 +123,12 @@ def test_an_evaluation_shard_larger_than_a_batch_is_refused_with_the_size_that_i
     with pytest.raises(
         ValueError, match=r"max_batch_size=8; set async.rollout.max_batch_size to at least 16"
     ):
-        evaluating(32, rollout={"max_batch_size": 8})
-    assert evaluating(32, rollout={"max_batch_size": 16}).max_batch_size == 16
+        evaluating(32, rollout={"max_batch_size": 8, "shards": 2})
+    assert evaluating(32, rollout={"max_batch_size": 16, "shards": 2}).max_batch_size == 16
 
 
 def test_an_automatic_batch_size_covers_evaluation():
-    assert evaluating(32).max_batch_size == 16
+    assert evaluating(32, rollout={"shards": 2}).max_batch_size == 16
 
 
 def test_without_level_2_there_is_no_batch_size_that_evaluation_could_exceed():

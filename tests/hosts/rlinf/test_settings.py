@@ -36,9 +36,9 @@ def test_a_run_ends_at_its_epochs_or_its_steps_whichever_comes_first(steps, batc
     assert read({"runner.max_steps": steps}).batches == batches
 
 
-def test_auto_gives_a_cpu_simulator_two_shards_and_an_inference_rank_its_fair_share():
+def test_auto_gives_every_cpu_simulator_a_shard_and_an_inference_rank_its_fair_share():
     made = read(sizes=processes(rollout=2))
-    assert made.plan.shards_per_worker == 2
+    assert made.plan.shards_per_worker == 8
     assert made.max_batch_size == 4
 
 
@@ -107,7 +107,7 @@ def test_a_batch_smaller_than_a_shard_is_refused_with_the_least_that_is_not():
     with pytest.raises(
         ValueError, match=r"max_batch_size=3 is smaller than a shard of 4.*at least 4, or more shards"
     ):
-        read(rollout={"max_batch_size": 3})
+        read(rollout={"max_batch_size": 3, "shards": 2})
     assert read(rollout={"max_batch_size": 4}).max_batch_size == 4
     assert read(rollout={"max_batch_size": 3, "shards": 4}).max_batch_size == 3
 
@@ -186,3 +186,8 @@ def nearest(pattern, error, *, wanted, valid):
 def test_a_total_that_does_not_divide_is_refused_with_one_that_does():
     with pytest.raises(ValueError, match=r"7 environments do not divide among 2 learner ranks; .*does: 8"):
         read({"env.train.total_num_envs": 7}, sizes=processes(actor=2), rollout={"shards": 1})
+
+
+@pytest.mark.parametrize(("kind", "beside"), [("bucket", True), ("patch", False)])
+def test_only_buckets_are_published_beside_training(kind, beside):
+    assert read({"weight_syncer.type": kind}).publishes_beside_training is beside

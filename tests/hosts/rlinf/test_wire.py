@@ -1,3 +1,4 @@
+import asyncio
 import pickle
 
 import numpy as np
@@ -6,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.hosts.rlinf.wire import pack, unpack
+from rlinf_async.hosts.rlinf import wire
+from rlinf_async.hosts.rlinf.wire import INLINE_BYTES, fetch, pack, seal, unpack
 
 DTYPES = [
     torch.float64,
@@ -133,3 +135,37 @@ def test_no_tensor_travels_as_a_tensor(value):
         return [packed]
 
     assert not any(isinstance(leaf, torch.Tensor) for leaf in leaves(pack(value)))
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(NESTED, max_size=3))
+def test_whatever_is_sealed_arrives_as_it_was(values):
+    sealed = pickle.loads(pickle.dumps([seal(value) for value in values]))
+    assert all(isinstance(payload, bytes) for payload in sealed)
+    for arrived, value in zip(asyncio.run(fetch(sealed)), values, strict=True):
+        assert equal(arrived, value)
+
+
+def test_what_was_small_can_be_written_to_where_it_arrives():
+    (arrived,) = asyncio.run(fetch([seal(torch.ones(3))]))
+    assert arrived.zero_().tolist() == [0, 0, 0]
+
+
+def test_only_what_is_large_goes_through_shared_memory(monkeypatch):
+    stored = []
+
+    async def reference(value):
+        return value
+
+    def put(value):
+        stored.append(value)
+        return reference(value)
+
+    monkeypatch.setattr(wire.ray, "put", put)
+    small = {"image": torch.zeros(INLINE_BYTES // 2, dtype=torch.uint8), "words": ["x" * (INLINE_BYTES // 2)]}
+    large = {**small, "state": (torch.zeros(1, dtype=torch.bfloat16),)}
+    sealed = [seal(large), seal(small), seal(large)]
+    assert [type(payload) for payload in sealed] == [list, bytes, list]
+    assert len(stored) == 2
+    arrived = asyncio.run(fetch(sealed))
+    assert equal(arrived, [large, small, large])

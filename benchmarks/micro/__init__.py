@@ -1,0 +1,1 @@
+"""What the machinery costs by itself: `python -m benchmarks.micro --help`."""

@@ -1,0 +1,72 @@
+"""The same way through the brokers: core, and the waits in front of it, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from typing import Any
+
+from benchmarks.micro.core import DECISIONS, MAX_BATCH, SHARDS, piece_of
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.types import ActionRequest
+from rlinf_async.loops.request_broker import RequestBroker
+from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+
+DEADLINE_S = 600.0
+REQUESTS = 40_000
+"""Requests in one measurement, about."""
+
+
+async def _shard(shard: int, requests: RequestBroker, trajectories: TrajectoryBroker) -> None:
+    while (ticket := await trajectories.admit(shard)) is not None:
+        for _ in range(DECISIONS):
+            await requests.act(ActionRequest(shard=shard, size=1, payload=None))
+        await trajectories.put(ticket, [piece_of(ticket)])
+
+
+async def _inference(requests: RequestBroker) -> None:
+    while (batch := await requests.take(0)) is not None:
+        requests.reply([pending.number for pending in batch], batch)
+
+
+async def _learner(trajectories: TrajectoryBroker, batches: int) -> None:
+    for batch in range(batches):
+        await trajectories.take(0, batch, whole=True)
+        trajectories.publish(batch + 1)
+
+
+async def _run(shards: int, batches: int) -> None:
+    plan = ShardPlan(
+        total_envs=shards, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=shards
+    )
+    requests = RequestBroker.dynamic(ranks=1, max_size=MAX_BATCH, max_wait=0.0, deadline_s=DEADLINE_S)
+    trajectories = TrajectoryBroker(plan, max_staleness=0, until=batches, deadline_s=DEADLINE_S)
+    serving = asyncio.create_task(_inference(requests))
+    await asyncio.gather(
+        _learner(trajectories, batches), *(_shard(shard, requests, trajectories) for shard in range(shards))
+    )
+    requests.close()
+    await serving
+
+
+def requests_per_second(shards: int, requests: int = REQUESTS) -> float:
+    """Action requests per second of CPU time; all shards wait at the gate for every version."""
+    batches = max(1, requests // (shards * DECISIONS))
+    began = time.process_time()
+    asyncio.run(_run(shards, batches))
+    return batches * shards * DECISIONS / (time.process_time() - began)
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    """The median of `rounds` rounds, in each of which every number of shards has its turn."""
+    seen: dict[int, list[float]] = {shards: [] for shards in SHARDS}
+    for _ in range(rounds):
+        for shards, results in seen.items():
+            results.append(requests_per_second(shards))
+    return {
+        "requests_per_second": {str(n): round(statistics.median(results)) for n, results in seen.items()},
+        "decisions_per_rollout": DECISIONS,
+        "max_batch_size": MAX_BATCH,
+        "rounds": rounds,
+    }

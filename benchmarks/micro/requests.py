@@ -1,0 +1,238 @@
+"""An action request and its answer through Ray, without inference: ours, and over RLinf's own channels."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import ray
+import torch
+from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.types import ActionRequest
+from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS, InstallsPlugin
+from rlinf_async.hosts.rlinf.request_channel import RequestClient, RequestServer
+from rlinf_async.hosts.rlinf.wire import fetch
+from rlinf_async.loops.inference import serve_policy
+
+PIXELS = 64
+WARM_UP = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`shards` that ask at the same time, each for `envs` environments, `requests` times.
+
+    Between two requests a shard pauses, each time for half to one and a half times `pause_s`.
+    """
+
+    envs: int
+    shards: int
+    requests: int
+    pause_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.shards} x {self.envs}" + (f", {self.pause_s:g} s apart" if self.pause_s else "")
+
+
+CASES = (
+    Case(envs=1, shards=1, requests=300),
+    Case(envs=8, shards=1, requests=200),
+    Case(envs=32, shards=1, requests=150),
+    Case(envs=1, shards=16, requests=60),
+    Case(envs=1, shards=64, requests=20),
+)
+PACED = Case(envs=1, shards=64, requests=60, pause_s=0.1)
+"""Up to 640 requests per second, one by one, from one process. RLinf's env worker, which blocks, cannot."""
+
+
+def observation(envs: int) -> dict[str, Any]:
+    """What an RLinf env worker sends: a picture, a state and an instruction for every environment."""
+    obs = {
+        "main_images": torch.randint(0, 256, (envs, PIXELS, PIXELS, 3), dtype=torch.uint8),
+        "states": torch.rand(envs, 8),
+        "task_descriptions": ["press the button"] * envs,
+    }
+    return {"obs": obs, "final_obs": None}
+
+
+def answer(envs: int) -> dict[str, Any]:
+    """What an RLinf rollout worker answers for one action of four numbers."""
+    return {
+        "version": 0,
+        "actions": torch.zeros(envs, 1, 4),
+        "prev_logprobs": torch.zeros(envs, 4),
+        "prev_values": torch.zeros(envs, 1),
+        "forward_inputs": {"action": torch.zeros(envs, 4)},
+    }
+
+
+class InstantPolicy:
+    """Answers at once, having received what it was asked with."""
+
+    async def act(self, batch: Sequence[Any]) -> list[dict[str, Any]]:
+        payloads = await fetch([pending.request.payload for pending in batch])
+        return [answer(len(payload["obs"]["main_images"])) for payload in payloads]
+
+
+class AskingWorker(InstallsPlugin, Worker):
+    """An env worker whose environments take no time."""
+
+    async def ask(self, channel: Any, case: Case) -> list[float]:
+        """Seconds that each request took, as env shards ask."""
+        client = RequestClient(channel, counts_rollouts=False)
+        shards = (self._shard(client, shard, case) for shard in range(case.shards))
+        return [seconds for times in await asyncio.gather(*shards) for seconds in times]
+
+    async def _shard(self, client: RequestClient, shard: int, case: Case) -> list[float]:
+        times, payload = [], observation(case.envs)
+        for _ in range(case.requests):
+            began = time.perf_counter()
+            await client.act(ActionRequest(shard=shard, size=case.envs, payload=payload))
+            times.append(time.perf_counter() - began)
+            if case.pause_s:
+                await asyncio.sleep(case.pause_s * random.uniform(0.5, 1.5))
+        return times
+
+    async def ask_stock(self, to_rollout: Channel, to_env: Channel, case: Case) -> list[float]:
+        """The same over RLinf's channels, in the order of its env worker: a shard is a pipeline stage."""
+        payload, began, times = observation(case.envs), {}, []
+        for stage in range(case.shards):
+            began[stage] = time.perf_counter()
+            to_rollout.put(payload, key=f"0_0_{stage}")
+        for turn in range(case.requests):
+            for stage in range(case.shards):
+                to_env.get(key=f"0_0_{stage}")
+                times.append(time.perf_counter() - began[stage])
+                if turn + 1 < case.requests:
+                    began[stage] = time.perf_counter()
+                    to_rollout.put(payload, key=f"0_0_{stage}")
+        return times
+
+
+class AnsweringWorker(InstallsPlugin, Worker):
+    """A rollout worker whose model takes no time."""
+
+    async def serve(self, channel: Any) -> None:
+        await serve_policy(requests=RequestServer(channel, rank=0), policy=InstantPolicy())
+
+    async def serve_stock(self, to_rollout: Channel, to_env: Channel, case: Case) -> None:
+        """In the order of RLinf's rollout worker."""
+        for _ in range(case.requests):
+            for stage in range(case.shards):
+                payload = await to_rollout.get(key=f"0_0_{stage}", async_op=True).async_wait()
+                result = answer(len(payload["obs"]["main_images"]))
+                to_env.put(result, key=f"0_0_{stage}", async_op=True)
+
+
+class Trips:
+    """Both ways between one env worker and one rollout worker, in one Ray cluster."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault("RAY_ADDRESS", "local")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ[EXT_MODULE] = OURS  # stock workers do not run on a CPU without it
+        cluster = Cluster(num_nodes=1)
+        self._env = _launch(AskingWorker.create_group(), cluster, "micro_env")
+        self._rollout = _launch(AnsweringWorker.create_group(), cluster, "micro_rollout")
+        channel = load_class("rlinf_async.channels", "requests").create_group(_settings())
+        self._requests = _launch(channel, cluster, "micro_requests", max_concurrency=2**31 - 1)
+        self._stock = [Channel.create("micro_to_rollout"), Channel.create("micro_to_env")]
+        self._serving = self._rollout.serve.remote(self._requests)
+
+    def ours(self, case: Case) -> list[float]:
+        return ray.get(self._env.ask.remote(self._requests, case))
+
+    def stock(self, case: Case) -> list[float]:
+        serving = self._rollout.serve_stock.remote(*self._stock, case)
+        times = ray.get(self._env.ask_stock.remote(*self._stock, case))
+        ray.get(serving)
+        return times
+
+    def close(self) -> None:
+        ray.get(self._requests.close_requests.remote())
+        ray.get(self._serving)
+        ray.shutdown()
+
+
+def _launch(group: Any, cluster: Cluster, name: str, **options: Any) -> Any:
+    placement = NodePlacementStrategy([0])
+    launched = group.launch(
+        cluster, name=name, placement_strategy=placement, disable_distributed_log=True, **options
+    )
+    return launched.worker_info_list[0].worker
+
+
+def _settings() -> Any:
+    """Of a run's settings what a request channel reads."""
+    return SimpleNamespace(
+        asynchrony=AsyncConfig.from_mapping({"mode": "full", "deadline_s": 60.0}),
+        plan=SimpleNamespace(inference_ranks=1),
+        max_batch_size=max(case.envs * case.shards for case in CASES),
+    )
+
+
+@contextmanager
+def _cpu_seconds(spent: list[float]) -> Iterator[None]:
+    """Appends the CPU time of this process and its children, which here is Ray and all its workers."""
+    before = _cpu_so_far()
+    yield
+    after = _cpu_so_far()
+    spent.append(sum(seconds - before.get(process, 0.0) for process, seconds in after.items()))
+
+
+def _cpu_so_far() -> dict[psutil.Process, float]:
+    me = psutil.Process()
+    times = {process: process.cpu_times() for process in (me, *me.children(recursive=True))}
+    return {process: spent.user + spent.system for process, spent in times.items()}
+
+
+def _percentile(times: Sequence[float], percent: int) -> float:
+    return sorted(times)[min(len(times) - 1, len(times) * percent // 100)]
+
+
+def measure(rounds: int, cases: Sequence[Case] = CASES) -> dict[str, Any]:
+    """Ours and stock by turns; of each number the median over the rounds."""
+    trips = Trips()
+    results = {case.name: _compare(trips, case, rounds) for case in cases}
+    trips.ours(replace(PACED, requests=WARM_UP))
+    results[PACED.name] = {"ours": _medians([_observe(trips.ours, PACED) for _ in range(rounds)])}
+    trips.close()
+    return {"pixels": PIXELS, "rounds": rounds, "shards x environments": results}
+
+
+def _compare(trips: Trips, case: Case, rounds: int) -> dict[str, Any]:
+    seen: dict[str, list[dict[str, float]]] = {"ours": [], "stock": []}
+    for trip in (trips.ours, trips.stock):
+        trip(replace(case, requests=WARM_UP))
+    for _ in range(rounds):
+        seen["ours"].append(_observe(trips.ours, case))
+        seen["stock"].append(_observe(trips.stock, case))
+    medians = {way: _medians(observed) for way, observed in seen.items()}
+    return {**medians, "p50_ratio": round(medians["ours"]["p50_ms"] / medians["stock"]["p50_ms"], 3)}
+
+
+def _observe(trip: Any, case: Case) -> dict[str, float]:
+    cpu: list[float] = []
+    began = time.perf_counter()
+    with _cpu_seconds(cpu):
+        times = trip(case)
+    elapsed, count = time.perf_counter() - began, case.shards * case.requests
+    shares = {f"p{percent}_ms": 1000 * _percentile(times, percent) for percent in (50, 90, 99)}
+    return {**shares, "requests_per_second": count / elapsed, "cpu_ms_per_request": 1000 * cpu[0] / count}
+
+
+def _medians(observed: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: round(statistics.median(one[name] for one in observed), 3) for name in observed[0]}

@@ -1,0 +1,49 @@
+"""Publication: which version of the weights every inference rank has."""
+
+from __future__ import annotations
+
+
+class PublicationBoard:
+    """Keeps what was offered and what was applied; a pure state machine that neither waits nor counts time.
+
+    Versions are offered in increasing order. A rank that is behind wants the newest; those between may
+    never reach it. A version is published once every rank has it or a newer one.
+    """
+
+    def __init__(self, *, ranks: int) -> None:
+        if ranks < 1:
+            raise ValueError(f"ranks={ranks} must be at least 1")
+        self.offered: int | None = None
+        """The newest version offered."""
+        self._has: list[int | None] = [None] * ranks
+
+    @property
+    def published(self) -> int | None:
+        """The newest version that every rank has, or has gone beyond; None before all have one."""
+        known = [version for version in self._has if version is not None]
+        return min(known) if len(known) == len(self._has) else None
+
+    def offer(self, version: int) -> None:
+        """`version` may be applied from now on, and takes the place of those before it."""
+        if self.offered is not None and version <= self.offered:
+            raise ValueError(f"version {version} was offered after version {self.offered}")
+        self.offered = version
+
+    def wanted(self, rank: int) -> int | None:
+        """The version that `rank` should apply next, or None while it has the newest."""
+        return self.offered if self.offered != self._has[rank] else None
+
+    def applied(self, rank: int, version: int) -> None:
+        """`rank` acts by `version` from now on."""
+        has = self._has[rank]
+        if self.offered is None or version > self.offered:
+            raise ValueError(
+                f"rank {rank} applied version {version}, but {self.offered} is the newest offered"
+            )
+        if has is not None and version <= has:
+            raise ValueError(f"rank {rank} applied version {version} after version {has}")
+        self._has[rank] = version
+
+    def __str__(self) -> str:
+        ranks = ", ".join(f"rank {rank} has {version}" for rank, version in enumerate(self._has))
+        return f"version {self.offered} is offered, {ranks}"

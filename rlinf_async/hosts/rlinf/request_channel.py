@@ -1,0 +1,216 @@
+"""The RLinf channel of action requests one way and of answers the other, and the sides that talk to it.
+
+It is a channel worker of RLinf with a broker inside, reached through Ray's own calls: those can be awaited
+with a deadline, fail loudly when a process dies, and have no per-pair queue behind which others wait. A
+trip is two calls, each of which waits for what comes next: the env worker's `exchange` brings requests and
+returns with answers, the inference rank's `answer_and_take` brings answers and returns with the next
+batch. Payloads pass the channel sealed; see `wire`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rlinf.scheduler.channel.channel_worker import ChannelWorker
+
+from rlinf_async.core.types import ActionRequest
+from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.wire import fetch, seal
+from rlinf_async.loops.mailbox import Mailbox
+from rlinf_async.loops.request_broker import Pending, RequestBroker
+
+CALLS = 2
+"""Calls of an env worker under way at most: one that waits for answers, and one that brings requests."""
+
+
+class RequestChannelWorker(ChannelWorker):
+    """The process in which env shards meet inference ranks.
+
+    Records travel as plain lists, which Ray passes on without pickling.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(maxsize=0)
+        rollout, deadline_s = settings.asynchrony.rollout, settings.asynchrony.deadline_s
+        if rollout.enabled:
+            self._broker = RequestBroker.dynamic(
+                ranks=settings.plan.inference_ranks,
+                max_size=settings.max_batch_size,
+                max_wait=rollout.max_wait,
+                deadline_s=deadline_s,
+            )
+        else:
+            in_step = settings.asynchrony.deterministic
+            self._broker = RequestBroker.barrier(settings.plan, deadline_s=deadline_s, in_step=in_step)
+        self._mailboxes: dict[str, Mailbox] = {}
+
+    async def exchange(self, client: str, records: list[list[Any]], *payloads: Any) -> list[list[Any]]:
+        """Queue requests, and wait for answers to any that this client has sent.
+
+        An earlier call of the client that still waits returns with nothing: this one waits in its place.
+
+        Args:
+            client: A name that no other client has.
+            records: `[number, shard, size, mode]` of each request; the number is the client's own.
+            payloads: One per request.
+
+        Returns:
+            `[number, payload, error]` of each answer; one of the last two is None.
+        """
+        mailbox = self._mailboxes.setdefault(client, Mailbox())
+        for (number, shard, size, mode), payload in zip(records, payloads, strict=True):
+            request = ActionRequest(shard=shard, size=size, mode=mode, payload=payload)
+            self._broker.ask(request, mailbox.expect(number))
+        answers = await mailbox.collect()
+        # A call that was overtaken may come here late, when the name has a new mailbox.
+        if mailbox.idle and self._mailboxes.get(client) is mailbox:
+            del self._mailboxes[client]
+        return [list(answer) for answer in answers]
+
+    async def take_requests(self, rank: int) -> list[list[Any]] | None:
+        """The next batch as `[number, shard, size, mode, payload]`; None when closed and drained."""
+        batch = await self._broker.take(rank)
+        if batch is None:
+            return None
+        requests = [(pending.number, pending.request) for pending in batch]
+        return [[number, asked.shard, asked.size, asked.mode, asked.payload] for number, asked in requests]
+
+    async def answer_and_take(
+        self, rank: int, numbers: Sequence[int], *answers: Any
+    ) -> list[list[Any]] | None:
+        self._broker.reply(numbers, answers)
+        return await self.take_requests(rank)
+
+    async def fail_requests(self, numbers: Sequence[int], message: str) -> None:
+        self._broker.fail(numbers, message)
+
+    async def begin_rollout(self, shard: int) -> None:
+        self._broker.begin(shard)
+
+    async def end_rollout(self, shard: int) -> None:
+        self._broker.end(shard)
+
+    async def close_requests(self) -> None:
+        self._broker.close()
+
+    async def pop_batches(self) -> dict[str, Any]:
+        """Spreads of batch sizes (samples) and waits (seconds) since the last call."""
+        size, wait = self._broker.batch_size, self._broker.batch_wait
+        self._broker.batch_size, self._broker.batch_wait = type(size)(), type(wait)()
+        return {"size": size, "wait": wait}
+
+
+class RequestClient:
+    """The env side of a request channel, for all shards of one worker.
+
+    Requests that are ready in the same turn of the event loop travel in one call, and so do those that
+    become ready while `CALLS` are under way. As long as a request is unanswered, a call waits for it.
+    """
+
+    def __init__(self, channel: Any, *, counts_rollouts: bool) -> None:
+        self._channel = channel
+        self._counts_rollouts = counts_rollouts
+        self._name = uuid.uuid4().hex
+        self._numbers = itertools.count()
+        self._unsent: list[tuple[list[Any], Any]] = []
+        self._unanswered: dict[int, asyncio.Future[Any]] = {}
+        self._calls: set[asyncio.Task[list[list[Any]]]] = set()
+
+    @asynccontextmanager
+    async def rollout(self, shard: int) -> AsyncIterator[None]:
+        # Only the barrier batcher of level 2 off counts who is in flight.
+        if self._counts_rollouts:
+            await self._channel.begin_rollout.remote(shard)
+        try:
+            yield
+        finally:
+            if self._counts_rollouts:
+                await self._channel.end_rollout.remote(shard)
+
+    async def act(self, request: ActionRequest) -> Any:
+        number = next(self._numbers)
+        answer = self._unanswered[number] = asyncio.get_running_loop().create_future()
+        record = [number, request.shard, request.size, request.mode]
+        self._unsent.append((record, seal(request.payload)))
+        if len(self._unsent) == 1:
+            self._call()
+        (result,) = await fetch([await answer])
+        return result
+
+    def _call(self) -> None:
+        """Start a call if there is something to bring or nobody waits, and if not enough are under way."""
+        wanted = self._unsent or (self._unanswered and not self._calls)
+        if wanted and len(self._calls) < CALLS:
+            call = asyncio.create_task(self._exchange())
+            self._calls.add(call)
+            call.add_done_callback(self._receive)
+
+    async def _exchange(self) -> list[list[Any]]:
+        # A task starts in the next turn of the loop: the requests of this turn are all there.
+        sent, self._unsent = self._unsent, []
+        if not sent and len(self._calls) > 1:
+            return []  # the other call has brought them
+        records = [record for record, _ in sent]
+        return await self._channel.exchange.remote(self._name, records, *(payload for _, payload in sent))
+
+    def _receive(self, call: asyncio.Task[list[list[Any]]]) -> None:
+        self._calls.discard(call)
+        if call.cancelled():
+            return
+        if (error := call.exception()) is None:
+            answers = call.result()
+        else:
+            answers = [[number, None, error] for number in self._unanswered]
+        for number, payload, failure in answers:
+            self._settle(number, payload, failure)
+        self._call()
+
+    def _settle(self, number: int, payload: Any, error: BaseException | None) -> None:
+        answer = self._unanswered.pop(number, None)
+        if answer is None or answer.done():
+            return  # whoever asked has given up
+        if error is None:
+            answer.set_result(payload)
+        else:
+            answer.set_exception(error)
+
+
+class RequestServer:
+    """The inference side of a request channel, for one rank."""
+
+    def __init__(self, channel: Any, *, rank: int) -> None:
+        self._channel = channel
+        self._rank = rank
+        self._next: Any = None
+
+    async def take(self) -> list[Pending] | None:
+        call, self._next = self._next, None
+        batch = await (call or self._channel.take_requests.remote(self._rank))
+        return None if batch is None else [_pending(*record) for record in batch]
+
+    @asynccontextmanager
+    async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
+        numbers = [pending.number for pending in batch]
+        answers: list[Any] = []
+        succeeded = False
+        try:
+            yield answers
+            if len(answers) != len(numbers):
+                raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
+            sealed = [seal(answer) for answer in answers]
+            # The answers leave now; the batch that the call returns with is waited for in `take`.
+            self._next = self._channel.answer_and_take.remote(self._rank, numbers, *sealed)
+            succeeded = True
+        finally:
+            if not succeeded:
+                await self._channel.fail_requests.remote(numbers, f"inference rank {self._rank} failed")
+
+
+def _pending(number: int, shard: int, size: int, mode: Any, payload: Any) -> Pending:
+    request = ActionRequest(shard=shard, size=size, mode=mode, payload=payload)
+    return Pending(number=number, request=request)

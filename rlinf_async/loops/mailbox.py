@@ -1,0 +1,53 @@
+"""Where answers for one far process come together until its next call takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+Answer = tuple[int, Any, BaseException | None]
+"""The number of a request, its answer, and the error that prevented one."""
+
+
+class Mailbox:
+    """Answers by the numbers that their asker has given to its requests.
+
+    At most one call waits: a later one takes the place of an earlier one, which returns with nothing, so
+    that calls that bring requests never pile up. Nobody waits in it while no answer is due.
+    """
+
+    def __init__(self) -> None:
+        self._due = 0
+        self._ready: list[Answer] = []
+        self._call: asyncio.Future[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is due and none is left."""
+        return not self._due and not self._ready
+
+    def expect(self, number: int) -> Callable[[Any, BaseException | None], None]:
+        """An answer is due; what is returned takes it, or the error that prevented it."""
+        self._due += 1
+
+        def arrive(answer: Any, error: BaseException | None) -> None:
+            self._due -= 1
+            self._ready.append((number, answer, error))
+            self._release()
+
+        return arrive
+
+    async def collect(self) -> list[Answer]:
+        """Everything that has been answered; waits for something if nothing has and something is due."""
+        self._release()
+        if not self._ready and self._due:
+            self._call = asyncio.get_running_loop().create_future()
+            await self._call
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _release(self) -> None:
+        call, self._call = self._call, None
+        if call is not None and not call.done():
+            call.set_result(None)

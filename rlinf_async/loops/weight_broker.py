@@ -1,0 +1,84 @@
+"""Where new weights wait for the inference ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rlinf_async.core.publication import PublicationBoard
+from rlinf_async.loops.waiting import Bell
+
+
+class WeightBroker:
+    """Hands the newest weights to every inference rank, and says when all of them act by a version.
+
+    The learner `offer`s and goes on; each rank waits for its `next` and says when it has `applied` it.
+    Whenever a version becomes published, `on_published` is called with it, before anybody is told. Of the
+    payloads only the newest is kept, and only while a rank has not applied it.
+    """
+
+    def __init__(
+        self, *, ranks: int, on_published: Callable[[int], None], deadline_s: float = math.inf
+    ) -> None:
+        self._board = PublicationBoard(ranks=ranks)
+        self._on_published = on_published
+        self._bell = Bell(deadline_s=deadline_s)
+        self._payload: Any = None
+        self._offered_at: dict[int, float] = {}
+        self._lags: dict[int, float] = {}
+        self._closed = False
+
+    @property
+    def version(self) -> int | None:
+        """The newest published version, None before the first."""
+        return self._board.published
+
+    def offer(self, version: int, payload: Any) -> None:
+        """The weights of `version` are there; `payload` takes the place of the one before."""
+        self._board.offer(version)
+        self._payload = payload
+        self._offered_at[version] = asyncio.get_running_loop().time()
+        self._bell.ring()
+
+    async def next(self, rank: int) -> tuple[int, Any] | None:
+        """Wait for weights that are newer than those of `rank`; None when there will be no more."""
+
+        def attempt() -> tuple[tuple[int, Any] | None] | None:
+            if self._closed:
+                return (None,)
+            version = self._board.wanted(rank)
+            return None if version is None else ((version, self._payload),)
+
+        (offered,) = await self._bell.first(
+            attempt, waiting_for=lambda: f"new weights on inference rank {rank}: {self._board}"
+        )
+        return offered
+
+    def applied(self, rank: int, version: int) -> None:
+        """`rank` acts by `version` from now on."""
+        before = self._board.published
+        self._board.applied(rank, version)
+        published = self._board.published
+        if published is None or published == before:
+            return
+        if published == self._board.offered:
+            self._payload = None
+        now = asyncio.get_running_loop().time()
+        for reached in [offered for offered in self._offered_at if offered <= published]:
+            self._lags[reached] = now - self._offered_at.pop(reached)
+        self._on_published(published)
+        self._bell.ring()
+
+    async def published(self, version: int) -> float:
+        """Wait until every rank acts by `version` or a newer one; the seconds that it took from its offer."""
+        return await self._bell.first(
+            lambda: self._lags.get(version),
+            waiting_for=lambda: f"version {version} to reach the inference ranks: {self._board}",
+        )
+
+    def close(self) -> None:
+        """No more weights will come: ranks that wait for some are told so."""
+        self._closed = True
+        self._bell.ring()

@@ -1,0 +1,25 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.micro import brokers, core
+from benchmarks.micro.__main__ import app
+
+
+@pytest.mark.parametrize("benchmark", [core, brokers], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("shards", [1, 3, 300])
+def test_a_measurement_passes_whole_batches_through_everything(benchmark, shards):
+    assert benchmark.requests_per_second(shards, requests=3 * shards * core.DECISIONS) > 0
+
+
+def test_a_command_writes_its_result_beside_those_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(core, "measure", lambda rounds: {"rounds": rounds})
+    file = tmp_path / "results.json"
+    file.write_text('{"requests": {"kept": true}}')
+    result = CliRunner().invoke(app, ["core", "--rounds", "2", "--json", str(file)])
+    assert result.exit_code == 0, result.output
+    held = json.loads(file.read_text())
+    assert held["requests"] == {"kept": True}
+    assert held["core"]["rounds"] == 2
+    assert "python" in held["core"]["versions"]
