@@ -1,4 +1,4 @@
-"""The command line: train, explain, doctor."""
+"""The command line: train, explain, doctor, bench."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def train(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     worker_logs: Annotated[bool, typer.Option(help="Show what the worker processes print.")] = False,
+    dashboard: Annotated[bool, typer.Option(help="Serve Ray's dashboard, if the run starts Ray.")] = False,
 ) -> None:
     """Run a config."""
     # Ray and RLinf read these when they are imported.
@@ -55,7 +56,7 @@ def train(
 
     console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
     try:
-        run(cfg)
+        run(cfg, dashboard=dashboard)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -99,6 +100,40 @@ def doctor(as_json: AsJson = False) -> None:
             table.add_row(mark, check.name, check.detail, check.mend)
         console.print(table)
     if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="Which to run; repeatable. All by default.")
+    ] = None,
+    modes: Annotated[str | None, typer.Option(help="Which to compare, separated by commas.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Two scenarios, three modes, once.")] = False,
+    repetitions: Annotated[int | None, typer.Option(help="Of every mode, interleaved; default 3.")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write rows and a chart; an interrupted bench goes on there."),
+    ] = None,
+) -> None:
+    """Measure how fast each mode is here, and how far from the best possible."""
+    from rlinf_async.bench import command
+
+    cells = _or_exit(
+        lambda: command.plan(
+            scenarios=scenario,
+            modes=modes.split(",") if modes else None,
+            quick=quick,
+            repetitions=repetitions,
+        )
+    )
+    board = command.run(cells, json_path=json_file, console=console)
+    command.show(board, console)
+    if json_file is not None:
+        from rlinf_async.bench.chart import draw
+
+        console.print(f"rows in {json_file}, chart in {draw(board.rows(), json_file.with_suffix('.png'))}")
+    if any("error" in row for row in board.rows()):
         raise typer.Exit(1)
 
 

@@ -1,7 +1,14 @@
-"""A training run, wired like RLinf's own entry script for embodied agents."""
+"""A training run, wired like RLinf's own entry scripts for embodied agents."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import ray
 from omegaconf import DictConfig
 from rlinf.config import validate_cfg
 from rlinf.runners.embodied_runner import EmbodiedRunner
@@ -12,8 +19,51 @@ from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 
-def train(cfg: DictConfig) -> None:
-    """Run `cfg`, with RLinf's stock workers where its async block turns every level off."""
+def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
+    """Run `cfg`, with RLinf's stock workers where its async block turns every level off.
+
+    `dashboard`: whether a cluster that is started for this run serves Ray's dashboard, a dozen processes
+    that execute what they are sent.
+    """
+    actor: Any = EmbodiedFSDPActor
+    if cfg.runner.get("use_training_pipeline", False):
+        from rlinf.workers.actor.fsdp_actor_worker_pipeline import PipelineEmbodiedFSDPActor as actor
+    with _starting_ray(dashboard=dashboard):
+        _run(cfg, EmbodiedRunner, actor=actor, rollout=MultiStepRolloutWorker, env=EnvWorker)
+
+
+def train_stock_async_ppo(cfg: DictConfig) -> None:
+    """Run `cfg` as RLinf's script for its own asynchronous PPO does, to compare with it."""
+    from rlinf.runners.async_ppo_embodied_runner import AsyncPPOEmbodiedRunner
+    from rlinf.workers.env.async_env_worker import AsyncEnvWorker
+    from rlinf.workers.rollout.hf.async_huggingface_worker import AsyncMultiStepRolloutWorker
+
+    from rlinf_async.hosts.rlinf.stock_async_ppo import AnywhereAsyncPPOActor
+
+    with _starting_ray(dashboard=False):
+        _run(
+            cfg,
+            AsyncPPOEmbodiedRunner,
+            actor=AnywhereAsyncPPOActor,
+            rollout=AsyncMultiStepRolloutWorker,
+            env=AsyncEnvWorker,
+        )
+
+
+@contextmanager
+def _starting_ray(*, dashboard: bool) -> Iterator[None]:
+    """RLinf calls `ray.init` without a word about the dashboard; a cluster that exists keeps its own."""
+    start = ray.init
+
+    def init(**kwargs: Any) -> Any:
+        starts_one = os.environ.get("RAY_ADDRESS") == "local" or "address" not in kwargs
+        return start(**kwargs, **({"include_dashboard": dashboard} if starts_one else {}))
+
+    with patch.object(ray, "init", init):
+        yield
+
+
+def _run(cfg: DictConfig, runner_class: Any, **workers: Any) -> None:
     cfg = validate_cfg(cfg)
     cluster = Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=cfg.runner.per_worker_log_path)
     placement = HybridComponentPlacement(cfg, cluster)
@@ -21,12 +71,8 @@ def train(cfg: DictConfig) -> None:
         name: worker.create_group(cfg).launch(
             cluster, name=cfg[name].group_name, placement_strategy=placement.get_strategy(name)
         )
-        for name, worker in (
-            ("actor", EmbodiedFSDPActor),
-            ("rollout", MultiStepRolloutWorker),
-            ("env", EnvWorker),
-        )
+        for name, worker in workers.items()
     }
-    runner = EmbodiedRunner(cfg=cfg, **groups)
+    runner = runner_class(cfg=cfg, **groups)
     runner.init_workers()
     runner.run()

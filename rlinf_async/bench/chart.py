@@ -1,0 +1,54 @@
+"""A bar chart of a bench's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+COLOURS = {"stock-": "#9aa5b1", "full": "#d9480f"}
+OTHERS = "#f2a65a"
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Fresh throughput of every mode over the best synchronous one, a panel per scenario.
+
+    Raises:
+        ValueError: matplotlib is not installed, or nothing was measured.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("the chart needs matplotlib: pip install 'rlinf-async[bench]'") from error
+    rows = [row for row in rows if row.get("ratio_stock_sync") is not None]
+    scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
+    if not scenarios:
+        raise ValueError("nothing to draw: no scenario has a synchronous run to compare with")
+    figure = Figure(
+        figsize=(3.2 * min(3, len(scenarios)), 2.9 * -(-len(scenarios) // 3)), layout="constrained"
+    )
+    panels = figure.subplots(-(-len(scenarios) // 3), min(3, len(scenarios)), squeeze=False)
+    for panel, scenario in zip(panels.flat, scenarios, strict=False):
+        _panel(panel, scenario, [row for row in rows if row["scenario"] == scenario])
+    for panel in panels.flat[len(scenarios) :]:
+        panel.set_visible(False)
+    figure.supxlabel("fresh environment steps per second, over RLinf's synchronous loop", fontsize=9)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _panel(panel: Any, scenario: str, rows: Sequence[dict[str, Any]]) -> None:
+    names = [row["mode"] for row in rows]
+    ratios = [row["ratio_stock_sync"] for row in rows]
+    bars = panel.barh(names, ratios, color=[_colour(name) for name in names])
+    panel.bar_label(bars, [f"{ratio:.2f}" for ratio in ratios], padding=2, fontsize=7)
+    panel.axvline(1.0, color="black", linewidth=0.6)
+    panel.set_xlim(0, max(ratios) * 1.18)
+    panel.invert_yaxis()
+    panel.set_title(scenario, fontsize=9)
+    panel.tick_params(labelsize=7)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _colour(mode: str) -> str:
+    return next((colour for start, colour in COLOURS.items() if mode.startswith(start)), OTHERS)

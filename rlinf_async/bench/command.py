@@ -1,0 +1,139 @@
+"""What `rlinf-async bench` does: run the cells in turn, show the rows, write them down."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rlinf_async.bench.board import Board
+from rlinf_async.bench.cell import Cell
+from rlinf_async.bench.modes import MODES, STANDARD
+from rlinf_async.bench.scenarios import SCENARIOS
+
+QUICK = {"scenarios": ("libero", "balanced"), "modes": ("stock-sync-1", "stock-async", "full")}
+
+
+def plan(
+    *, scenarios: Sequence[str] | None, modes: Sequence[str] | None, quick: bool, repetitions: int | None
+) -> list[Cell]:
+    """The cells to run, interleaved: every mode of a scenario before any is repeated.
+
+    Raises:
+        ValueError: an unknown scenario or mode, or no repetition.
+    """
+    chosen = _known("scenario", scenarios or (QUICK["scenarios"] if quick else tuple(SCENARIOS)), SCENARIOS)
+    run = _known("mode", modes or (QUICK["modes"] if quick else STANDARD), MODES)
+    count = repetitions if repetitions is not None else (1 if quick else 3)
+    if count < 1:
+        raise ValueError(f"repetitions={count} must be at least 1")
+    warm_up, steps = (1, 2) if quick else (2, 4)
+    return [
+        Cell(scenario=scenario, mode=mode, repetition=repetition, warm_up=warm_up, steps=steps)
+        for repetition in range(count)
+        for scenario in chosen
+        for mode in run
+    ]
+
+
+def run(cells: Sequence[Cell], *, json_path: Path | None, console: Console) -> Board:
+    """Run what is missing; with a `json_path`, go on where an earlier start ended."""
+    board = Board(json_path.with_suffix(".cells.jsonl") if json_path else None)
+    todo = list(board.missing(cells))
+    console.print(f"{len(todo)} runs of {len(cells)}, about a minute each", style="dim")
+    for number, cell in enumerate(todo, start=1):
+        began = time.monotonic()
+        result = cell.run()
+        board.add(cell, result)
+        said = result.get("error") or (
+            f"{result['fresh_steps_per_s']:.0f} fresh env steps/s, "
+            f"overlap efficiency {result['overlap_efficiency']:.3f}"
+        )
+        console.print(
+            f"[{number}/{len(todo)}] {cell.scenario} {cell.mode} #{cell.repetition + 1}: {said} "
+            f"({time.monotonic() - began:.0f} s)",
+            markup=False,
+        )
+        if json_path is not None:
+            write(json_path, board)
+    return board
+
+
+def write(path: Path, board: Board) -> None:
+    """The rows, and what produced them."""
+    content = {
+        "command": "rlinf-async bench",
+        "versions": {name: version(name) for name in ("rlinf-async", "rlinf", "ray", "torch")},
+        "python": platform.python_version(),
+        "rows": board.rows(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def show(board: Board, console: Console) -> None:
+    """A table per scenario."""
+    rows = board.rows()
+    for name in dict.fromkeys(row["scenario"] for row in rows):
+        mine = [row for row in rows if row["scenario"] == name]
+        cv = [row["chunk_cv"] for row in mine if "chunk_cv" in row]
+        spread = f"; measured spread of a decision: {sum(cv) / len(cv):.2f}" if cv else ""
+        console.print(f"\n[bold]{name}[/]: {SCENARIOS[name].what}{spread}")
+        console.print(_table(mine))
+        for row in mine:
+            if "error" in row:
+                console.print(f"{row['mode']} failed: {row['error'].strip()}", markup=False, soft_wrap=True)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table("mode")
+    for column in (
+        "fresh steps/s",
+        "/ stock sync",
+        "/ best stock",
+        "overlap eff.",
+        "staleness",
+        "batch",
+        "idle env",
+        "inference",
+        "learner",
+    ):
+        table.add_column(column, justify="right")
+    for row in rows:
+        if "error" in row:
+            table.add_row(row["mode"], "failed")
+            continue
+        idle = [f"{row['idle'][part]:.0%}" for part in ("env", "inference", "learner")]
+        table.add_row(
+            row["mode"],
+            f"{row['fresh_steps_per_s']:.0f}",
+            _times(row["ratio_stock_sync"]),
+            _times(row["ratio_best_stock"]),
+            f"{row['overlap_efficiency']:.3f}",
+            str(row["staleness_max"]),
+            f"{row['batch_size']:.1f}",
+            *idle,
+        )
+    return table
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def _known(what: str, names: Sequence[str], known: Any) -> Sequence[str]:
+    import difflib
+
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{what} {name!r} is not one of {', '.join(known)}{hint}")
+    return names

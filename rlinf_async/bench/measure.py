@@ -1,0 +1,125 @@
+"""From the record of what was served when, to numbers; the same arithmetic for every mode."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rlinf_async.bench.scenarios import CHUNK, Scenario
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One run of one mode, over the steps after its warm-up."""
+
+    step_s: float
+    """Seconds per global step."""
+    fresh_steps_per_s: float
+    """Environment steps per second that were trained for the first time."""
+    retrained: float
+    """The share of trained samples that an earlier step had been trained on already."""
+    overlap_efficiency: float
+    """Fresh throughput over the most that the bounds below allow."""
+    bounds_s: dict[str, float]
+    """What a step takes at least: of the slowest environment, of inference, and of the learner."""
+    idle: dict[str, float]
+    staleness_max: int
+    batch_size: float
+    chunk_cv: float
+    """The measured spread of decisions of one environment, in units of their mean."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(
+    records: Sequence[Record], scenario: Scenario, *, warm_up: int, steps: int, anchors: bool
+) -> Measurement:
+    """Look at global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
+
+    Args:
+        records: of `core.service_log`, in order of their ends.
+        anchors: whether the learner's work includes an exact anchor for every sample.
+
+    Raises:
+        ValueError: the run trained fewer steps.
+    """
+    training = [record for record in records if record["kind"] == "train"]
+    calls = scenario.training_calls
+    if len(training) < (warm_up + steps) * calls:
+        raise ValueError(
+            f"the run trained {len(training)} micro-batches, fewer than {warm_up + steps} steps of {calls}"
+        )
+    first, last = warm_up * calls, (warm_up + steps) * calls
+    start, stop = float(training[first - 1]["ended"]), float(training[last - 1]["ended"])
+    step_s = (stop - start) / steps
+    seen = {sample for record in training[:first] for sample in record["samples"]}
+    trained = {sample for record in training[first:last] for sample in record["samples"]}
+    fresh = len(trained - seen) / (steps * scenario.samples)
+    bounds = _bounds(records, scenario, anchors=anchors)
+    return Measurement(
+        step_s=step_s,
+        fresh_steps_per_s=fresh * scenario.samples * CHUNK / step_s,
+        retrained=1.0 - fresh,
+        overlap_efficiency=fresh * max(bounds.values()) / step_s,
+        bounds_s=bounds,
+        idle=_idle(records, scenario, start, stop),
+        staleness_max=max(
+            index // calls - record["oldest"]
+            for index, record in enumerate(training[first:last], start=first)
+        ),
+        batch_size=_mean(record["size"] for record in _within(records, "act", start, stop)),
+        chunk_cv=_spread(records),
+    )
+
+
+def _bounds(records: Sequence[Record], scenario: Scenario, *, anchors: bool) -> dict[str, float]:
+    per_decision, per_reset = _per_env(records, "step"), _per_env(records, "reset")
+    slowest = max(
+        scenario.decisions * (float(np.mean(seconds)) + scenario.act_alone_s)
+        + (0.0 if scenario.env.episode else float(np.mean(per_reset[env])))
+        for env, seconds in per_decision.items()
+    )
+    learner = scenario.train_s + (scenario.anchor_s if anchors else 0.0)
+    return {"env": slowest, "inference": scenario.inference_s, "learner": learner}
+
+
+def _idle(records: Sequence[Record], scenario: Scenario, start: float, stop: float) -> dict[str, float]:
+    """Shares of the time between `start` and `stop`, 0 to 1; env: mean over the environments."""
+    busy: dict[str, float] = defaultdict(float)
+    for record in records:
+        began, ended = max(start, record["began"]), min(stop, record["ended"])
+        if ended <= began:
+            continue
+        if record["kind"] in ("step", "reset"):
+            busy["env"] += sum(min(ended - began, seconds) for seconds in record["seconds"]) / scenario.envs
+        else:
+            busy["inference" if record["kind"] == "act" else "learner"] += ended - began
+    return {part: max(0.0, 1.0 - busy[part] / (stop - start)) for part in ("env", "inference", "learner")}
+
+
+def _spread(records: Sequence[Record]) -> float:
+    return float(np.mean([np.std(values) / np.mean(values) for values in _per_env(records, "step").values()]))
+
+
+def _per_env(records: Iterable[Record], kind: str) -> dict[int, list[float]]:
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for record in records:
+        if record["kind"] == kind:
+            for offset, one in enumerate(record["seconds"]):
+                seconds[record["first"] + offset].append(one)
+    return seconds
+
+
+def _within(records: Iterable[Record], kind: str, start: float, stop: float) -> Iterable[Record]:
+    return (record for record in records if record["kind"] == kind and start <= record["ended"] <= stop)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))

@@ -1,0 +1,113 @@
+"""A policy that takes the time of a large one: it sleeps, and a few weights do the rest."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from rlinf.models.embodiment.base_policy import BasePolicy
+from torch import nn
+
+from rlinf_async.core.service_log import ServiceLog
+from rlinf_async.hosts.rlinf.emulated_env import STATES
+
+WIDTH = 16
+
+
+class EmulatedPolicy(nn.Module, BasePolicy):
+    """Acts in `act_fixed_s + act_sample_s * B` seconds, and is scored or trained in time that follows B.
+
+    A training pass takes `train_sample_s` a sample, forward and backward; a pass without gradients takes
+    `score_share` of that. `ballast` gives the weights the size that their publication is to have.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        self._service = cfg.service
+        self._log = ServiceLog(cfg.get("service_log"))
+        self._chunks, self._action_dim = int(cfg.num_action_chunks), int(cfg.action_dim)
+        self._version = 0
+        self.body = nn.Linear(STATES, WIDTH)
+        self.mean = nn.Linear(WIDTH, self._chunks * self._action_dim)
+        self.log_std = nn.Parameter(torch.zeros(self._action_dim))
+        self.value = nn.Linear(WIDTH, 1)
+        # Not trained, so that a step of the optimizer costs what is stated and nothing else.
+        self.register_buffer("ballast", torch.zeros(int(cfg.service.weights_mb * 1e6) // 4))
+
+    def set_global_step(self, step: int) -> None:
+        """RLinf tells the version of the weights."""
+        self._version = int(step)
+
+    def predict_action_batch(
+        self, env_obs: dict[str, Any], mode: str = "train", do_sample: bool = True, **_: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Actions [B, chunks, action_dim]; log-probabilities of that shape, values [B, 1]."""
+        states = env_obs["states"]
+        size = len(states)
+        with torch.no_grad(), self._log.serving("act", size=size):
+            time.sleep(self._service.act_fixed_s + self._service.act_sample_s * size)
+            distribution, value = self._outputs(states)
+            actions = distribution.sample() if mode == "train" and do_sample else distribution.mean
+        forward_inputs = {
+            "states": states,
+            "images": env_obs["main_images"],
+            "action": actions.flatten(1),
+            "made_by": torch.full((size, 1), self._version),
+        }
+        result = {
+            "prev_logprobs": distribution.log_prob(actions),
+            "prev_values": value,
+            "forward_inputs": forward_inputs,
+        }
+        return actions, result
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """RLinf's dispatcher."""
+        return BasePolicy.forward(self, *args, **kwargs)
+
+    def default_forward(
+        self,
+        forward_inputs: dict[str, torch.Tensor],
+        compute_logprobs: bool = True,
+        compute_entropy: bool = True,
+        compute_values: bool = True,
+        **_: Any,
+    ) -> dict[str, torch.Tensor]:
+        """Score stored actions: logprobs and entropy [B, chunks, action_dim], values [B, 1]."""
+        states, trains = forward_inputs["states"], torch.is_grad_enabled()
+        seconds = self._service.train_sample_s * (1.0 if trains else self._service.score_share)
+        facts = _samples(forward_inputs) if trains else {"size": len(states)}
+        with self._log.serving("train" if trains else "score", **facts):
+            time.sleep(seconds * len(states))
+            distribution, value = self._outputs(states)
+        scores = {}
+        if compute_logprobs:
+            actions = forward_inputs["action"].view_as(distribution.mean)
+            scores["logprobs"] = distribution.log_prob(actions)
+        if compute_entropy:
+            scores["entropy"] = distribution.entropy()
+        if compute_values:
+            scores["values"] = value
+        return scores
+
+    def _outputs(self, states: torch.Tensor) -> tuple[torch.distributions.Normal, torch.Tensor]:
+        features = torch.tanh(self.body(states.float() / 100.0))
+        mean = self.mean(features).view(-1, self._chunks, self._action_dim)
+        return torch.distributions.Normal(mean, self.log_std.exp().expand_as(mean)), self.value(features)
+
+
+def _samples(forward_inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Which samples a micro-batch holds, a number for each, and the oldest version that made one."""
+    env, rollout, decision = forward_inputs["states"][:, :3].long().unbind(dim=1)
+    return {
+        "size": len(env),
+        "samples": ((env * 10_000 + rollout) * 10_000 + decision).tolist(),
+        "oldest": int(forward_inputs["made_by"].min()),
+    }
+
+
+def build_emulated(cfg: Any, torch_dtype: torch.dtype | None) -> EmulatedPolicy:
+    """Build the policy from an `actor.model` section."""
+    policy = EmulatedPolicy(cfg)
+    return policy if torch_dtype is None else policy.to(torch_dtype)

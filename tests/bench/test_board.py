@@ -1,0 +1,146 @@
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from rlinf_async.bench import command
+from rlinf_async.bench.board import Board
+from rlinf_async.bench.cell import Cell
+from rlinf_async.bench.chart import draw
+from rlinf_async.bench.modes import MODES, STANDARD
+from rlinf_async.bench.scenarios import SCENARIOS
+
+CELL = Cell(scenario="libero", mode="full", repetition=0, warm_up=1, steps=2)
+
+
+def result(rate, **changes):
+    return {
+        "fresh_steps_per_s": rate,
+        "overlap_efficiency": 0.9,
+        "step_s": 2.0,
+        "retrained": 0.0,
+        "batch_size": 8.0,
+        "chunk_cv": 0.3,
+        "staleness_max": 1,
+        "idle": {"env": 0.1, "inference": 0.5, "learner": 0.2},
+        "bounds_s": {"env": 1.8, "inference": 0.2, "learner": 1.0},
+        **changes,
+    }
+
+
+def board(**rates):
+    """A board with one rate per repetition and mode; a dash in a mode's name is an underscore here."""
+    made = Board()
+    for mode, values in rates.items():
+        for repetition, rate in enumerate(values):
+            cell = replace(CELL, mode=mode.replace("_", "-"), repetition=repetition)
+            made.add(cell, result(rate))
+    return made
+
+
+def row(made, mode):
+    return next(one for one in made.rows() if one["mode"] == mode)
+
+
+def test_a_row_holds_medians_and_ratios_within_a_repetition():
+    # Machines slow down: the ratios of repetitions are 2, 3 and 4, those of the medians would be 3.3.
+    made = board(stock_sync_1=[100, 10, 50], full=[200, 30, 200])
+    assert row(made, "full")["fresh_steps_per_s"] == 200
+    assert row(made, "full")["ratio_stock_sync"] == 3.0
+    assert row(made, "stock-sync-1")["ratio_stock_sync"] == 1.0
+
+
+def test_the_best_stock_mode_of_a_repetition_is_what_counts():
+    made = board(stock_sync_1=[100], stock_sync_2=[120], stock_async=[150], full=[300])
+    assert row(made, "full")["ratio_stock_sync"] == 2.5
+    assert row(made, "full")["ratio_best_stock"] == 2.0
+    assert row(made, "full")["ratios"] == {"stock-sync-1": 3.0, "stock-sync-2": 2.5, "stock-async": 2.0}
+
+
+def test_every_row_has_the_keys_that_are_promised():
+    promised = {
+        *("scenario", "mode", "fresh_steps_per_s", "ratio_stock_sync", "ratio_best_stock"),
+        *("overlap_efficiency", "staleness_max", "idle"),
+    }
+    for one in board(stock_sync_1=[1], full=[2]).rows():
+        assert promised <= one.keys()
+
+
+def test_a_mode_without_anything_to_compare_with_has_no_ratio():
+    assert row(board(full=[1.0]), "full")["ratio_best_stock"] is None
+
+
+def test_a_failed_run_is_a_row_with_its_error_and_is_tried_again():
+    made = Board()
+    made.add(CELL, {"error": "exit status 1: no space left"})
+    assert made.rows()[0]["error"] == "exit status 1: no space left"
+    assert list(made.missing([CELL])) == [CELL]
+    made.add(CELL, result(10))
+    assert not list(made.missing([CELL]))
+    assert "error" not in made.rows()[0]
+
+
+def test_an_interrupted_bench_goes_on_where_it_ended(tmp_path):
+    path = tmp_path / "bench.cells.jsonl"
+    first = Board(path)
+    first.add(CELL, result(10))
+    again = Board(path)
+    other = replace(CELL, repetition=1)
+    assert list(again.missing([CELL, other])) == [other]
+    assert again.rows() == first.rows()
+
+
+def test_repetitions_are_interleaved():
+    cells = command.plan(scenarios=["libero"], modes=["stock-sync-1", "full"], quick=False, repetitions=2)
+    assert [(cell.mode, cell.repetition) for cell in cells] == [
+        ("stock-sync-1", 0),
+        ("full", 0),
+        ("stock-sync-1", 1),
+        ("full", 1),
+    ]
+
+
+def test_everything_is_compared_by_default_three_times():
+    cells = command.plan(scenarios=None, modes=None, quick=False, repetitions=None)
+    assert {cell.scenario for cell in cells} == set(SCENARIOS)
+    assert {cell.mode for cell in cells} == set(STANDARD)
+    assert len(cells) == 3 * len(SCENARIOS) * len(STANDARD)
+    assert len(command.plan(scenarios=None, modes=None, quick=True, repetitions=None)) == 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"scenarios": ["librero"]}, "scenario 'librero' is not one of .*; did you mean 'libero'"),
+        ({"modes": ["ful"]}, "mode 'ful' is not one of .*; did you mean 'full'"),
+        ({"repetitions": 0}, "repetitions=0 must be at least 1"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_what_is_near(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        command.plan(**{"scenarios": None, "modes": None, "quick": False, "repetitions": None, **wrong})
+
+
+def test_what_comes_out_is_shown_and_written(tmp_path):
+    made = board(stock_sync_1=[100, 110], full=[200, 220])
+    made.add(replace(CELL, mode="train"), {"error": "exit status 1:\nRuntimeError: gone"})
+    console = Console(record=True, width=140)
+    command.show(made, console)
+    text = console.export_text()
+    assert "2.00x" in text
+    assert "train failed: exit status 1:\nRuntimeError: gone" in text
+    command.write(tmp_path / "bench.json", made)
+    assert json.loads((tmp_path / "bench.json").read_text())["rows"] == made.rows()
+    assert draw(made.rows(), tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_chart_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="nothing to draw"):
+        draw([], None)
+
+
+def test_every_mode_of_this_package_has_a_level_that_stock_modes_have_not():
+    for mode in MODES.values():
+        asks = any(override.startswith("async.mode=") for override in mode.overrides)
+        assert asks == (mode.kind == "plugin")

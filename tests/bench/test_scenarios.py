@@ -1,0 +1,78 @@
+from itertools import islice
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from rlinf_async.bench.run import CONFIG
+from rlinf_async.bench.scenarios import SCENARIOS
+from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.hosts.rlinf.config import resolve
+from rlinf_async.simulators.emulated import EmulatedBatch, EnvService, decisions
+
+PLACED = {"env": 1, "rollout": 1, "actor": 1}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_is_a_run_that_our_levels_accept_with_the_batch_that_it_says(name):
+    scenario = SCENARIOS[name]
+    settings = resolve(compose_config(CONFIG, [*scenario.overrides(), "async.mode=full"]), sizes=PLACED)
+    assert settings.samples_per_batch == scenario.samples
+    assert settings.optimizer_steps == scenario.optimizer_steps
+    assert settings.micro_batches_per_step * scenario.optimizer_steps * scenario.update_epoch == (
+        scenario.training_calls
+    )
+    assert settings.plan.shards == (1 if scenario.env.vectorised_s else scenario.envs)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_training_takes_what_it_is_said_to_take(name):
+    scenario = SCENARIOS[name]
+    per_call = scenario.micro_batch_size * scenario.policy.train_sample_s
+    assert scenario.training_calls * per_call == pytest.approx(scenario.train_s)
+
+
+def test_an_environment_takes_the_same_time_in_whatever_shard_it_is():
+    service = EnvService(decision_s=1.0, cv=0.5)
+    alone, again = ([one.seconds for one in islice(decisions(service, 3, seed=1), 5)] for _ in range(2))
+    assert alone == again
+    other = [one.seconds for one in islice(decisions(service, 4, seed=1), 5)]
+    assert alone != other
+
+
+def test_decisions_have_the_mean_and_the_spread_that_are_asked_for():
+    service = EnvService(decision_s=2.0, cv=0.3, fastest=0.7, slowest=1.4)
+    for env, factor in ((0, 0.7), (9, 1.4), (19, 1.4)):
+        drawn = np.array([one.seconds for one in islice(decisions(service, env, seed=0), 20_000)])
+        assert drawn.mean() == pytest.approx(2.0 * factor, rel=0.02)
+        assert drawn.std() / drawn.mean() == pytest.approx(0.3, rel=0.05)
+
+
+def test_spikes_and_resets_are_as_frequent_as_is_said():
+    service = EnvService(decision_s=1.0, spike_share=0.05, spike_factor=20.0, reset_s=1.0, episode=8.0)
+    drawn = list(islice(decisions(service, 0, seed=0), 20_000))
+    assert np.mean([one.seconds for one in drawn]) == pytest.approx(1.95, rel=0.05)
+    assert np.mean([one.ends for one in drawn]) == pytest.approx(1 / 8, rel=0.1)
+    resets = [one.reset_s for one in drawn if one.ends]
+    assert min(resets) >= 4 / 7
+    assert max(resets) <= 10 / 7
+
+
+def test_environments_that_step_together_wait_for_the_slowest(monkeypatch):
+    slept = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    batch = EmulatedBatch(EnvService(decision_s=1.0, cv=0.5, reset_s=2.0), 4, first=0, seed=0)
+    seconds, ended = batch.step()
+    assert slept == [max(seconds)]
+    assert len(set(seconds)) == 4
+    assert not any(ended)
+    assert max(batch.reset()) == slept[1]
+
+
+def test_a_vectorised_simulator_takes_as_long_for_one_as_for_many(monkeypatch):
+    slept = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    for size in (1, 64):
+        EmulatedBatch(EnvService(vectorised_s=0.5), size, first=0, seed=0).step()
+    assert slept == [0.5, 0.5]

@@ -1,0 +1,38 @@
+import pytest
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+from rlinf_async.hosts.rlinf.train import _starting_ray  # noqa: E402
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    made = []
+    monkeypatch.setattr(ray, "init", lambda **kwargs: made.append(kwargs))
+    return made
+
+
+@pytest.mark.parametrize("dashboard", [False, True])
+def test_a_cluster_that_a_run_starts_serves_a_dashboard_only_if_asked_to(calls, monkeypatch, dashboard):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    with _starting_ray(dashboard=dashboard):
+        ray.init(address="auto", namespace="n")
+    monkeypatch.delenv("RAY_ADDRESS")
+    with _starting_ray(dashboard=dashboard):
+        ray.init(namespace="n")
+    assert [call["include_dashboard"] for call in calls] == [dashboard, dashboard]
+    assert calls[0]["address"] == "auto"
+
+
+def test_a_cluster_that_is_there_is_joined_as_it_is(calls, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with _starting_ray(dashboard=False):
+        ray.init(address="auto", namespace="n")
+    assert calls == [{"address": "auto", "namespace": "n"}]
+
+
+def test_rays_own_start_is_back_afterwards(calls):
+    before = ray.init
+    with _starting_ray(dashboard=False):
+        assert ray.init is not before
+    assert ray.init is before

@@ -1,0 +1,41 @@
+"""The bench on real workers: one mode of this package, and RLinf's own asynchronous PPO."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlinf_async.bench import cell
+from rlinf_async.bench.cell import Cell
+from rlinf_async.bench.scenarios import SCENARIOS, PolicyService
+from rlinf_async.simulators.emulated import EnvService
+
+pytestmark = pytest.mark.ray
+
+QUICK = replace(
+    SCENARIOS["libero"],
+    env=EnvService(decision_s=0.01, cv=0.3, reset_s=0.01),
+    policy=PolicyService(act_fixed_s=0.001, act_sample_s=0.0, train_sample_s=0.001, weights_mb=1.0),
+    envs=8,
+    decisions=4,
+    micro_batch_size=8,
+)
+
+
+@pytest.mark.parametrize(("mode", "staleness"), [("full", 1), ("stock-async", 2)])
+def test_a_run_of_the_bench_is_measured(mode, staleness, monkeypatch):
+    monkeypatch.setitem(cell.SCENARIOS, "quick", QUICK)
+    result = Cell(scenario="quick", mode=mode, repetition=0, warm_up=1, steps=2).run()
+    assert "error" not in result, result["error"]
+    assert result["fresh_steps_per_s"] > 0
+    assert 0 < result["overlap_efficiency"] < 1
+    assert result["bounds_s"]["learner"] >= QUICK.train_s
+    assert result["staleness_max"] <= staleness
+    if mode == "full":
+        assert result["retrained"] == 0
+        assert 1 <= result["batch_size"] < QUICK.envs
+
+
+def test_a_run_of_the_bench_that_fails_says_why(monkeypatch):
+    monkeypatch.setitem(cell.SCENARIOS, "broken", replace(QUICK, extra=("actor.micro_batch_size=7",)))
+    result = Cell(scenario="broken", mode="full", repetition=0, warm_up=1, steps=1).run()
+    assert "micro_batch_size=7" in result["error"]
