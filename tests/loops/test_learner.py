@@ -1,3 +1,7 @@
+import asyncio
+
+import pytest
+
 from rlinf_async.loops.learner import learn_batch
 from tests.loops.virtual import run
 
@@ -42,3 +46,32 @@ def test_without_streaming_the_whole_batch_is_handed_over_at_once():
     run(learn_batch(batch=5, pieces=pieces, learner=learner, streaming=False))
     assert learner.lines == [("begin", 5), ("accept", ["a", "b"]), ("finish",)]
     assert pieces.asked == [(5, True)]
+
+
+def test_the_next_pieces_are_fetched_while_the_learner_computes_elsewhere():
+    pieces, learner = Pieces(["a"], ["b"]), Learner()
+    asked_meanwhile = []
+
+    async def elsewhere(work, *arguments):
+        await asyncio.sleep(0)
+        asked_meanwhile.append(len(pieces.asked))
+        return work(*arguments)
+
+    run(learn_batch(batch=5, pieces=pieces, learner=learner, streaming=True, compute=elsewhere))
+    assert learner.lines == [("begin", 5), ("accept", ["a"]), ("accept", ["b"]), ("finish",)]
+    # Calls that had been made when begin, the two accepts and finish were about to be done.
+    assert asked_meanwhile == [1, 2, 2, 2]
+
+
+def test_an_error_of_the_learner_leaves_no_call_behind():
+    class Failing(Learner):
+        def accept(self, pieces):
+            raise RuntimeError("no gradient")
+
+    async def attempt():
+        with pytest.raises(RuntimeError, match="no gradient"):
+            await learn_batch(batch=0, pieces=Pieces(["a"], ["b"]), learner=Failing(), streaming=True)
+        await asyncio.sleep(0)
+        return len(asyncio.all_tasks())
+
+    assert run(attempt()) == 1

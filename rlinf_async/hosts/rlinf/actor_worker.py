@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +32,13 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
         self._weights = WeightSender(self)
         self._corrected: CorrectedLoss | None = None
         self._fsdp_learner: FSDPLearner | None = None
+        self._pieces: PieceClient | None = None
+        self._thread = ThreadPoolExecutor(
+            1,
+            thread_name_prefix="learner",
+            initializer=self.torch_platform.set_device,
+            initargs=(self.device,),
+        )
         with open_dict(self.cfg):
             # Pieces arrive with one rollout epoch each; this is the process's own copy of the config.
             self.cfg.env.train.rollout_epoch = 1
@@ -48,12 +58,13 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
         """Train global batch `batch`, offer the weights that come of it, and return its metrics."""
         if self._fsdp_learner is None:
             self._fsdp_learner = FSDPLearner(self, settings, self._busy)
-        pieces = PieceClient(trajectories, rank=self._rank)
+            self._pieces = PieceClient(trajectories, rank=self._rank, until=settings.batches)
         metrics = await learn_batch(
             batch=batch,
-            pieces=pieces,
+            pieces=self._pieces,
             learner=self._fsdp_learner,
             streaming=settings.asynchrony.streamer.enabled,
+            compute=partial(asyncio.get_running_loop().run_in_executor, self._thread),
         )
         if settings.publishes_beside_training:
             metrics["publication_seconds"] = await self.offer_weights(batch + 1, trajectories)
