@@ -59,7 +59,8 @@ class Board:
             "batch_size",
             "chunk_cv",
         ):
-            row[key] = statistics.median(result[key] for result in mine.values())
+            values = [result[key] for result in mine.values()]
+            row[key] = None if None in values else statistics.median(values)
         row["staleness_max"] = max(result["staleness_max"] for result in mine.values())
         for key in ("idle", "bounds_s"):
             names = next(iter(mine.values()))[key]

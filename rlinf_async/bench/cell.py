@@ -53,12 +53,12 @@ class Cell:
 
     def _start(self, directory: Path) -> tuple[int, str]:
         mode = MODES[self.mode]
-        command = [sys.executable, "-m", "rlinf_async.bench.run", mode.wiring]
-        command += SCENARIOS[self.scenario].overrides() + list(mode.overrides)
+        scenario = SCENARIOS[self.scenario]
+        command = [sys.executable, "-m", "rlinf_async.bench.run", mode.wiring, scenario.config]
+        command += scenario.overrides(log=str(directory / "services")) + list(mode.overrides)
         command += [
             f"runner.max_epochs={self.warm_up + self.steps}",
             f"runner.logger.log_path={directory / 'run'}",
-            f"env.train.service_log={directory / 'services'}",
             f"actor.seed={1000 + self.repetition}",
         ]
         # A cluster of its own, and no threads that compete with those that keep the time.

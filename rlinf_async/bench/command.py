@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import platform
 import time
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from rlinf_async.bench.board import Board
 from rlinf_async.bench.cell import Cell
 from rlinf_async.bench.modes import MODES, STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
+from rlinf_async.simulators.libero import ASSETS_VARIABLE, missing_libero
 
 QUICK = {"scenarios": ("libero", "balanced"), "modes": ("stock-sync-1", "stock-async", "full")}
 
@@ -27,9 +30,13 @@ def plan(
     """The cells to run, interleaved: every mode of a scenario before any is repeated.
 
     Raises:
-        ValueError: an unknown scenario or mode, or no repetition.
+        ValueError: an unknown scenario or mode, one that cannot run here, or no repetition.
     """
-    chosen = _known("scenario", scenarios or (QUICK["scenarios"] if quick else tuple(SCENARIOS)), SCENARIOS)
+    usual = QUICK["scenarios"] if quick else tuple(name for name in SCENARIOS if unavailable(name) is None)
+    chosen = _known("scenario", scenarios or usual, SCENARIOS)
+    for name in chosen:
+        if (reason := unavailable(name)) is not None:
+            raise ValueError(f"scenario {name!r} cannot run here: {reason}")
     run = _known("mode", modes or (QUICK["modes"] if quick else STANDARD), MODES)
     count = repetitions if repetitions is not None else (1 if quick else 3)
     if count < 1:
@@ -43,6 +50,17 @@ def plan(
     ]
 
 
+def unavailable(scenario: str) -> str | None:
+    """Why a real scenario cannot run on this machine, or None."""
+    if scenario == "metaworld" and importlib.util.find_spec("metaworld") is None:
+        return "Meta-World is not installed: pip install 'rlinf-async[metaworld]'"
+    if scenario == "libero-real":
+        if not os.environ.get(ASSETS_VARIABLE):
+            return f"{ASSETS_VARIABLE} names no folder of LIBERO's assets, see docs/install.md"
+        return missing_libero()
+    return None
+
+
 def run(cells: Sequence[Cell], *, json_path: Path | None, console: Console) -> Board:
     """Run what is missing; with a `json_path`, go on where an earlier start ended."""
     board = Board(json_path.with_suffix(".cells.jsonl") if json_path else None)
@@ -52,10 +70,7 @@ def run(cells: Sequence[Cell], *, json_path: Path | None, console: Console) -> B
         began = time.monotonic()
         result = cell.run()
         board.add(cell, result)
-        said = result.get("error") or (
-            f"{result['fresh_steps_per_s']:.0f} fresh env steps/s, "
-            f"overlap efficiency {result['overlap_efficiency']:.3f}"
-        )
+        said = result.get("error") or f"{result['fresh_steps_per_s']:.0f} fresh env steps/s"
         console.print(
             f"[{number}/{len(todo)}] {cell.scenario} {cell.mode} #{cell.repetition + 1}: {said} "
             f"({time.monotonic() - began:.0f} s)",
@@ -83,7 +98,7 @@ def show(board: Board, console: Console) -> None:
     rows = board.rows()
     for name in dict.fromkeys(row["scenario"] for row in rows):
         mine = [row for row in rows if row["scenario"] == name]
-        cv = [row["chunk_cv"] for row in mine if "chunk_cv" in row]
+        cv = [row["chunk_cv"] for row in mine if row.get("chunk_cv") is not None]
         spread = f"; measured spread of a decision: {sum(cv) / len(cv):.2f}" if cv else ""
         console.print(f"\n[bold]{name}[/]: {SCENARIOS[name].what}{spread}")
         console.print(_table(mine))
@@ -110,18 +125,22 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
         if "error" in row:
             table.add_row(row["mode"], "failed")
             continue
-        idle = [f"{row['idle'][part]:.0%}" for part in ("env", "inference", "learner")]
+        idle = [_share(row["idle"].get(part)) for part in ("env", "inference", "learner")]
         table.add_row(
             row["mode"],
             f"{row['fresh_steps_per_s']:.0f}",
             _times(row["ratio_stock_sync"]),
             _times(row["ratio_best_stock"]),
-            f"{row['overlap_efficiency']:.3f}",
+            "-" if row["overlap_efficiency"] is None else f"{row['overlap_efficiency']:.3f}",
             str(row["staleness_max"]),
             f"{row['batch_size']:.1f}",
             *idle,
         )
     return table
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
 
 
 def _times(ratio: float | None) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_async.bench.scenarios import CHUNK, Scenario
+from rlinf_async.bench.scenarios import Scenario
+from rlinf_async.simulators.emulated import EnvService
 
 Record = Mapping[str, Any]
 
@@ -24,14 +25,15 @@ class Measurement:
     """Environment steps per second that were trained for the first time."""
     retrained: float
     """The share of trained samples that an earlier step had been trained on already."""
-    overlap_efficiency: float
-    """Fresh throughput over the most that the bounds below allow."""
+    overlap_efficiency: float | None
+    """Fresh throughput over the most that the bounds below allow; None where times are not emulated."""
     bounds_s: dict[str, float]
     """What a step takes at least: of the slowest environment, of inference, and of the learner."""
     idle: dict[str, float]
+    """Shares of the time, of the parts whose times were recorded."""
     staleness_max: int
     batch_size: float
-    chunk_cv: float
+    chunk_cv: float | None
     """The measured spread of decisions of one environment, in units of their mean."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -62,12 +64,12 @@ def measure(
     seen = {sample for record in training[:first] for sample in record["samples"]}
     trained = {sample for record in training[first:last] for sample in record["samples"]}
     fresh = len(trained - seen) / (steps * scenario.samples)
-    bounds = _bounds(records, scenario, anchors=anchors)
+    bounds = bounds_of(records, scenario, anchors=anchors)
     return Measurement(
         step_s=step_s,
-        fresh_steps_per_s=fresh * scenario.samples * CHUNK / step_s,
+        fresh_steps_per_s=fresh * scenario.samples * scenario.chunk / step_s,
         retrained=1.0 - fresh,
-        overlap_efficiency=fresh * max(bounds.values()) / step_s,
+        overlap_efficiency=fresh * max(bounds.values()) / step_s if bounds else None,
         bounds_s=bounds,
         idle=_idle(records, scenario, start, stop),
         staleness_max=max(
@@ -75,33 +77,60 @@ def measure(
             for index, record in enumerate(training[first:last], start=first)
         ),
         batch_size=_mean(record["size"] for record in _within(records, "act", start, stop)),
-        chunk_cv=_spread(records),
+        chunk_cv=_spread(records) if scenario.env else None,
     )
 
 
-def _bounds(records: Sequence[Record], scenario: Scenario, *, anchors: bool) -> dict[str, float]:
+def bounds_of(records: Sequence[Record], scenario: Scenario, *, anchors: bool) -> dict[str, float]:
+    """Seconds that a step takes at least, if one part alone had to wait for nothing; {} if nothing is known.
+
+    Every environment contributes equally to a batch, so the slowest counts, with the shortest possible
+    answer to each of its decisions. Inference answers all environments at once. The learner trains and,
+    with `anchors`, evaluates all T + 1 observations of each environment without gradients.
+    """
+    env, policy = scenario.env, scenario.policy
+    if env is None or policy is None:
+        return {}
     per_decision, per_reset = _per_env(records, "step"), _per_env(records, "reset")
+    answer = policy.act_s(scenario.envs if env.vectorised_s else 1)
     slowest = max(
-        scenario.decisions * (float(np.mean(seconds)) + scenario.act_alone_s)
-        + (0.0 if scenario.env.episode else float(np.mean(per_reset[env])))
-        for env, seconds in per_decision.items()
+        scenario.decisions * (float(np.mean(seconds)) + answer) + _between(env, per_reset.get(number, []))
+        for number, seconds in per_decision.items()
     )
-    learner = scenario.train_s + (scenario.anchor_s if anchors else 0.0)
-    return {"env": slowest, "inference": scenario.inference_s, "learner": learner}
+    shown = scenario.envs * (scenario.decisions + 1) if anchors else 0
+    trained = scenario.update_epoch * scenario.samples
+    return {
+        "env": slowest,
+        "inference": scenario.decisions * policy.act_s(scenario.envs),
+        "learner": policy.train_sample_s * (trained + shown * policy.score_share),
+    }
+
+
+def _between(env: EnvService, resets: Sequence[float]) -> float:
+    """Seconds of the reset between two rollouts; episodes that end within a rollout are reset there."""
+    return 0.0 if env.episode else float(np.mean(resets))
+
+
+PARTS = {"step": "env", "reset": "env", "act": "inference", "train": "learner", "score": "learner"}
 
 
 def _idle(records: Sequence[Record], scenario: Scenario, start: float, stop: float) -> dict[str, float]:
-    """Shares of the time between `start` and `stop`, 0 to 1; env: mean over the environments."""
-    busy: dict[str, float] = defaultdict(float)
+    """Shares of the time between `start` and `stop`, 0 to 1; env: mean over the environments.
+
+    Of a real policy only inference is known: the backward passes of its training are not recorded.
+    """
+    known = set(PARTS.values()) if scenario.env else {"inference"}
+    busy = dict.fromkeys(sorted(known), 0.0)
     for record in records:
         began, ended = max(start, record["began"]), min(stop, record["ended"])
-        if ended <= began:
+        part = PARTS[record["kind"]]
+        if ended <= began or part not in known:
             continue
-        if record["kind"] in ("step", "reset"):
-            busy["env"] += sum(min(ended - began, seconds) for seconds in record["seconds"]) / scenario.envs
+        if part == "env":
+            busy[part] += sum(min(ended - began, seconds) for seconds in record["seconds"]) / scenario.envs
         else:
-            busy["inference" if record["kind"] == "act" else "learner"] += ended - began
-    return {part: max(0.0, 1.0 - busy[part] / (stop - start)) for part in ("env", "inference", "learner")}
+            busy[part] += ended - began
+    return {part: max(0.0, 1.0 - seconds / (stop - start)) for part, seconds in busy.items()}
 
 
 def _spread(records: Sequence[Record]) -> float:

@@ -1,4 +1,4 @@
-"""One run of a bench in a process of its own: `python -m rlinf_async.bench.run WIRING [override ...]`."""
+"""One run in a process of its own: `python -m rlinf_async.bench.run WIRING CONFIG [override ...]`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import logging
 import os
 import sys
 
-CONFIG = "bench/emulated"
 WIRINGS = ("plugin", "async-ppo")
 """The script whose wiring is used: RLinf's for embodied agents, with this plugin, or its for async PPO."""
 
 
-def main(wiring: str, *overrides: str) -> None:
-    """Compose the config of the bench and run it."""
+def main(wiring: str, config: str, *overrides: str) -> None:
+    """Compose a config and run it."""
     os.environ.setdefault("RAY_LOG_TO_DRIVER", "0")
     os.environ.setdefault("RLINF_LOG_LEVEL", "WARNING")
     logging.disable(logging.INFO)
@@ -23,7 +22,7 @@ def main(wiring: str, *overrides: str) -> None:
     from rlinf_async.hosts.rlinf.host import prepare
     from rlinf_async.hosts.rlinf.train import train, train_stock_async_ppo
 
-    cfg = compose_config(CONFIG, overrides)
+    cfg = compose_config(config, overrides)
     prepare(cfg)
     {"plugin": train, "async-ppo": train_stock_async_ppo}[wiring](cfg)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from typing import Any
 
 from rlinf_async.simulators.emulated import EnvService
-
-CHUNK = 10
-"""Simulator steps in a decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,22 +18,31 @@ class PolicyService:
     score_share: float = 1 / 3
     weights_mb: float = 16.0
 
+    def act_s(self, envs: int) -> float:
+        """What a forward pass for `envs` environments takes."""
+        return self.act_fixed_s + envs * self.act_sample_s
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A machine and a task, as service times. All scenarios collect `envs * decisions` samples a step."""
+    """A task and a machine: service times, or a config whose simulators and policy are real.
+
+    A step collects `envs * decisions` samples, of `chunk` environment steps each.
+    """
 
     name: str
     what: str
-    env: EnvService
-    policy: PolicyService
+    config: str = "bench/emulated"
+    env: EnvService | None = None
+    policy: PolicyService | None = None
     envs: int = 64
     decisions: int = 8
+    chunk: int = 10
     update_epoch: int = 1
     optimizer_steps: int = 2
     micro_batch_size: int = 128
     simulator: str = "metaworld"
-    extra: tuple[str, ...] = field(default=())
+    extra: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -47,47 +54,39 @@ class Scenario:
         """Micro-batches per step."""
         return self.update_epoch * self.samples // self.micro_batch_size
 
-    @property
-    def train_s(self) -> float:
-        """Seconds of training in a step."""
-        return self.update_epoch * self.samples * self.policy.train_sample_s
-
-    @property
-    def anchor_s(self) -> float:
-        """Seconds of one pass without gradients over what a step's environments showed: an exact anchor.
-
-        It includes the observations at which rollouts are cut, whose values advantages are estimated with.
-        """
-        shown = self.envs * (self.decisions + 1)
-        return shown * self.policy.train_sample_s * self.policy.score_share
-
-    @property
-    def act_alone_s(self) -> float:
-        """The shortest time in which inference answers: one environment, or all that step at once."""
-        together = self.envs if self.env.vectorised_s else 1
-        return self.policy.act_fixed_s + together * self.policy.act_sample_s
-
-    @property
-    def inference_s(self) -> float:
-        """Seconds of inference in a step, if every batch held all environments."""
-        return self.decisions * (self.policy.act_fixed_s + self.envs * self.policy.act_sample_s)
-
-    def overrides(self) -> list[str]:
-        """For the config `bench/emulated`."""
-        service = {item.name: getattr(self.env, item.name) for item in fields(self.env)}
-        policy = {item.name: getattr(self.policy, item.name) for item in fields(self.policy)}
+    def overrides(self, *, log: str) -> list[str]:
+        """What makes the config this scenario, whose processes write down into `log` what they served."""
         return [
-            *(f"env.train.service.{name}={value}" for name, value in service.items()),
-            *(f"actor.model.service.{name}={value}" for name, value in policy.items()),
-            f"env.train.env_type={self.simulator}",
             f"env.train.total_num_envs={self.envs}",
-            f"env.train.max_episode_steps={self.decisions * CHUNK}",
-            f"env.train.auto_reset={self.env.episode > 0}",
+            f"env.train.max_episode_steps={self.decisions * self.chunk}",
             f"algorithm.update_epoch={self.update_epoch}",
             f"actor.micro_batch_size={self.micro_batch_size}",
             f"actor.global_batch_size={self.samples // self.optimizer_steps}",
+            *(self._emulated(log) if self.env else _logged(log)),
             *self.extra,
         ]
+
+    def _emulated(self, log: str) -> list[str]:
+        return [
+            *_settings("env.train.service", self.env),
+            *_settings("actor.model.service", self.policy),
+            f"env.train.env_type={self.simulator}",
+            f"env.train.auto_reset={self.env is not None and self.env.episode > 0}",
+            f"env.train.service_log={log}",
+        ]
+
+
+def _settings(path: str, service: Any) -> list[str]:
+    return [f"{path}.{item.name}={getattr(service, item.name)}" for item in fields(service)]
+
+
+def _logged(log: str) -> list[str]:
+    """The policy of a config, with a record of what it serves."""
+    return [
+        "actor.model.model_type=logged",
+        "+actor.model.logged=smol_vla",
+        f"+actor.model.service_log={log}",
+    ]
 
 
 # Ten LIBERO steps, rendered for two cameras, take 0.6 to 1.3 s on a core, a reset 10 to 25 steps; a policy
@@ -141,6 +140,24 @@ SCENARIOS = {
             what="episodes end after 8 decisions on average, and a reset takes 17 simulator steps",
             env=EnvService(decision_s=0.2, cv=0.3, reset_s=0.34, episode=8.0),
             policy=_policy(2.0),
+        ),
+        Scenario(
+            name="metaworld",
+            what="real: rendered Meta-World and a small vision-language-action policy, on these cores",
+            config="metaworld_ppo_vla",
+            envs=16,
+            decisions=8,
+            chunk=5,
+            micro_batch_size=16,
+        ),
+        Scenario(
+            name="libero-real",
+            what="real: LIBERO's object suite through RLinf's environment, the same policy",
+            config="libero_object_ppo_vla",
+            envs=4,
+            decisions=4,
+            chunk=5,
+            micro_batch_size=4,
         ),
     )
 }

@@ -103,9 +103,11 @@ def test_repetitions_are_interleaved():
 
 def test_everything_is_compared_by_default_three_times():
     cells = command.plan(scenarios=None, modes=None, quick=False, repetitions=None)
-    assert {cell.scenario for cell in cells} == set(SCENARIOS)
+    here = {name for name in SCENARIOS if command.unavailable(name) is None}
+    assert {name for name, scenario in SCENARIOS.items() if scenario.env} <= here
+    assert {cell.scenario for cell in cells} == here
     assert {cell.mode for cell in cells} == set(STANDARD)
-    assert len(cells) == 3 * len(SCENARIOS) * len(STANDARD)
+    assert len(cells) == 3 * len(here) * len(STANDARD)
     assert len(command.plan(scenarios=None, modes=None, quick=True, repetitions=None)) == 6
 
 
@@ -120,6 +122,12 @@ def test_everything_is_compared_by_default_three_times():
 def test_what_is_not_known_is_refused_with_what_is_near(wrong, message):
     with pytest.raises(ValueError, match=message):
         command.plan(**{"scenarios": None, "modes": None, "quick": False, "repetitions": None, **wrong})
+
+
+def test_a_real_scenario_that_cannot_run_here_is_refused_with_what_is_missing(monkeypatch):
+    monkeypatch.delenv("RLINF_ASYNC_LIBERO_ASSETS", raising=False)
+    with pytest.raises(ValueError, match="'libero-real' cannot run here: RLINF_ASYNC_LIBERO_ASSETS names no"):
+        command.plan(scenarios=["libero-real"], modes=None, quick=False, repetitions=None)
 
 
 def test_what_comes_out_is_shown_and_written(tmp_path):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from rlinf_async.bench.measure import measure
@@ -47,6 +49,15 @@ def test_idle_shares_are_of_the_measured_steps_alone():
     assert idle["learner"] == pytest.approx(1 - 2.0 / 10)
     assert idle["inference"] == pytest.approx(1 - 0.5 / 10)
     assert idle["env"] == pytest.approx(1 - (1 + 3 + 1 + 3) / 2 / 10)
+
+
+def test_of_real_simulators_and_policies_no_bound_is_known():
+    real = replace(TINY, env=None, policy=None)
+    runs = training(10.0, 0), training(15.0, 1), training(20.0, 2)
+    result = measure(in_order(acting(13.0), *runs), real, warm_up=1, steps=2, anchors=True)
+    assert result.fresh_steps_per_s == 4 * 10 / 5.0
+    assert (result.overlap_efficiency, result.bounds_s, result.chunk_cv) == (None, {}, None)
+    assert set(result.idle) == {"inference"}
 
 
 def test_staleness_is_that_of_the_oldest_action_in_a_step():

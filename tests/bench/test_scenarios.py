@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from rlinf_async.bench.run import CONFIG
+from rlinf_async.bench.measure import bounds_of
 from rlinf_async.bench.scenarios import SCENARIOS
 from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve
@@ -14,23 +14,38 @@ from rlinf_async.simulators.emulated import EmulatedBatch, EnvService, decisions
 PLACED = {"env": 1, "rollout": 1, "actor": 1}
 
 
+EMULATED = [name for name, scenario in SCENARIOS.items() if scenario.env]
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_is_a_run_that_our_levels_accept_with_the_batch_that_it_says(name):
     scenario = SCENARIOS[name]
-    settings = resolve(compose_config(CONFIG, [*scenario.overrides(), "async.mode=full"]), sizes=PLACED)
+    cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), "async.mode=full"])
+    settings = resolve(cfg, sizes=PLACED)
     assert settings.samples_per_batch == scenario.samples
+    assert settings.steps_per_decision == scenario.chunk
     assert settings.optimizer_steps == scenario.optimizer_steps
     assert settings.micro_batches_per_step * scenario.optimizer_steps * scenario.update_epoch == (
         scenario.training_calls
     )
-    assert settings.plan.shards == (1 if scenario.env.vectorised_s else scenario.envs)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_training_takes_what_it_is_said_to_take(name):
+@pytest.mark.parametrize("name", EMULATED)
+def test_emulated_simulators_have_a_shard_each_unless_they_are_vectorised(name):
     scenario = SCENARIOS[name]
-    per_call = scenario.micro_batch_size * scenario.policy.train_sample_s
-    assert scenario.training_calls * per_call == pytest.approx(scenario.train_s)
+    cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), "async.mode=full"])
+    shards = resolve(cfg, sizes=PLACED).plan.shards
+    assert shards == (1 if scenario.env.vectorised_s else scenario.envs)
+
+
+def test_balanced_trains_as_long_as_its_slowest_environment_is_expected_to_take():
+    scenario = SCENARIOS["balanced"]
+    draws = [
+        {"kind": kind, "first": 0, "seconds": [scenario.env.factor(env) * mean for env in range(10)]}
+        for kind, mean in (("step", scenario.env.decision_s), ("reset", scenario.env.reset_s / 1.4))
+    ]
+    bounds = bounds_of(draws, scenario, anchors=False)
+    assert bounds["learner"] == pytest.approx(bounds["env"], rel=1e-3)
 
 
 def test_an_environment_takes_the_same_time_in_whatever_shard_it_is():

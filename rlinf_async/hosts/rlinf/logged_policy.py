@@ -1,0 +1,52 @@
+"""Any policy of this package, with a record of what it served when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rlinf.models.embodiment.base_policy import BasePolicy
+from torch import nn
+
+from rlinf_async.core.service_log import ServiceLog
+from rlinf_async.entry_points import load_class
+
+
+class LoggedPolicy(nn.Module, BasePolicy):
+    """Passes every call on to `inner`; a sample is known by the action that was drawn for it."""
+
+    def __init__(self, inner: Any, log: ServiceLog) -> None:
+        super().__init__()
+        self.inner = inner
+        self._log = log
+        self._version = 0
+
+    def set_global_step(self, step: int) -> None:
+        """RLinf tells the version of the weights."""
+        self._version = int(step)
+
+    def predict_action_batch(self, env_obs: dict[str, Any], **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        size = len(env_obs["states"])
+        with self._log.serving("act", size=size):
+            actions, result = self.inner.predict_action_batch(env_obs=env_obs, **kwargs)
+        result["forward_inputs"]["made_by"] = torch.full((size, 1), self._version)
+        return actions, result
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """RLinf's dispatcher."""
+        return BasePolicy.forward(self, *args, **kwargs)
+
+    def default_forward(self, forward_inputs: dict[str, torch.Tensor], **kwargs: Any) -> dict[str, Any]:
+        trains = torch.is_grad_enabled()
+        facts: dict[str, Any] = {"size": len(forward_inputs["action"])}
+        if trains:
+            facts["samples"] = [hash(row.numpy().tobytes()) for row in forward_inputs["action"].cpu()]
+            facts["oldest"] = int(forward_inputs["made_by"].min())
+        with self._log.serving("train" if trains else "score", **facts):
+            return self.inner.default_forward(forward_inputs=forward_inputs, **kwargs)
+
+
+def build_logged(cfg: Any, torch_dtype: torch.dtype | None) -> LoggedPolicy:
+    """Build the model that `cfg.logged` names among the entry points of `rlinf_async.models`."""
+    inner = load_class("rlinf_async.models", cfg.logged)(cfg, torch_dtype)
+    return LoggedPolicy(inner, ServiceLog(cfg.get("service_log")))
