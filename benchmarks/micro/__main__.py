@@ -38,9 +38,10 @@ def core(rounds: Rounds = 5, file: File = None) -> None:
 @app.command()
 def brokers(rounds: Rounds = 5, file: File = None) -> None:
     """The same with the waits in front of it: all shards as tasks of one event loop."""
-    from benchmarks.micro.brokers import measure
+    from benchmarks.micro.brokers import requests_per_second
+    from benchmarks.micro.core import measure
 
-    _report("brokers", measure(rounds), file, packages=())
+    _report("brokers", measure(rounds, requests_per_second), file, packages=())
 
 
 def _report(name: str, result: dict[str, Any], file: Path | None, *, packages: tuple[str, ...]) -> None:

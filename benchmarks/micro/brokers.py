@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from typing import Any
 
-from benchmarks.micro.core import DECISIONS, MAX_BATCH, SHARDS, piece_of
+from benchmarks.micro.core import DECISIONS, MAX_BATCH, piece_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.request_broker import RequestBroker
@@ -56,17 +54,3 @@ def requests_per_second(shards: int, requests: int = REQUESTS) -> float:
     began = time.process_time()
     asyncio.run(_run(shards, batches))
     return batches * shards * DECISIONS / (time.process_time() - began)
-
-
-def measure(rounds: int) -> dict[str, Any]:
-    """The median of `rounds` rounds, in each of which every number of shards has its turn."""
-    seen: dict[int, list[float]] = {shards: [] for shards in SHARDS}
-    for _ in range(rounds):
-        for shards, results in seen.items():
-            results.append(requests_per_second(shards))
-    return {
-        "requests_per_second": {str(n): round(statistics.median(results)) for n, results in seen.items()},
-        "decisions_per_rollout": DECISIONS,
-        "max_batch_size": MAX_BATCH,
-        "rounds": rounds,
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,12 +87,12 @@ def requests_per_second(shards: int, requests: int = REQUESTS) -> float:
     return batches * shards * DECISIONS / (time.process_time() - began)
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """The median of `rounds` rounds, in each of which every number of shards has its turn."""
+def measure(rounds: int, rate: Callable[[int], float] = requests_per_second) -> dict[str, Any]:
+    """The median `rate` of `rounds` rounds, in each of which every number of shards has its turn."""
     seen: dict[int, list[float]] = {shards: [] for shards in SHARDS}
     for _ in range(rounds):
         for shards, results in seen.items():
-            results.append(requests_per_second(shards))
+            results.append(rate(shards))
     return {
         "requests_per_second": {str(n): round(statistics.median(results)) for n, results in seen.items()},
         "decisions_per_rollout": DECISIONS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
     if not scenarios:
         raise ValueError("nothing to draw: no scenario has a synchronous run to compare with")
-    figure = Figure(
-        figsize=(3.2 * min(3, len(scenarios)), 2.9 * -(-len(scenarios) // 3)), layout="constrained"
-    )
-    panels = figure.subplots(-(-len(scenarios) // 3), min(3, len(scenarios)), squeeze=False)
+    rows_of_panels, columns = math.ceil(len(scenarios) / 3), min(3, len(scenarios))
+    figure = Figure(figsize=(3.2 * columns, 2.9 * rows_of_panels), layout="constrained")
+    panels = figure.subplots(rows_of_panels, columns, squeeze=False)
     for panel, scenario in zip(panels.flat, scenarios, strict=False):
         _panel(panel, scenario, [row for row in rows if row["scenario"] == scenario])
     for panel in panels.flat[len(scenarios) :]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import json
 import os
@@ -65,7 +66,7 @@ def run(cells: Sequence[Cell], *, json_path: Path | None, console: Console) -> B
     """Run what is missing; with a `json_path`, go on where an earlier start ended."""
     board = Board(json_path.with_suffix(".cells.jsonl") if json_path else None)
     todo = list(board.missing(cells))
-    console.print(f"{len(todo)} runs of {len(cells)}, about a minute each", style="dim")
+    console.print(f"{len(todo)} runs of {len(cells)}, one to two minutes each", style="dim")
     for number, cell in enumerate(todo, start=1):
         began = time.monotonic()
         result = cell.run()
@@ -148,8 +149,6 @@ def _times(ratio: float | None) -> str:
 
 
 def _known(what: str, names: Sequence[str], known: Any) -> Sequence[str]:
-    import difflib
-
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, list(known), n=1)

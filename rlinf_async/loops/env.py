@@ -26,10 +26,8 @@ async def run_shard(
             output = await env.start()
             for _ in range(env.horizon):
                 answer = await _ask(shard, env, policy, output, "train")
-                step = asyncio.create_task(env.step(answer))
-                await asyncio.sleep(0)  # the environments step while their last decision is recorded
                 record.append(output, answer)
-                output = await step
+                output = await env.step(answer)
             answer = await _ask(shard, env, policy, output, "train")  # for its value: the rollout is cut here
         env.finish()
         await trajectories.put(ticket, record.build(output, answer))

@@ -143,7 +143,7 @@ class RequestBroker:
             DeadlineError: nobody answered in time.
         """
         answer = asyncio.get_running_loop().create_future()
-        number = self.ask(request, partial(_settle, answer))
+        number = self.ask(request, partial(settle, answer))
         try:
             return await answer
         finally:
@@ -254,7 +254,8 @@ class RequestBroker:
             self._tell(number, None, DeadlineError(message))
 
 
-def _settle(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
+def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
+    """Give `future` the answer, or the error that prevented it."""
     if future.done():
         return  # whoever asked has given up
     if error is None:

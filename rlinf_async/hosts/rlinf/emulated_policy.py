@@ -11,6 +11,8 @@ from torch import nn
 
 from rlinf_async.core.service_log import ServiceLog
 from rlinf_async.hosts.rlinf.emulated_env import STATES
+from rlinf_async.hosts.rlinf.models import scored
+from rlinf_async.policies.smol_vla import ActionDistribution
 
 WIDTH = 16
 
@@ -47,8 +49,9 @@ class EmulatedPolicy(nn.Module, BasePolicy):
         size = len(states)
         with torch.no_grad(), self._log.serving("act", size=size):
             time.sleep(self._service.act_fixed_s + self._service.act_sample_s * size)
-            distribution, value = self._outputs(states)
-            actions = distribution.sample() if mode == "train" and do_sample else distribution.mean
+            output = self._output(states)
+            sampled = mode == "train" and do_sample
+            actions = torch.normal(output.mean, output.std) if sampled else output.mean
         forward_inputs = {
             "states": states,
             "images": env_obs["main_images"],
@@ -56,8 +59,8 @@ class EmulatedPolicy(nn.Module, BasePolicy):
             "made_by": torch.full((size, 1), self._version),
         }
         result = {
-            "prev_logprobs": distribution.log_prob(actions),
-            "prev_values": value,
+            "prev_logprobs": output.log_prob(actions),
+            "prev_values": output.value,
             "forward_inputs": forward_inputs,
         }
         return actions, result
@@ -80,21 +83,19 @@ class EmulatedPolicy(nn.Module, BasePolicy):
         facts = _samples(forward_inputs) if trains else {"size": len(states)}
         with self._log.serving("train" if trains else "score", **facts):
             time.sleep(seconds * len(states))
-            distribution, value = self._outputs(states)
-        scores = {}
-        if compute_logprobs:
-            actions = forward_inputs["action"].view_as(distribution.mean)
-            scores["logprobs"] = distribution.log_prob(actions)
-        if compute_entropy:
-            scores["entropy"] = distribution.entropy()
-        if compute_values:
-            scores["values"] = value
-        return scores
+            output = self._output(states)
+        return scored(
+            output,
+            forward_inputs["action"],
+            logprobs=compute_logprobs,
+            entropy=compute_entropy,
+            values=compute_values,
+        )
 
-    def _outputs(self, states: torch.Tensor) -> tuple[torch.distributions.Normal, torch.Tensor]:
+    def _output(self, states: torch.Tensor) -> ActionDistribution:
         features = torch.tanh(self.body(states.float() / 100.0))
         mean = self.mean(features).view(-1, self._chunks, self._action_dim)
-        return torch.distributions.Normal(mean, self.log_std.exp().expand_as(mean)), self.value(features)
+        return ActionDistribution(mean, self.log_std.exp().expand_as(mean), self.value(features))
 
 
 def _samples(forward_inputs: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -90,14 +90,27 @@ class SmolVLAPolicy(SmolVLA, BasePolicy):
         output: ActionDistribution = SmolVLA.forward(
             self, forward_inputs["images"], tokens, forward_inputs["states"]
         )
-        scores = {}
-        if compute_logprobs:
-            scores["logprobs"] = output.log_prob(forward_inputs["action"].view_as(output.mean))
-        if compute_entropy:
-            scores["entropy"] = output.entropy()
-        if compute_values:
-            scores["values"] = output.value
-        return scores
+        return scored(
+            output,
+            forward_inputs["action"],
+            logprobs=compute_logprobs,
+            entropy=compute_entropy,
+            values=compute_values,
+        )
+
+
+def scored(
+    output: ActionDistribution, actions: torch.Tensor, *, logprobs: bool, entropy: bool, values: bool
+) -> dict[str, torch.Tensor]:
+    """What RLinf asks a policy about stored `actions`, of [B, chunks * action_dim]."""
+    scores = {}
+    if logprobs:
+        scores["logprobs"] = output.log_prob(actions.view_as(output.mean))
+    if entropy:
+        scores["entropy"] = output.entropy()
+    if values:
+        scores["values"] = output.value
+    return scores
 
 
 def build_smol_vla(cfg: Any, torch_dtype: torch.dtype | None) -> SmolVLAPolicy:

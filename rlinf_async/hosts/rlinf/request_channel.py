@@ -22,7 +22,7 @@ from rlinf_async.core.types import ActionRequest
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.wire import fetch, seal
 from rlinf_async.loops.mailbox import Mailbox
-from rlinf_async.loops.request_broker import Pending, RequestBroker
+from rlinf_async.loops.request_broker import Pending, RequestBroker, settle
 
 CALLS = 2
 """Calls of an env worker under way at most: one that waits for answers, and one that brings requests."""
@@ -167,17 +167,9 @@ class RequestClient:
         else:
             answers = [[number, None, error] for number in self._unanswered]
         for number, payload, failure in answers:
-            self._settle(number, payload, failure)
+            if (answer := self._unanswered.pop(number, None)) is not None:
+                settle(answer, payload, failure)
         self._call()
-
-    def _settle(self, number: int, payload: Any, error: BaseException | None) -> None:
-        answer = self._unanswered.pop(number, None)
-        if answer is None or answer.done():
-            return  # whoever asked has given up
-        if error is None:
-            answer.set_result(payload)
-        else:
-            answer.set_exception(error)
 
 
 class RequestServer:
