@@ -1,11 +1,11 @@
-# One command each: `make setup`, `make demo`, `make test`, `make check`.
+# One command each: `make setup`, `make demo`, `make test`, `make check`, `make docs`.
 
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALL := $(PIP) install -c .ci/constraints.txt
-EXTRAS := rlinf metaworld bench dev
+EXTRAS := rlinf metaworld bench report docs dev
 
 # Where to take torch from when pip's default build does not suit this machine; see docs/install.md.
 TORCH_INDEX_URL ?=
@@ -16,7 +16,7 @@ ARGS ?=
 SETUP := $(VENV)/.setup
 SETUP_LIBERO := $(VENV)/.setup-libero
 
-.PHONY: setup setup-libero demo test check format constraints clean
+.PHONY: setup setup-libero demo test check docs format constraints clean
 
 setup: $(SETUP)
 
@@ -52,9 +52,14 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# The site, in site/; a broken link or anchor fails.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python docs/generate_config.py
 
 # Pins what the virtual environment holds now. A local label such as +cpu names a build, not a version.
 constraints: setup
@@ -63,5 +68,5 @@ constraints: setup
 	mv .ci/constraints.new .ci/constraints.txt
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

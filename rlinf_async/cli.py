@@ -1,4 +1,4 @@
-"""The command line: train, explain, doctor, bench."""
+"""The command line; every command is a function."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ errors = Console(stderr=True, highlight=False)
 ConfigName = Annotated[str, typer.Option("--config-name", "-n", help="A config by name, without .yaml.")]
 ConfigDir = Annotated[Path | None, typer.Option("--config-dir", help="Where it is; default: this package.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Hydra overrides, such as async.mode=full.")]
+RunDir = Annotated[Path, typer.Argument(help="The directory of a run: its runner.logger.log_path.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print plain data.")]
 
 
@@ -63,21 +64,33 @@ def train(
 
 @app.command()
 def explain(
-    config_name: ConfigName,
+    config_name: Annotated[
+        str, typer.Option("--config-name", "-n", help="A config by name, or the config.yaml of a run.")
+    ],
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
+    diff: Annotated[
+        str | None, typer.Option("--diff", help="Another config: say what differs. Overrides apply to both.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a config will do, without starting anything."""
+    from rlinf_async.hosts.rlinf import differences
     from rlinf_async.hosts.rlinf.explain import explain as facts_of
     from rlinf_async.hosts.rlinf.explain import show
 
-    cfg = _compose(config_name, overrides, config_dir)
-    facts = _or_exit(facts_of, cfg)
+    names = [name for name in (config_name, diff) if name is not None]
+    configs = []
+    for name in names:
+        stem, directory = _or_exit(differences.place, name, config_dir)
+        configs.append(_compose(stem, overrides, directory))
+    found = _or_exit(differences.differences if diff is not None else facts_of, *configs)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps(found if diff is None else {"a": names[0], "b": names[1], **found}, indent=2))
+    elif diff is None:
+        show(found, console)
     else:
-        show(facts, console)
+        differences.show(found, (names[0], names[1]), console)
 
 
 @app.command()
@@ -137,6 +150,87 @@ def bench(
         raise typer.Exit(1)
 
 
+@app.command()
+def sweep(
+    config_name: ConfigName,
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    modes: Annotated[
+        str, typer.Option(help="ladder, all, or settings such as off,train+rollout,full.")
+    ] = "ladder",
+    seeds: Annotated[int, typer.Option(help="Runs of every setting, interleaved.")] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Where to; an interrupted sweep goes on there. Default: sweeps/CONFIG."),
+    ] = None,
+) -> None:
+    """Run a config with more and more of the levels on, and compare."""
+    from rlinf_async.sweep import command
+
+    cfg = _compose(config_name, overrides, config_dir)
+    planned = _or_exit(
+        lambda: command.plan(
+            cfg,
+            config_name=config_name,
+            config_dir=config_dir,
+            overrides=overrides or [],
+            modes=modes,
+            seeds=seeds,
+            output=output,
+        )
+    )
+    try:
+        succeeded = _or_exit(command.run, planned, console)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if not succeeded:
+        raise typer.Exit(1)
+
+
+@app.command()
+def trace(
+    run: RunDir,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A .json or .json.gz; default: RUN/trace.json."),
+    ] = None,
+) -> None:
+    """Write what every process of a run did when into a file that Perfetto opens (ui.perfetto.dev)."""
+    from rlinf_async.trace.command import write_trace
+
+    path = output or run / "trace.json"
+    console.print(f"{_or_exit(write_trace, run, path)} spans in {path}; open it at ui.perfetto.dev")
+
+
+@app.command()
+def status(
+    run: RunDir,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Also the stacks of all its processes on this machine.")
+    ] = False,
+) -> None:
+    """Say what a run is doing right now, and who waits for what."""
+    from rlinf_async.status import stacks_of, status_of
+
+    for line in _or_exit(status_of, run):
+        console.print(line, markup=False, soft_wrap=True)
+    for name, stack in stacks_of(run) if stacks else ():
+        console.print(f"\n[bold]{name}[/]")
+        console.print(stack, markup=False, soft_wrap=True)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Make a page of one run or of several: what bounds it, who waits for what, and what to change."""
+    from rlinf_async.report.page import write_report
+
+    page = _or_exit(write_report, runs, output)
+    console.print(f"a page of {page.stat().st_size / 1e6:.1f} MB in {page}", markup=False, soft_wrap=True)
+
+
 def _compose(name: str, overrides: list[str] | None, directory: Path | None) -> DictConfig:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -161,7 +255,8 @@ def _or_exit(function, *arguments):
 
 
 def _fail(message: str):
-    errors.print(f"[bold red]error:[/] {message}", soft_wrap=True)
+    errors.print("[bold red]error:[/] ", end="")
+    errors.print(message, markup=False, soft_wrap=True)
     raise typer.Exit(1)
 
 

@@ -63,6 +63,8 @@ class TrainConfig:
     """The bound of that weight for tis, mis (auto: 2) and vtrace (auto: 1)."""
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
+    balance: Literal["exact", "free"] = "exact"
+    """Whether every environment contributes equally to every batch, or whoever is first contributes more."""
     measure_ratios: bool = True
     """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ."""
     accept_bias: bool = False
@@ -73,6 +75,7 @@ class TrainConfig:
             _flag(f"async.train.{flag}", getattr(self, flag))
         _whole("async.train.max_staleness", self.max_staleness, least=0)
         _choice("async.train.correction", self.correction, get_args(Correction))
+        _choice("async.train.balance", self.balance, ("exact", "free"))
         _choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
         if self.max_weight != "auto" and not (_finite(self.max_weight) and self.max_weight > 0):
             raise ValueError(
@@ -108,11 +111,15 @@ class RolloutConfig:
     """Samples (environments) in one forward pass at most."""
     max_wait_ms: float | Literal["auto"] = "auto"
     """How long the oldest request may wait for company; auto is 0: fire when an accelerator is idle."""
+    pad: bool | Literal["auto"] = "auto"
+    """Whether batches are padded to a few sizes; auto: if `rollout.enable_torch_compile` is on."""
 
     def __post_init__(self) -> None:
         _flag("async.rollout.enabled", self.enabled)
         _auto_or_whole("async.rollout.shards", self.shards, least=1)
         _auto_or_whole("async.rollout.max_batch_size", self.max_batch_size, least=1)
+        if self.pad != "auto":
+            _flag("async.rollout.pad", self.pad)
         wait = self.max_wait_ms
         if wait != "auto" and not (_finite(wait) and wait >= 0):
             raise ValueError(
@@ -159,20 +166,30 @@ class AsyncConfig:
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
     deterministic: bool = False
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
+    trace: bool = True
+    """Whether every process writes down what it does when, for `rlinf-async trace` and `report`."""
+    stall_s: float = 120.0
+    """When nothing at all has ended for so long, the run says who waits for what."""
     deadline_s: float = 7200.0
     """No wait between workers lasts longer. It is a last resort: a crash is noticed at once."""
 
     def __post_init__(self) -> None:
-        _flag("async.deterministic", self.deterministic)
+        for flag in ("deterministic", "trace"):
+            _flag(f"async.{flag}", getattr(self, flag))
         if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):
             raise ValueError(
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
                 "of at least 1: levels 2 and 3 act on arrival times; use async.mode=train"
             )
-        if not (_finite(self.deadline_s) and self.deadline_s > 0):
+        if self.deterministic and self.train.balance == "free":
             raise ValueError(
-                f"async.deadline_s={self.deadline_s!r} must be a finite number above 0; nearest: 1"
+                "async.train.balance=free gives each batch to whoever is first, which "
+                "async.deterministic=true rules out; use async.train.balance=exact"
             )
+        for name in ("stall_s", "deadline_s"):
+            seconds = getattr(self, name)
+            if not (_finite(seconds) and seconds > 0):
+                raise ValueError(f"async.{name}={seconds!r} must be a finite number above 0; nearest: 1")
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any] | None) -> AsyncConfig:
@@ -198,7 +215,7 @@ class AsyncConfig:
             given = dict(given or {})
             _known_keys(f"async.{name}", given, level)
             levels[name] = level(**{"enabled": preset[name], **given})
-        own = {name: block[name] for name in ("deterministic", "deadline_s") if name in block}
+        own = {name: block[name] for name in block if name not in ("mode", *levels)}
         return cls(mode=mode, **own, **levels)
 
     @property

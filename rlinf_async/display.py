@@ -11,8 +11,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
+from rlinf_async.core.diagnosis import Diagnosis
 from rlinf_async.core.summary import RunSummary
 from rlinf_async.core.tracing import Spread, StepReport
 
@@ -40,6 +41,7 @@ class RunDisplay:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[bound]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=self.console,
             transient=True,
         )
@@ -48,12 +50,12 @@ class RunDisplay:
         """Print the header; the bar begins at `step`."""
         self.console.print(f"[bold]{title}[/bold]")
         self.console.print("".join(name.rjust(width) for name, width in COLUMNS), style="dim")
-        self._task = self._progress.add_task("steps", total=total, completed=step)
+        self._task = self._progress.add_task("steps", total=total, completed=step, bound="")
         self._progress.start()
 
     def step(self, report: StepReport) -> None:
         """Print one step."""
-        busy = "/".join(f"{report.busy.get(name, 0.0):.0%}" for name in ("env", "inference", "learner"))
+        busy = "/".join(f"{report.busy[name].mean:.0%}" for name in ("env", "inference", "learner"))
         cells = (
             f"{report.step}/{report.total}",
             _number(report.episode_return, "{:.2f}"),
@@ -66,7 +68,8 @@ class RunDisplay:
         )
         row = "".join(cell.rjust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True))
         self.console.print(row)
-        self._progress.update(self._task, completed=report.step)
+        bound = Diagnosis.of(report.busiest).sentence("this step")
+        self._progress.update(self._task, completed=report.step, bound=bound)
 
     def stop(self) -> None:
         """Take the bar away."""
@@ -82,6 +85,8 @@ class RunDisplay:
         table.add_row("fresh env steps/s", rate)
         for name, share in summary.busy.items():
             table.add_row(f"busy {name}", f"{share:.0%}")
+        if summary.bound is not None:
+            table.add_row("bound", summary.bound.sentence())
         table.add_row("staleness min/mean/max", _spread(summary.staleness))
         table.add_row("batch size min/mean/max", _spread(summary.batch_size))
         table.add_row("success rate", _success(summary))

@@ -5,7 +5,7 @@ from rlinf_async.core.types import ActionRequest, Piece, Ticket
 
 
 def ticket(shard=0, batch=0, epoch=0, version=0):
-    return Ticket(shard=shard, batch=batch, epoch=epoch, version=version)
+    return Ticket(shard=shard, batch=batch, epoch=epoch, place=shard, version=version)
 
 
 def piece(of, *, part=0, rank=0, size=1, oldest=None, newest=None, env_steps=1, payload=None):
@@ -28,7 +28,7 @@ def rollout(plan, of, *, oldest=None, newest=None):
         piece(
             of,
             part=part,
-            rank=plan.learner_rank(of.shard, part),
+            rank=plan.learner_rank(of.place, part),
             size=plan.piece_size,
             oldest=oldest,
             newest=newest,

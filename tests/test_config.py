@@ -158,6 +158,9 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"deadline_s": None}, "async.deadline_s=None"),
         ("async", {"deadline_s": float("nan")}, "async.deadline_s=nan"),
         ("async", {"deterministic": "true"}, "async.deterministic='true' must be true or false"),
+        ("async", {"trace": 1}, "async.trace=1 must be true or false"),
+        ("async", {"stall_s": 0}, "async.stall_s=0 must be a finite number above 0"),
+        ("async.train", {"balance": "fre"}, "did you mean 'free'"),
         ("async", {"mode": None}, "async.mode=None must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
@@ -236,6 +239,8 @@ def test_a_fixed_lag_needs_level_1_alone(block):
     with pytest.raises(ValueError, match=r"async.deterministic=true.*use async.mode=train"):
         AsyncConfig.from_mapping({**block, "deterministic": True})
     assert AsyncConfig.from_mapping({"mode": "train", "deterministic": True}).deterministic
+    with pytest.raises(ValueError, match=r"balance=free.*use async.train.balance=exact"):
+        AsyncConfig.from_mapping({"mode": "train", "deterministic": True, "train": {"balance": "free"}})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 from rlinf_async.bench.measure import measure
 from rlinf_async.bench.modes import MODES
 from rlinf_async.bench.scenarios import SCENARIOS
-from rlinf_async.core.service_log import read_services
+from rlinf_async.core.spans import read_spans
 
 DEADLINE_S = 600.0
 
@@ -39,11 +39,11 @@ class Cell:
             scenario, mode = SCENARIOS[self.scenario], MODES[self.mode]
             try:
                 measured = measure(
-                    read_services(directory / "services"),
+                    read_spans(directory / "services"),
                     scenario,
+                    mode,
                     warm_up=self.warm_up,
                     steps=self.steps,
-                    anchors=mode.anchors,
                 )
             except ValueError as error:
                 return {"error": str(error)}

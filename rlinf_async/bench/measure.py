@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlinf_async.bench.modes import Mode
 from rlinf_async.bench.scenarios import Scenario
 from rlinf_async.simulators.emulated import EnvService
 
@@ -28,7 +29,7 @@ class Measurement:
     overlap_efficiency: float | None
     """Fresh throughput over the most that the bounds below allow; None where times are not emulated."""
     bounds_s: dict[str, float]
-    """What a step takes at least: of the slowest environment, of inference, and of the learner."""
+    """What a step takes at least: of the environments, of inference, and of the learner."""
     idle: dict[str, float]
     """Shares of the time, of the parts whose times were recorded."""
     staleness_max: int
@@ -41,13 +42,13 @@ class Measurement:
 
 
 def measure(
-    records: Sequence[Record], scenario: Scenario, *, warm_up: int, steps: int, anchors: bool
+    records: Sequence[Record], scenario: Scenario, mode: Mode, *, warm_up: int, steps: int
 ) -> Measurement:
     """Look at global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
 
     Args:
-        records: of `core.service_log`, in order of their ends.
-        anchors: whether the learner's work includes an exact anchor for every sample.
+        records: of `core.spans`, in order of their ends.
+        mode: what the learner's work includes, and whether every environment contributes equally.
 
     Raises:
         ValueError: the run trained fewer steps.
@@ -64,7 +65,7 @@ def measure(
     seen = {sample for record in training[:first] for sample in record["samples"]}
     trained = {sample for record in training[first:last] for sample in record["samples"]}
     fresh = len(trained - seen) / (steps * scenario.samples)
-    bounds = bounds_of(records, scenario, anchors=anchors)
+    bounds = bounds_of(records, scenario, mode)
     return Measurement(
         step_s=step_s,
         fresh_steps_per_s=fresh * scenario.samples * scenario.chunk / step_s,
@@ -81,26 +82,28 @@ def measure(
     )
 
 
-def bounds_of(records: Sequence[Record], scenario: Scenario, *, anchors: bool) -> dict[str, float]:
+def bounds_of(records: Sequence[Record], scenario: Scenario, mode: Mode) -> dict[str, float]:
     """Seconds that a step takes at least, if one part alone had to wait for nothing; {} if nothing is known.
 
-    Every environment contributes equally to a batch, so the slowest counts, with the shortest possible
-    answer to each of its decisions. Inference answers all environments at once. The learner trains and,
-    with `anchors`, evaluates all T + 1 observations of each environment without gradients.
+    Where every environment contributes equally to a batch, the slowest counts, with the shortest possible
+    answer to each of its decisions; where they need not, what all of them can do together. Inference
+    answers all environments at once. The learner trains and, if the mode anchors its samples, evaluates
+    all T + 1 observations of each environment without gradients.
     """
     env, policy = scenario.env, scenario.policy
     if env is None or policy is None:
         return {}
     per_decision, per_reset = _per_env(records, "step"), _per_env(records, "reset")
     answer = policy.act_s(scenario.envs if env.vectorised_s else 1)
-    slowest = max(
+    rollouts = [
         scenario.decisions * (float(np.mean(seconds)) + answer) + _between(env, per_reset.get(number, []))
         for number, seconds in per_decision.items()
-    )
-    shown = scenario.envs * (scenario.decisions + 1) if anchors else 0
+    ]
+    together = len(rollouts) / sum(1.0 / seconds for seconds in rollouts)
+    shown = scenario.envs * (scenario.decisions + 1) if mode.anchors else 0
     trained = scenario.update_epoch * scenario.samples
     return {
-        "env": slowest,
+        "env": together if mode.free else max(rollouts),
         "inference": scenario.decisions * policy.act_s(scenario.envs),
         "learner": policy.train_sample_s * (trained + shown * policy.score_share),
     }

@@ -16,10 +16,10 @@ class Mode:
     overrides: tuple[str, ...]
     wiring: str = "plugin"
 
-    @property
-    def anchors(self) -> bool:
-        """Whether it recomputes what the proximal policy thinks of its samples (`proximal: recomputed`)."""
-        return self.name in ("train", "full")
+    anchors: bool = False
+    """Whether it recomputes what the proximal policy thinks of its samples (`proximal: recomputed`)."""
+    free: bool = False
+    """Whether fast environments may contribute more than slow ones (`balance: free`)."""
 
 
 OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
@@ -43,15 +43,23 @@ MODES = {
                 "+algorithm.rollout_store_size_per_rank=1",
             ),
         ),
-        Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
+        Mode(name="train", kind="plugin", overrides=("async.mode=train",), anchors=True),
         Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",)),
         Mode(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
-        Mode(name="full", kind="plugin", overrides=("async.mode=full",)),
+        Mode(name="full", kind="plugin", overrides=("async.mode=full",), anchors=True),
         Mode(
             name="full-loglinear",
             kind="plugin",
             overrides=("async.mode=full", "async.train.proximal=loglinear"),
         ),
+        Mode(
+            name="full-free",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.balance=free", "async.train.max_staleness=2"),
+            anchors=True,
+            free=True,
+        ),
     )
 }
-STANDARD = tuple(name for name in MODES if name != "full-loglinear")
+STANDARD = tuple(name for name in MODES if not name.startswith("full-"))
+"""What is run unless modes are named; the others change what is learnt, or how."""

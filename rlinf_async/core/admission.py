@@ -3,22 +3,62 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import product
 
 from rlinf_async.core.types import Ticket
+
+Place = tuple[int, int, int]
+"""Where a rollout stands: (batch, epoch, place)."""
+
+
+class _Line:
+    """Hands out the places of batch after batch, in order; those that were given back come first."""
+
+    def __init__(self, places: Iterable[tuple[int, int]], *, batch: int) -> None:
+        """`places`: (epoch, place) of every rollout that this line contributes to a batch."""
+        self._places = list(places)
+        self._batch = batch
+        self._taken = 0
+        self._back: deque[Place] = deque()
+
+    @property
+    def head(self) -> Place:
+        """What would be handed out next."""
+        return self._back[0] if self._back else (self._batch, *self._places[self._taken])
+
+    def pop(self) -> None:
+        if self._back:
+            self._back.popleft()
+            return
+        self._taken += 1
+        if self._taken == len(self._places):
+            self._batch, self._taken = self._batch + 1, 0
+
+    def give_back(self, place: Place) -> None:
+        self._back.append(place)
 
 
 class AdmissionGate:
     """Paces rollouts by policy version; a pure state machine that neither waits nor counts time.
 
-    Every shard contributes `epochs` rollouts to every global batch, as in the synchronous loop, so
-    that fast environments are not over-represented. Batch `b` is trained by version `b`; a rollout
-    for it may start once version `b - max_staleness` is published. Hence, when every action is made by
-    a published version, no trained sample is older than `max_staleness` versions. A refunded ticket
-    is handed out again before anything newer.
+    Every shard contributes `epochs` rollouts to every global batch, as in the synchronous loop, so that
+    fast environments are not over-represented; with `free`, whoever comes first takes the next place of
+    the batch. Batch `b` is trained by version `b`; a rollout for it may start once version
+    `b - max_staleness` is published. Hence, when every action is made by a published version, no trained
+    sample is older than `max_staleness` versions. A refunded ticket is handed out again before anything
+    newer.
     """
 
     def __init__(
-        self, *, shards: int, epochs: int, max_staleness: int, until: int | None = None, version: int = 0
+        self,
+        *,
+        shards: int,
+        epochs: int,
+        max_staleness: int,
+        until: int | None = None,
+        version: int = 0,
+        free: bool = False,
     ) -> None:
         """`until` is the number of global batches of the run: nothing is started that nobody would train."""
         if max_staleness < 0:
@@ -31,28 +71,25 @@ class AdmissionGate:
         self.until = until
         self.version = version
         self.closed = False
-        self._next = [(version, 0)] * shards
-        self._refunded: list[deque[tuple[int, int]]] = [deque() for _ in range(shards)]
+        if free:
+            self._lines = [_Line(product(range(epochs), range(shards)), batch=version)] * shards
+        else:
+            self._lines = [_Line(product(range(epochs), [shard]), batch=version) for shard in range(shards)]
 
     def admit(self, shard: int) -> Ticket | None:
         """A ticket for the next rollout of `shard`, or None while it would be too far ahead."""
         if self.closed:
             return None
-        refunded = self._refunded[shard]
-        batch, epoch = refunded[0] if refunded else self._next[shard]
+        line = self._lines[shard]
+        batch, epoch, place = line.head
         if batch > self.version + self.max_staleness or self._beyond_end(batch):
             return None
-        if refunded:
-            refunded.popleft()
-        else:
-            self._next[shard] = (batch, epoch + 1) if epoch + 1 < self.epochs else (batch + 1, 0)
-        return Ticket(shard=shard, batch=batch, epoch=epoch, version=self.version)
+        line.pop()
+        return Ticket(shard=shard, batch=batch, epoch=epoch, place=place, version=self.version)
 
     def finished(self, shard: int) -> bool:
         """Whether `shard` has nothing left to start in this run."""
-        if self.closed:
-            return True
-        return not self._refunded[shard] and self._beyond_end(self._next[shard][0])
+        return self.closed or self._beyond_end(self._lines[shard].head[0])
 
     def publish(self, version: int) -> None:
         """All inference ranks act with `version` from now on."""
@@ -61,8 +98,8 @@ class AdmissionGate:
         self.version = version
 
     def refund(self, ticket: Ticket) -> None:
-        """The rollout of `ticket` was refused or lost: let its shard collect it again."""
-        self._refunded[ticket.shard].append((ticket.batch, ticket.epoch))
+        """The rollout of `ticket` was refused or lost: let it be collected again."""
+        self._lines[ticket.shard].give_back((ticket.batch, ticket.epoch, ticket.place))
 
     def close(self) -> None:
         """Admit nothing more; rollouts that have started finish."""

@@ -116,9 +116,9 @@ class ShardPlan:
     def shards_of_worker(self, worker: int) -> range:
         return range(worker * self.shards_per_worker, (worker + 1) * self.shards_per_worker)
 
-    def learner_rank(self, shard: int, part: int) -> int:
-        """The rank that trains this part of this shard, in every epoch and every batch."""
-        first_env = shard * self.envs_per_shard + part * self.piece_size
+    def learner_rank(self, place: int, part: int) -> int:
+        """The rank that trains this part of this place, in every epoch and every batch."""
+        first_env = place * self.envs_per_shard + part * self.piece_size
         return first_env // (self.total_envs // self.learner_ranks)
 
     def lane(self, shard: int) -> tuple[int, int]:

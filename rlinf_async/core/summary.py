@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.diagnosis import Diagnosis
 from rlinf_async.core.tracing import Spread, StepReport
 
 WINDOW = 4
@@ -21,6 +22,8 @@ class RunSummary:
     seconds: float
     env_steps: int
     busy: dict[str, float]
+    bound: Diagnosis | None
+    """What bounds the run, over the steps after the first, which waits for everything."""
     staleness: Spread
     batch_size: Spread
     success: tuple[float, float] | None
@@ -38,7 +41,8 @@ class RunSummary:
             steps=len(reports),
             seconds=seconds,
             env_steps=sum(report.env_steps for report in reports),
-            busy={name: sum(r.busy[name] * r.seconds for r in reports) / seconds for name in names},
+            busy={name: sum(r.busy[name].mean * r.seconds for r in reports) / seconds for name in names},
+            bound=_bound(reports[1:] or reports),
             staleness=_merged([report.staleness for report in reports]),
             batch_size=_merged([report.batch_size for report in reports]),
             window=window,
@@ -60,6 +64,7 @@ class RunSummary:
             "env_steps": self.env_steps,
             "env_steps_per_second": self.env_steps_per_second,
             "busy": self.busy,
+            "bound": None if self.bound is None else {"part": self.bound.part, "share": self.bound.share},
             "staleness": self.staleness.as_dict(),
             "batch_size": self.batch_size.as_dict(),
             "success": None
@@ -72,6 +77,15 @@ class RunSummary:
                 "refused": dict(ledger.refused),
             },
         }
+
+
+def _bound(reports: Sequence[StepReport]) -> Diagnosis | None:
+    seconds = sum(report.seconds for report in reports)
+    if not seconds:
+        return None
+    return Diagnosis.of(
+        {name: sum(r.busiest[name] * r.seconds for r in reports) / seconds for name in reports[0].busiest}
+    )
 
 
 def _merged(spreads: Sequence[Spread]) -> Spread:

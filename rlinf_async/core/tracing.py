@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class BusyMeter:
@@ -18,7 +18,7 @@ class BusyMeter:
         self.width = width
         self._now = now
         self._since = now()
-        self._busy = 0.0
+        self._busy = [0.0] * width
         self._open: dict[int, float] = {}
 
     @contextmanager
@@ -28,17 +28,29 @@ class BusyMeter:
         try:
             yield
         finally:
-            self._busy += self._now() - self._open.pop(server)
+            self._busy[server] += self._now() - self._open.pop(server)
 
-    def pop(self) -> float:
-        """The busy share since the last call, 0 to 1; a span that is still open counts up to now."""
+    def pop(self) -> list[float]:
+        """The busy share of each server since the last call, 0 to 1; an open span counts up to now."""
         now = self._now()
         busy, elapsed = self._busy, now - self._since
         for server, start in self._open.items():
-            busy += now - start
+            busy[server] += now - start
             self._open[server] = now
-        self._busy, self._since = 0.0, now
-        return min(1.0, busy / (elapsed * self.width)) if elapsed > 0 else 0.0
+        self._busy, self._since = [0.0] * self.width, now
+        return [min(1.0, seconds / elapsed) if elapsed > 0 else 0.0 for seconds in busy]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Busy shares of the processes that do one kind of work, 0 to 1."""
+
+    mean: float
+    most: float
+
+    @classmethod
+    def of(cls, shares: Sequence[float]) -> Shares:
+        return cls(sum(shares) / len(shares), max(shares)) if shares else cls(0.0, 0.0)
 
 
 @dataclass
@@ -86,11 +98,20 @@ class StepReport:
     """Environment steps that were trained for the first time in this step."""
     episode_return: float | None
     success: float | None
-    busy: dict[str, float]
-    """Busy shares of env, inference and learner, 0 to 1."""
+    busy: dict[str, Shares]
+    """Of env shards, inference ranks and learner ranks."""
     staleness: Spread
     batch_size: Spread
     batch_wait: Spread
+    share: Spread = field(default_factory=Spread)
+    """What the shards contributed, in units of an equal share; empty where all contribute equally."""
+    publication: float = 0.0
+    """The share of the time in which publication kept the learner."""
+
+    @property
+    def busiest(self) -> dict[str, float]:
+        """The share of the busiest process of each kind, and that of publication."""
+        return {name: shares.most for name, shares in self.busy.items()} | {"publication": self.publication}
 
     @property
     def env_steps_per_second(self) -> float:
@@ -98,10 +119,12 @@ class StepReport:
 
     def as_metrics(self) -> dict[str, float]:
         """Scalars under `async/`."""
-        metrics = {f"async/busy/{name}": share for name, share in self.busy.items()}
+        metrics = {f"async/busy/{name}": shares.mean for name, shares in self.busy.items()}
+        metrics |= {f"async/busiest/{name}": shares.most for name, shares in self.busy.items()}
         metrics |= self.staleness.as_metrics("async/staleness")
         metrics |= self.batch_size.as_metrics("async/batch/size")
         metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
+        metrics |= self.share.as_metrics("async/share")
         metrics["async/env_steps"] = float(self.env_steps)
         metrics["async/env_steps_per_second"] = self.env_steps_per_second
         metrics["async/step_seconds"] = self.seconds

@@ -15,6 +15,8 @@ Correction = Literal["decoupled", "tis", "mis", "vtrace", "none"]
 class Ticket:
     """Permission for one shard to collect one rollout epoch of global batch `batch`.
 
+    `place` is the shard that would collect it in the synchronous loop: `shard` itself, unless any shard
+    may collect for any place (`balance: free`). Place and epoch say where it stands in the batch.
     `version` is the policy version that was published when the rollout was admitted; every action of
     the rollout is made by that version or a later one.
     """
@@ -22,6 +24,7 @@ class Ticket:
     shard: int
     batch: int
     epoch: int
+    place: int
     version: int
 
 
@@ -57,8 +60,8 @@ class Piece:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Where the piece stands in its batch: (epoch, shard, part), the order of the synchronous loop."""
-        return (self.ticket.epoch, self.ticket.shard, self.part)
+        """Where the piece stands in its batch: (epoch, place, part), the order of the synchronous loop."""
+        return (self.ticket.epoch, self.ticket.place, self.part)
 
     @property
     def staleness(self) -> int:

@@ -24,13 +24,19 @@ class TrainedBatch:
 
     staleness: Spread
     env_steps: int
+    share: Spread
+    """What the shards contributed, in units of what each of them contributes to a balanced batch."""
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece]) -> TrainedBatch:
-        staleness = Spread()
+    def of(cls, pieces: Sequence[Piece], *, shards: int) -> TrainedBatch:
+        staleness, share = Spread(), Spread()
+        trajectories: Counter[int] = Counter()
         for piece in pieces:
             staleness.add(piece.staleness, piece.size)
-        return cls(staleness=staleness, env_steps=sum(piece.env_steps for piece in pieces))
+            trajectories[piece.ticket.shard] += piece.size
+        for shard in range(shards):
+            share.add(trajectories[shard] * shards / max(1, trajectories.total()))
+        return cls(staleness=staleness, env_steps=sum(piece.env_steps for piece in pieces), share=share)
 
 
 class TrajectoryBroker:
@@ -45,6 +51,7 @@ class TrajectoryBroker:
         plan: ShardPlan,
         *,
         max_staleness: int,
+        free: bool = False,
         until: int | None = None,
         version: int = 0,
         ledger: Ledger | None = None,
@@ -57,6 +64,7 @@ class TrajectoryBroker:
             max_staleness=max_staleness,
             until=until,
             version=version,
+            free=free,
         )
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, ledger or Ledger())
@@ -123,7 +131,7 @@ class TrajectoryBroker:
     def publish(self, version: int) -> None:
         """Version `version` acts from now on; every batch before it is trained."""
         for batch in range(self.gate.version, version):
-            self._trained[batch] = TrainedBatch.of(self.buffer.finish(batch))
+            self._trained[batch] = TrainedBatch.of(self.buffer.finish(batch), shards=self._plan.shards)
         self.gate.publish(version)
         self.ledger.check(self.buffer.held())
         self._gate_bell.ring()
@@ -144,8 +152,8 @@ class TrajectoryBroker:
             bell.fail(error)
 
     def _count_refusal(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
-        self._refusals[ticket.shard, ticket.batch, ticket.epoch] += 1
-        if self._refusals[ticket.shard, ticket.batch, ticket.epoch] > MAX_REFUSALS:
+        self._refusals[ticket.place, ticket.batch, ticket.epoch] += 1
+        if self._refusals[ticket.place, ticket.batch, ticket.epoch] > MAX_REFUSALS:
             raise RuntimeError(
                 f"a rollout of shard {ticket.shard} for batch {ticket.batch} was refused {MAX_REFUSALS + 1} "
                 f"times: version {self.gate.version} is published, but actions are still made by version "

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from rlinf_async.bench.measure import measure
-from rlinf_async.core.service_log import ServiceLog, read_services
+from rlinf_async.bench.modes import MODES
 from tests.bench.records import TINY, acting, in_order, stepping, training
 
 SERVED = (
@@ -14,8 +14,8 @@ SERVED = (
 )
 
 
-def measured(*records, warm_up=1, steps=2, anchors=False):
-    return measure(in_order(*SERVED, *records), TINY, warm_up=warm_up, steps=steps, anchors=anchors)
+def measured(*records, warm_up=1, steps=2, mode="rollout"):
+    return measure(in_order(*SERVED, *records), TINY, MODES[mode], warm_up=warm_up, steps=steps)
 
 
 def test_throughput_counts_samples_that_were_trained_for_the_first_time():
@@ -39,9 +39,14 @@ def test_the_bound_is_of_the_slowest_environment_with_an_answer_to_each_decision
     assert result.overlap_efficiency == pytest.approx(8.0 / 5.0)
 
 
+def test_where_fast_environments_may_contribute_more_the_bound_is_what_all_of_them_can_do_together():
+    runs = training(10.0, 0), training(15.0, 1), training(20.0, 2)
+    assert measured(*runs, mode="full-free").bounds_s["env"] == pytest.approx(2 / (1 / 4 + 1 / 8))
+
+
 def test_an_exact_anchor_is_work_of_the_learner():
     runs = training(10.0, 0), training(15.0, 1), training(20.0, 2)
-    assert measured(*runs, anchors=True).bounds_s["learner"] == 4 * 0.25 + 6 * 0.25 * 0.5
+    assert measured(*runs, mode="full").bounds_s["learner"] == 4 * 0.25 + 6 * 0.25 * 0.5
 
 
 def test_idle_shares_are_of_the_measured_steps_alone():
@@ -54,7 +59,7 @@ def test_idle_shares_are_of_the_measured_steps_alone():
 def test_of_real_simulators_and_policies_no_bound_is_known():
     real = replace(TINY, env=None, policy=None)
     runs = training(10.0, 0), training(15.0, 1), training(20.0, 2)
-    result = measure(in_order(acting(13.0), *runs), real, warm_up=1, steps=2, anchors=True)
+    result = measure(in_order(acting(13.0), *runs), real, MODES["full"], warm_up=1, steps=2)
     assert result.fresh_steps_per_s == 4 * 10 / 5.0
     assert (result.overlap_efficiency, result.bounds_s, result.chunk_cv) == (None, {}, None)
     assert set(result.idle) == {"inference"}
@@ -70,21 +75,3 @@ def test_staleness_is_that_of_the_oldest_action_in_a_step():
 def test_a_run_that_trained_too_little_is_said_to_have():
     with pytest.raises(ValueError, match="trained 2 micro-batches, fewer than 3 steps of 1"):
         measured(training(10.0, 0), training(15.0, 1))
-
-
-def test_a_log_is_read_in_order_of_time_without_a_line_that_was_cut_off(tmp_path):
-    log = ServiceLog(str(tmp_path))
-    for size in (1, 2):
-        with log.serving("act", size=size) as facts:
-            facts["more"] = size * 10
-    (file,) = tmp_path.iterdir()
-    with file.open("a") as lines:
-        lines.write('{"kind": "act", "beg')
-    assert [(one["size"], one["more"]) for one in read_services(tmp_path)] == [(1, 10), (2, 20)]
-
-
-def test_a_log_without_a_directory_records_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with ServiceLog(None).serving("act"):
-        pass
-    assert not list(tmp_path.iterdir())

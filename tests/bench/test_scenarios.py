@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.bench.measure import bounds_of
+from rlinf_async.bench.modes import MODES
 from rlinf_async.bench.scenarios import SCENARIOS
 from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve
@@ -44,7 +45,7 @@ def test_balanced_trains_as_long_as_its_slowest_environment_is_expected_to_take(
         {"kind": kind, "first": 0, "seconds": [scenario.env.factor(env) * mean for env in range(10)]}
         for kind, mean in (("step", scenario.env.decision_s), ("reset", scenario.env.reset_s / 1.4))
     ]
-    bounds = bounds_of(draws, scenario, anchors=False)
+    bounds = bounds_of(draws, scenario, MODES["rollout"])
     assert bounds["learner"] == pytest.approx(bounds["env"], rel=1e-3)
 
 

@@ -17,7 +17,9 @@ class Simulation:
     `step_time(rng, shard)` and `train_time(rng)` give service times.
     """
 
-    def __init__(self, plan, *, max_staleness, until, version=0, seed=0, refuses, step_time, train_time):
+    def __init__(
+        self, plan, *, max_staleness, until, version=0, seed=0, free=False, refuses, step_time, train_time
+    ):
         self.plan, self.max_staleness, self.until, self.first = plan, max_staleness, until, version
         self.rng = random.Random(seed)
         self.refuses, self.step_time, self.train_time = refuses, step_time, train_time
@@ -27,6 +29,7 @@ class Simulation:
             max_staleness=max_staleness,
             until=until,
             version=version,
+            free=free,
         )
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, Ledger())

@@ -1,3 +1,5 @@
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,8 +132,24 @@ def test_a_gate_names_the_limit_that_its_sizes_break(wrong, named):
         AdmissionGate(**{"shards": 1, "epochs": 1, "max_staleness": 0, **wrong})
 
 
+def test_a_free_gate_gives_the_next_place_to_whoever_comes_first():
+    gate = AdmissionGate(shards=2, epochs=2, max_staleness=0, free=True)
+    tickets = [gate.admit(shard) for shard in (1, 1, 0, 1)]
+    assert [(one.shard, one.batch, one.epoch, one.place) for one in tickets] == [
+        (1, 0, 0, 0),
+        (1, 0, 0, 1),
+        (0, 0, 1, 0),
+        (1, 0, 1, 1),
+    ]
+    assert gate.admit(0) is None
+    gate.refund(tickets[0])
+    again = gate.admit(0)
+    assert (again.shard, again.epoch, again.place) == (0, 0, 0)
+
+
 @settings(deadline=None, max_examples=100)
 @given(
+    free=st.booleans(),
     shards=st.integers(1, 3),
     epochs=st.integers(1, 3),
     bound=st.integers(0, 3),
@@ -139,14 +157,16 @@ def test_a_gate_names_the_limit_that_its_sizes_break(wrong, named):
         st.tuples(st.sampled_from(["admit", "publish", "refund"]), st.integers(0, 2)), max_size=60
     ),
 )
-def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(shards, epochs, bound, moves):
-    gate = AdmissionGate(shards=shards, epochs=epochs, max_staleness=bound, until=5)
+def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
+    free, shards, epochs, bound, moves
+):
+    gate = AdmissionGate(shards=shards, epochs=epochs, max_staleness=bound, until=5, free=free)
     held, version = {}, 0
     for move, number in moves:
         if move == "admit":
             ticket = gate.admit(number % shards)
             if ticket is not None:
-                place = (ticket.shard, ticket.batch, ticket.epoch)
+                place = (ticket.place, ticket.batch, ticket.epoch)
                 assert place not in held
                 assert ticket.batch <= version + bound
                 assert ticket.batch < 5
@@ -157,9 +177,8 @@ def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(shard
         elif held:
             place = sorted(held)[number % len(held)]
             gate.refund(held.pop(place))
-    for shard in range(shards):
-        missing = {(b, e) for b in range(min(5, version + bound + 1)) for e in range(epochs)}
-        missing -= {(b, e) for s, b, e in held if s == shard}
-        rest = [gate.admit(shard) for _ in range(len(missing))]
-        assert {(ticket.batch, ticket.epoch) for ticket in rest} == missing
-        assert gate.admit(shard) is None
+    missing = set(product(range(shards), range(min(5, version + bound + 1)), range(epochs))) - held.keys()
+    rest = [gate.admit(place % shards) for place, _, _ in missing]
+    assert {(ticket.place, ticket.batch, ticket.epoch) for ticket in rest} == missing
+    assert all(free or ticket.place == ticket.shard for ticket in (*held.values(), *rest))
+    assert [gate.admit(shard) for shard in range(shards)] == [None] * shards

@@ -1,10 +1,12 @@
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.diagnosis import Diagnosis
 from rlinf_async.core.summary import RunSummary
-from rlinf_async.core.tracing import Spread, StepReport
+from rlinf_async.core.tracing import Shares, Spread, StepReport
 from rlinf_async.display import RunDisplay
 
 
@@ -16,7 +18,9 @@ def report(step: int, *, success: float | None, seconds: float = 1.0, env: float
         env_steps=10,
         episode_return=success,
         success=success,
-        busy={"env": env, "inference": 0.0, "learner": 1.0},
+        busy={
+            name: Shares(share, share) for name, share in (("env", env), ("inference", 0.0), ("learner", 1.0))
+        },
         staleness=Spread(),
         batch_size=Spread(),
         batch_wait=Spread(),
@@ -35,6 +39,15 @@ def test_shares_and_rates_are_weighted_by_time():
     )
     assert summary.busy == {"env": 0.25, "inference": 0.0, "learner": 1.0}
     assert summary.env_steps_per_second == 5.0
+
+
+def test_what_bounds_a_run_is_weighted_by_time_and_leaves_the_first_step_out():
+    reports = [report(1, success=None, env=0.0), report(2, success=None, seconds=3.0, env=1.0)]
+    idle = [replace(one, busy={**one.busy, "learner": Shares(0.5, 0.5)}) for one in reports]
+    summary = RunSummary.of(idle, Ledger())
+    assert summary.bound == Diagnosis("env", 1.0)
+    assert "Environments bound this run: the busiest shard works 100% of the time." in shown(summary)
+    assert RunSummary.of([], Ledger()).bound is None
 
 
 def test_a_short_run_says_over_how_many_steps_its_success_is_a_mean():

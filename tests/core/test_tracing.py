@@ -1,6 +1,7 @@
 import pytest
 
-from rlinf_async.core.tracing import BusyMeter, Spread, StepReport
+from rlinf_async.core.diagnosis import Diagnosis
+from rlinf_async.core.tracing import BusyMeter, Shares, Spread, StepReport
 
 
 class Clock:
@@ -20,7 +21,7 @@ def test_busy_is_the_share_of_time_spent_inside():
     meter = BusyMeter(now=clock)
     worked(meter, clock, seconds=1.0)
     clock.now += 3.0
-    assert meter.pop() == 0.25
+    assert meter.pop() == [0.25]
 
 
 def test_every_reading_starts_anew():
@@ -29,7 +30,7 @@ def test_every_reading_starts_anew():
     worked(meter, clock, seconds=1.0)
     meter.pop()
     clock.now += 1.0
-    assert meter.pop() == 0.0
+    assert meter.pop() == [0.0]
 
 
 def test_a_block_that_is_still_open_counts_up_to_the_reading_and_from_it():
@@ -38,19 +39,19 @@ def test_a_block_that_is_still_open_counts_up_to_the_reading_and_from_it():
     clock.now = 1.0
     with meter.busy():
         clock.now = 2.0
-        assert meter.pop() == 0.5
+        assert meter.pop() == [0.5]
         clock.now = 3.0
     clock.now = 4.0
-    assert meter.pop() == 0.5
+    assert meter.pop() == [0.5]
 
 
-def test_servers_share_the_time_of_all_of_them():
+def test_every_server_has_a_share_of_its_own():
     clock = Clock()
     meter = BusyMeter(width=2, now=clock)
     with meter.busy(0), meter.busy(1):
         clock.now = 1.0
     worked(meter, clock, seconds=1.0, server=1)
-    assert meter.pop() == 0.75
+    assert meter.pop() == [0.5, 1.0]
 
 
 def test_a_block_that_fails_was_still_busy():
@@ -65,11 +66,11 @@ def test_a_block_that_fails_was_still_busy():
     with pytest.raises(KeyError):
         fail()
     clock.now = 2.0
-    assert meter.pop() == 0.5
+    assert meter.pop() == [0.5]
 
 
 def test_a_reading_after_no_time_is_zero():
-    assert BusyMeter(now=Clock()).pop() == 0.0
+    assert BusyMeter(now=Clock()).pop() == [0.0]
 
 
 def spread(*values):
@@ -111,7 +112,7 @@ def report(**changes):
         "env_steps": 100,
         "episode_return": None,
         "success": None,
-        "busy": {"env": 0.5},
+        "busy": {"env": Shares(0.5, 0.9), "learner": Shares(0.6, 0.6)},
         "staleness": spread(0.0, 1.0),
         "batch_size": Spread(),
         "batch_wait": Spread(),
@@ -122,9 +123,14 @@ def report(**changes):
 def test_a_step_reports_its_throughput_in_trained_environment_steps():
     metrics = report().as_metrics()
     assert metrics["async/env_steps_per_second"] == 25.0
-    assert metrics["async/busy/env"] == 0.5
+    assert (metrics["async/busy/env"], metrics["async/busiest/env"]) == (0.5, 0.9)
     assert metrics["async/staleness/mean"] == 0.5
     assert not any(name.startswith("async/batch") for name in metrics)
+
+
+def test_a_step_is_bound_by_its_busiest_process():
+    assert Diagnosis.of(report().busiest) == Diagnosis("env", 0.9)
+    assert Diagnosis.of(report(publication=0.95).busiest).part == "publication"
 
 
 def test_a_step_that_took_no_time_has_no_throughput():

@@ -56,7 +56,7 @@ def piece(actor, *, batch=0, seed=0, ends_at=2, acted=0):
         "rewards": torch.randn(HORIZON, ENVS, generator=chance),
         "ended": ended,
     }
-    ticket = Ticket(shard=0, batch=batch, epoch=0, version=batch)
+    ticket = Ticket(shard=0, batch=batch, epoch=0, place=0, version=batch)
     return Piece(
         ticket=ticket, part=0, rank=0, size=ENVS, oldest=batch, newest=batch, env_steps=24, payload=payload
     )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_async.status import status_of
+from rlinf_async.trace.command import write_trace
 from tests.runs.conftest import COMMAND, SMALL, Runner
 from tests.runs.throwaway import install
 
@@ -39,13 +41,17 @@ BROKEN = {
 def test_the_first_error_ends_the_run_with_status_one(runs: Runner, tmp_path: Path, part: str) -> None:
     entry_point, error, words = BROKEN[part]
     runs.environment["PYTHONPATH"] = str(install(tmp_path, entry_point))
-    process = runs.start(*COMMAND, "train", "-n", "metaworld_ppo_mlp", *SMALL, "runner.max_epochs=50")
+    place = f"runner.logger.log_path={tmp_path / 'run'}"
+    process = runs.start(*COMMAND, "train", "-n", "metaworld_ppo_mlp", *SMALL, "runner.max_epochs=50", place)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 1, output
     assert error in output
     assert words in output
     assert "PeerError" not in output.splitlines()[-1]
     assert runs.survivors(process) == []
+    # What every process did until then can be looked at.
+    assert write_trace(tmp_path / "run", tmp_path / "trace.json") > 50
+    assert status_of(tmp_path / "run")
 
 
 def test_an_interrupt_ends_in_order_and_leaves_no_process(runs: Runner) -> None:

@@ -63,10 +63,10 @@ class UnsendingActorWorker(StreamingActorWorker):
         super().__init__(cfg)
         send = weights._send
 
-        def fail(trajectories, version, buckets):
+        def fail(trajectories, version, buckets, spans):
             if version == 2:
                 raise MemoryError("the object store is full")
-            send(trajectories, version, buckets)
+            send(trajectories, version, buckets, spans)
 
         weights._send = fail
 

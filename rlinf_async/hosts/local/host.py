@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.tracing import BusyMeter, Spread, StepReport
+from rlinf_async.core.tracing import BusyMeter, Shares, Spread, StepReport
 from rlinf_async.hosts.local.device import Watch, unwatched
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import InferenceRank, RankRequests, State
@@ -191,7 +191,7 @@ class LocalRun:
             env_steps=trained.env_steps,
             episode_return=metrics["env/return"],
             success=metrics["env/success_once"],
-            busy={name: meter.pop() for name, meter in self._busy.items()},
+            busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
             staleness=trained.staleness,
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,

@@ -47,7 +47,7 @@ class RolloutRecorder:
         return Piece(
             ticket=self._ticket,
             part=part,
-            rank=self._plan.learner_rank(self._ticket.shard, part),
+            rank=self._plan.learner_rank(self._ticket.place, part),
             size=size,
             oldest=min(versions),
             newest=max(versions),

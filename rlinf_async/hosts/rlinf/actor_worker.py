@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,15 @@ from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
 from rlinf_async.hosts.rlinf.learner import FSDPLearner
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss
+from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.trajectory_channel import PieceClient
 from rlinf_async.hosts.rlinf.weights import WeightSender
 from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.traced import TracedLearner, TracedPieces
 
 
-class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
+class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
     """One learner rank. Its forward, backward, loss and optimizer step are RLinf's own."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -31,8 +34,8 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
         self._busy = BusyMeter()
         self._weights = WeightSender(self)
         self._corrected: CorrectedLoss | None = None
-        self._fsdp_learner: FSDPLearner | None = None
-        self._pieces: PieceClient | None = None
+        self._learner: TracedLearner | None = None
+        self._pieces: TracedPieces | None = None
         self._thread = ThreadPoolExecutor(
             1,
             thread_name_prefix="learner",
@@ -56,24 +59,25 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
 
     async def learn(self, batch: int, settings: Settings, trajectories: Any) -> dict[str, float]:
         """Train global batch `batch`, offer the weights that come of it, and return its metrics."""
-        if self._fsdp_learner is None:
-            self._fsdp_learner = FSDPLearner(self, settings, self._busy)
-            self._pieces = PieceClient(trajectories, rank=self._rank, until=settings.batches)
+        if self._learner is None or self._pieces is None:
+            self._learner = TracedLearner(FSDPLearner(self, settings, self._busy), self.spans)
+            pieces = PieceClient(trajectories, rank=self._rank, until=settings.batches)
+            self._pieces = TracedPieces(pieces, self.spans)
         metrics = await learn_batch(
             batch=batch,
             pieces=self._pieces,
-            learner=self._fsdp_learner,
+            learner=self._learner,
             streaming=settings.asynchrony.streamer.enabled,
             compute=partial(asyncio.get_running_loop().run_in_executor, self._thread),
         )
         if settings.publishes_beside_training:
             metrics["publication_seconds"] = await self.offer_weights(batch + 1, trajectories)
-        return {**metrics, "busy": self._busy.pop()}
+        return {**metrics, "busy": self._busy.pop()[0]}
 
     async def offer_weights(self, version: int, trajectories: Any) -> float:
         """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
         self.set_global_step(version)
-        return await self._weights.offer(version, trajectories)
+        return await self._weights.offer(version, trajectories, self.spans)
 
     async def weights_sent(self) -> None:
         """Wait until the weights offered last have left; raises what has prevented it."""
@@ -93,11 +97,15 @@ class StreamingActorWorker(InstallsPlugin, EmbodiedFSDPActor):
     def train_micro_batch(
         self, micro_batch: dict[str, torch.Tensor], metrics: dict[str, list[float]], *, is_last: bool
     ) -> None:
-        if self._corrected is None:
+        anchored: AbstractContextManager[None] = nullcontext()
+        if self._corrected is not None:
+            anchored = self._corrected.micro_batch(micro_batch, self.version)
+        with self.spans.span("micro-batch"), anchored:
             super().train_micro_batch(micro_batch, metrics, is_last=is_last)
-            return
-        with self._corrected.micro_batch(micro_batch, self.version):
-            super().train_micro_batch(micro_batch, metrics, is_last=is_last)
+
+    def finish_global_batch(self, metrics: dict[str, list[float]]) -> Any:
+        with self.spans.span("optimizer step"):
+            return super().finish_global_batch(metrics)
 
     def forward_kwargs(self) -> dict[str, Any]:
         """What RLinf's training step passes to models that sample with a temperature."""

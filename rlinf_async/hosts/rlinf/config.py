@@ -60,7 +60,6 @@ def write_back(cfg: DictConfig, settings: Settings) -> None:
         cfg.actor.micro_batch_size = settings.micro_batch_size
         if settings.asynchrony.rollout.enabled:
             rollout = {
-                "enabled": True,
                 "shards": settings.plan.shards_per_worker,
                 "max_batch_size": settings.max_batch_size,
                 "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,

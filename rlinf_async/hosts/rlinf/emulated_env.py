@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from rlinf_async.core.service_log import ServiceLog
+from rlinf_async.core.spans import SpanLog
 from rlinf_async.simulators.emulated import EmulatedBatch, EnvService
 
 IMAGE = 64
@@ -34,7 +34,7 @@ class EmulatedEnv(gymnasium.Env):
         self._batch = EmulatedBatch(
             EnvService(**cfg.service), num_envs, first=seed_offset * num_envs, seed=int(cfg.seed)
         )
-        self._log = ServiceLog(cfg.get("service_log"))
+        self._log = SpanLog(cfg.get("service_log"))
         self._states = torch.zeros(num_envs, STATES)
         self._states[:, 0] = torch.arange(self._batch.first, self._batch.first + num_envs)
         self._images = torch.from_numpy(
@@ -45,7 +45,7 @@ class EmulatedEnv(gymnasium.Env):
 
     def reset(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start the next rollout of all environments."""
-        with self._log.serving("reset", first=self._batch.first) as facts:
+        with self._log.span("reset", first=self._batch.first) as facts:
             facts["seconds"] = self._batch.reset()
         self._next_rollout()
         return self._observation(), {}
@@ -59,7 +59,7 @@ class EmulatedEnv(gymnasium.Env):
         self, chunk_actions: Any
     ) -> tuple[list[dict[str, Any]], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
         """Take a decision; the results have the shapes of RLinf's simulators, [num_envs, chunk]."""
-        with self._log.serving("step", first=self._batch.first) as facts:
+        with self._log.span("step", first=self._batch.first) as facts:
             facts["seconds"], ended = self._batch.step()
         chunk = int(np.asarray(chunk_actions).shape[1])
         self._steps += chunk

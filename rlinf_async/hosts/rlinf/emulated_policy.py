@@ -9,7 +9,7 @@ import torch
 from rlinf.models.embodiment.base_policy import BasePolicy
 from torch import nn
 
-from rlinf_async.core.service_log import ServiceLog
+from rlinf_async.core.spans import SpanLog
 from rlinf_async.hosts.rlinf.emulated_env import STATES
 from rlinf_async.hosts.rlinf.models import scored
 from rlinf_async.policies.smol_vla import ActionDistribution
@@ -27,7 +27,7 @@ class EmulatedPolicy(nn.Module, BasePolicy):
     def __init__(self, cfg: Any) -> None:
         super().__init__()
         self._service = cfg.service
-        self._log = ServiceLog(cfg.get("service_log"))
+        self._log = SpanLog(cfg.get("service_log"))
         self._chunks, self._action_dim = int(cfg.num_action_chunks), int(cfg.action_dim)
         self._version = 0
         self.body = nn.Linear(STATES, WIDTH)
@@ -47,7 +47,7 @@ class EmulatedPolicy(nn.Module, BasePolicy):
         """Actions [B, chunks, action_dim]; log-probabilities of that shape, values [B, 1]."""
         states = env_obs["states"]
         size = len(states)
-        with torch.no_grad(), self._log.serving("act", size=size):
+        with torch.no_grad(), self._log.span("act", size=size):
             time.sleep(self._service.act_fixed_s + self._service.act_sample_s * size)
             output = self._output(states)
             sampled = mode == "train" and do_sample
@@ -81,7 +81,7 @@ class EmulatedPolicy(nn.Module, BasePolicy):
         states, trains = forward_inputs["states"], torch.is_grad_enabled()
         seconds = self._service.train_sample_s * (1.0 if trains else self._service.score_share)
         facts = _samples(forward_inputs) if trains else {"size": len(states)}
-        with self._log.serving("train" if trains else "score", **facts):
+        with self._log.span("train" if trains else "score", **facts):
             time.sleep(seconds * len(states))
             output = self._output(states)
         return scored(

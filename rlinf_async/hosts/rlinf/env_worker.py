@@ -18,15 +18,17 @@ from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
+from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.request_channel import RequestClient
 from rlinf_async.hosts.rlinf.settings import Settings, simulators_apart
 from rlinf_async.hosts.rlinf.threads import hand_over_quickly
 from rlinf_async.hosts.rlinf.trajectory_channel import TrajectoryClient
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
+from rlinf_async.loops.traced import TracedEnv, TracedPolicyPort, TracedTrajectories
 
 
-class ShardedEnvWorker(InstallsPlugin, EnvWorker):
+class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
     """Steps several independent shards; a shard is what RLinf calls a stage, with a thread of its own.
 
     Every simulator is built and used in the thread of its shard: simulators may block, and some are
@@ -85,12 +87,16 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
 
     async def run_shards(self, settings: Settings, requests: Any, trajectories: Any) -> None:
         """Collect rollouts in all shards until the gate closes for good."""
-        policy = RequestClient(requests, counts_rollouts=not settings.asynchrony.rollout.enabled)
-        hand_over = TrajectoryClient(trajectories)
+        policy = self._policy(settings, requests)
+        hand_over = TracedTrajectories(TrajectoryClient(trajectories), self.spans)
         await together(
             run_shard(
                 shard=shard,
-                env=TrainShard(self, stage, self._threads["train"][stage], self._busy),
+                env=TracedEnv(
+                    TrainShard(self, stage, self._threads["train"][stage], self._busy),
+                    self.spans,
+                    shard=shard,
+                ),
                 policy=policy,
                 trajectories=hand_over,
                 recorder=self._recorder(settings, stage),
@@ -100,7 +106,7 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
 
     async def evaluate_shards(self, settings: Settings, requests: Any) -> dict[str, torch.Tensor]:
         """Run the evaluation episodes beside training, through the same inference ranks."""
-        policy = RequestClient(requests, counts_rollouts=not settings.asynchrony.rollout.enabled)
+        policy = self._policy(settings, requests)
         envs = [EvalShard(self, stage, self._threads["eval"][stage]) for stage in range(self.stage_num)]
         # Numbered on from the training shards, which may be asking at the same time.
         first = settings.plan.shards + settings.plan.shards_of_worker(self._rank).start
@@ -110,8 +116,12 @@ class ShardedEnvWorker(InstallsPlugin, EnvWorker):
         )
         return concatenate_metrics([info for env in envs for info in env.episodes])
 
-    async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], float]:
-        """Episode statistics of the rollouts for `batch`, and the busy share since the last call."""
+    def _policy(self, settings: Settings, requests: Any) -> TracedPolicyPort:
+        client = RequestClient(requests, counts_rollouts=not settings.asynchrony.rollout.enabled)
+        return TracedPolicyPort(client, self.spans)
+
+    async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], list[float]]:
+        """Episode statistics of the rollouts for `batch`; busy shares of the shards since the last call."""
         shards = self._episodes.pop(batch, [])
         # In the order of the shards: the rounding of a mean does not depend on who was first.
         return concatenate_metrics([info for shard in shards for info in shard]), self._busy.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,10 +11,19 @@ from rich.console import Console
 from rich.table import Table
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts.rlinf.config import read_async, resolve
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.host import is_active, replacements
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.settings import Settings, simulators_apart
+
+SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
+"""What every config of an RLinf run has."""
+
+PROXIMAL = {
+    "recomputed": "recomputed: a pass without gradients over every batch",
+    "loglinear": "loglinear: interpolated, without that pass; train/proximal_error says how far it is off",
+}
 
 
 def explain(cfg: DictConfig) -> dict[str, Any]:
@@ -22,6 +32,9 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: the config cannot run, with the remedy.
     """
+    missing = [section for section in SECTIONS if section not in cfg]
+    if missing:
+        raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
     asynchrony = read_async(cfg) if is_active((cfg,), {}) else AsyncConfig()
     facts: dict[str, Any] = {
         "mode": asynchrony.mode,
@@ -40,7 +53,13 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
     settings = resolve(cfg)
     plain = OmegaConf.to_container(cfg, resolve=True)
     facts["exactness"] = exactness(plain, settings)  # type: ignore[arg-type]
-    return {**facts, **_shards(settings), **_batches(settings), "remarks": _remarks(cfg, settings)}
+    return {
+        **facts,
+        **_shards(cfg, settings),
+        **_batches(settings),
+        "publication": _publication(settings),
+        "remarks": _remarks(cfg, settings),
+    }
 
 
 def _correction(asynchrony: AsyncConfig) -> dict[str, Any]:
@@ -52,7 +71,7 @@ def _correction(asynchrony: AsyncConfig) -> dict[str, Any]:
     }
 
 
-def _shards(settings: Settings) -> dict[str, Any]:
+def _shards(cfg: DictConfig, settings: Settings) -> dict[str, Any]:
     plan = settings.plan
     return {
         "shards": {
@@ -60,6 +79,7 @@ def _shards(settings: Settings) -> dict[str, Any]:
             "per_env_worker": plan.shards_per_worker,
             "environments_each": plan.envs_per_shard,
             "group_size": plan.group_size,
+            "why": _why_so_many(cfg, settings),
         },
         "ranks": {
             "env": plan.env_workers,
@@ -71,8 +91,35 @@ def _shards(settings: Settings) -> dict[str, Any]:
             if settings.asynchrony.rollout.enabled
             else "everybody in flight",
             "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,
+            "padded_to": list(settings.buckets) or "its own size",
         },
     }
+
+
+def _why_so_many(cfg: DictConfig, settings: Settings) -> str:
+    """Where the number of shards comes from."""
+    rollout, simulator = settings.asynchrony.rollout, str(cfg.env.train.env_type)
+    if not rollout.enabled:
+        return "level 2 is off: rollout.pipeline_stage_num, and at least one for each inference rank"
+    if rollout.shards != "auto":
+        return "async.rollout.shards"
+    if simulator in VECTORISED_SIMULATORS:
+        return f"auto: {simulator} batches its environments on an accelerator and is not split"
+    if int(cfg.rollout.get("pipeline_stage_num", 1)) > 1:
+        return "auto: rollout.pipeline_stage_num is kept"
+    if simulators_apart(cfg.env.train):
+        return f"auto: every {simulator} simulator has a process of its own, so that none waits for another"
+    return "auto: simulators share the env worker's process; one shard steps while another is answered"
+
+
+def _publication(settings: Settings) -> str:
+    """How new weights reach the inference ranks, and what that costs."""
+    if settings.publishes_beside_training:
+        return "published beside training: the learner copies them and goes on"
+    return (
+        f"published by RLinf's own transport ({settings.weight_syncer}): learner and inference stop for it; "
+        "weight_syncer.type=bucket publishes beside training"
+    )
 
 
 def _batches(settings: Settings) -> dict[str, Any]:
@@ -97,6 +144,21 @@ def _remarks(cfg: DictConfig, settings: Settings) -> list[str]:
         remarks.append(
             "algorithm.normalize_advantages=false is ignored by RLinf 0.3.0's actor, and so it is here"
         )
+    if settings.asynchrony.train.balance == "free":
+        remarks.append(
+            "async.train.balance=free: a batch is what comes first, so that fast environments and short "
+            "episodes weigh more than in RLinf; async.train.balance=exact does not"
+        )
+    if settings.asynchrony.deterministic:
+        remarks.append(
+            "async.deterministic: weights are published once all rollouts that need the ones before have "
+            "ended, which is slower; on a GPU the kernels must be deterministic, too"
+        )
+    if settings.asynchrony.train.balance == "free":
+        remarks.append(
+            "async.train.balance=free: fast environments contribute more than slow ones, to training and to "
+            "the reported success; async/share tells how much"
+        )
     interpolates = settings.asynchrony.train.proximal == "loglinear"
     if settings.asynchrony.off_policy and (interpolates or settings.asynchrony.correction == "none"):
         remarks.append("values, and the advantages made of them, are the sampling policies', not recomputed")
@@ -115,26 +177,38 @@ def show(facts: dict[str, Any], console: Console) -> None:
     table = Table(show_header=False, title="What this config does", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    on = [name for name, enabled in facts["levels"].items() if enabled]
-    table.add_row("levels", ", ".join(on) or "none: RLinf's own workers and runner run")
-    for name in on:
-        table.add_row(f"  {name}", facts["exactness"][name])
-    table.add_row("max staleness", str(facts["max_staleness"]))
-    table.add_row("correction", facts["correction"])
-    if facts["proximal"]:
-        table.add_row("  proximal policy", facts["proximal"])
-    if facts["max_weight"]:
-        table.add_row("  weights", f"at most {facts['max_weight']:g}")
-    if facts["deterministic"]:
-        table.add_row("deterministic", "every run with these settings gives the same weights, bit for bit")
-    for stock, ours in facts["classes"].items():
-        table.add_row(f"  {stock.rsplit('.', 1)[1]}", f"-> {ours}")
+    for row in (*_level_rows(facts), *_class_rows(facts)):
+        table.add_row(*row)
     for name in ("placement", "ranks", "shards", "inference_batch", "batch"):
         for key, value in (facts.get(name) or {}).items():
             table.add_row(f"{name.replace('_', ' ')}: {key.replace('_', ' ')}", _plain(value))
     for remark in facts.get("remarks", []):
         table.add_row("note", remark)
     console.print(table)
+
+
+def _level_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    on = [name for name, enabled in facts["levels"].items() if enabled]
+    yield "levels", ", ".join(on) or "none: RLinf's own workers and runner run"
+    for name in on:
+        yield f"  {name}", facts["exactness"][name]
+    yield "max staleness", str(facts["max_staleness"])
+    yield "correction", facts["correction"]
+    if facts["proximal"]:
+        yield "  proximal policy", PROXIMAL[facts["proximal"]]
+    if facts["max_weight"]:
+        yield "  weights", f"at most {facts['max_weight']:g}"
+    if facts["deterministic"]:
+        yield "deterministic", "every run with these settings gives the same weights, bit for bit"
+    if "publication" in facts:
+        yield "new weights", facts["publication"]
+
+
+def _class_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if facts["classes"]:
+        yield "classes", "RLinf's, and what takes their places"
+    for stock, ours in facts["classes"].items():
+        yield f"  {stock.rsplit('.', 1)[1]}", f"-> {ours}"
 
 
 def _plain(value: Any) -> str:

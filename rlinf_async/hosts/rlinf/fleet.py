@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -24,6 +24,8 @@ class Fleet:
     def __init__(self, groups: dict[str, Any], *, deadline_s: float) -> None:
         self._groups = groups
         self._deadline_s = deadline_s
+        self.while_waiting: Callable[[], float] = lambda: 60.0
+        """Called again and again during every wait; returns the seconds until it wants to be called again."""
         self._background: dict[Any, str] = {}
 
     def actors(self, name: str) -> list[Any]:
@@ -69,7 +71,7 @@ class Fleet:
         if left <= 0:
             raise DeadlineError(f"waited {self._deadline_s:g} s for {what}")
         watched = list({**dict.fromkeys(pending), **self._background})
-        done, _ = ray.wait(watched, num_returns=1, timeout=min(left, 60.0))
+        done, _ = ray.wait(watched, num_returns=1, timeout=min(left, self.while_waiting()))
         self._raise_failures(done, pending)
         for reference in done:
             self._background.pop(reference, None)

@@ -8,14 +8,14 @@ import torch
 from rlinf.models.embodiment.base_policy import BasePolicy
 from torch import nn
 
-from rlinf_async.core.service_log import ServiceLog
+from rlinf_async.core.spans import SpanLog
 from rlinf_async.entry_points import load_class
 
 
 class LoggedPolicy(nn.Module, BasePolicy):
     """Passes every call on to `inner`; a sample is known by the action that was drawn for it."""
 
-    def __init__(self, inner: Any, log: ServiceLog) -> None:
+    def __init__(self, inner: Any, log: SpanLog) -> None:
         super().__init__()
         self.inner = inner
         self._log = log
@@ -27,7 +27,7 @@ class LoggedPolicy(nn.Module, BasePolicy):
 
     def predict_action_batch(self, env_obs: dict[str, Any], **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         size = len(env_obs["states"])
-        with self._log.serving("act", size=size):
+        with self._log.span("act", size=size):
             actions, result = self.inner.predict_action_batch(env_obs=env_obs, **kwargs)
         result["forward_inputs"]["made_by"] = torch.full((size, 1), self._version)
         return actions, result
@@ -42,11 +42,11 @@ class LoggedPolicy(nn.Module, BasePolicy):
         if trains:
             facts["samples"] = [hash(row.numpy().tobytes()) for row in forward_inputs["action"].cpu()]
             facts["oldest"] = int(forward_inputs["made_by"].min())
-        with self._log.serving("train" if trains else "score", **facts):
+        with self._log.span("train" if trains else "score", **facts):
             return self.inner.default_forward(forward_inputs=forward_inputs, **kwargs)
 
 
 def build_logged(cfg: Any, torch_dtype: torch.dtype | None) -> LoggedPolicy:
     """Build the model that `cfg.logged` names among the entry points of `rlinf_async.models`."""
     inner = load_class("rlinf_async.models", cfg.logged)(cfg, torch_dtype)
-    return LoggedPolicy(inner, ServiceLog(cfg.get("service_log")))
+    return LoggedPolicy(inner, SpanLog(cfg.get("service_log")))

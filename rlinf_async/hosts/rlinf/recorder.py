@@ -79,7 +79,7 @@ class ShardRecorder:
         return Piece(
             ticket=self._ticket,
             part=part,
-            rank=plan.learner_rank(self._ticket.shard, part),
+            rank=plan.learner_rank(self._ticket.place, part),
             size=plan.piece_size,
             oldest=min(self._versions),
             newest=max(self._versions),

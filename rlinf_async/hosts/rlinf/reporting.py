@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import platform
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.metric_utils import compute_evaluate_metrics
 
-from rlinf_async.core.tracing import StepReport
+from rlinf_async.core.tracing import Shares, Spread, StepReport
 from rlinf_async.hosts.rlinf.fleet import Fleet
+from rlinf_async.hosts.rlinf.settings import Settings
 
 OWN = ("busy", "publication_seconds")
 """What `learn` returns beside RLinf's metrics."""
@@ -50,11 +55,14 @@ class TrainedStep:
 class StepReporter:
     """Asks every worker what it did in a step, and writes it down."""
 
-    def __init__(self, fleet: Fleet, logger: MetricLogger, run_dir: Path, *, total: int) -> None:
+    def __init__(
+        self, fleet: Fleet, logger: MetricLogger, run_dir: Path, *, total: int, settings: Settings
+    ) -> None:
         self._fleet = fleet
         self._logger = logger
         self._run_dir = run_dir
         self._total = total
+        self._free = settings.asynchrony.train.balance == "free"
 
     def collect(self, trained: TrainedStep) -> tuple[StepReport, dict[str, float]]:
         """The report of a step, and the statistics of its episodes; shares are of the time since the last."""
@@ -71,11 +79,13 @@ class StepReporter:
             episode_return=_optional(episodes.get("return")),
             success=_optional(episodes.get("success_once")),
             busy={
-                "env": _mean([share for _, share in env]),
-                "inference": _mean(inference),
-                "learner": _mean([rank["busy"] for rank in trained.learners]),
+                "env": Shares.of([share for _, shards in env for share in shards]),
+                "inference": Shares.of([share for rank in inference for share in rank]),
+                "learner": Shares.of([rank["busy"] for rank in trained.learners]),
             },
+            publication=min(1.0, trained.publication_seconds / trained.seconds) if trained.seconds else 0.0,
             staleness=trajectories.staleness,
+            share=trajectories.share if self._free else Spread(),
             batch_size=requests["size"],
             batch_wait=requests["wait"],
         )
@@ -89,13 +99,36 @@ class StepReporter:
             file.write(json.dumps(line) + "\n")
 
 
+def write_facts(run_dir: Path, settings: Settings, title: str) -> None:
+    """`run.json`: what a reader of the run directory needs beside the config.
+
+    What an earlier run has said of itself there goes: its clock, its processes and its end are another's.
+    """
+    for name in ("trace", "stacks"):
+        shutil.rmtree(run_dir / name, ignore_errors=True)
+    for name in ("status.json", "summary.json"):
+        (run_dir / name).unlink(missing_ok=True)
+    asynchrony = settings.asynchrony
+    facts = {
+        "title": title,
+        "began": time.time(),
+        "versions": {name: version(name) for name in ("rlinf-async", "rlinf", "ray", "torch")},
+        "python": platform.python_version(),
+        "levels": asynchrony.levels,
+        "max_staleness": asynchrony.max_staleness,
+        "steps": settings.batches,
+        "plan": asdict(settings.plan),
+        "horizon": settings.horizon,
+        "max_batch_size": settings.max_batch_size,
+        "max_wait_s": asynchrony.rollout.max_wait,
+        "micro_batch_size": settings.micro_batch_size,
+    }
+    (run_dir / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
 def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
     """`{prefix/name: value}`, as plain numbers."""
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def _optional(value: Any) -> float | None:

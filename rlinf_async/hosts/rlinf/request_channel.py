@@ -19,6 +19,7 @@ from typing import Any
 from rlinf.scheduler.channel.channel_worker import ChannelWorker
 
 from rlinf_async.core.types import ActionRequest
+from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.wire import fetch, seal
 from rlinf_async.loops.mailbox import Mailbox
@@ -28,7 +29,7 @@ CALLS = 2
 """Calls of an env worker under way at most: one that waits for answers, and one that brings requests."""
 
 
-class RequestChannelWorker(ChannelWorker):
+class RequestChannelWorker(Observed, ChannelWorker):
     """The process in which env shards meet inference ranks.
 
     Records travel as plain lists, which Ray passes on without pickling.
@@ -77,6 +78,8 @@ class RequestChannelWorker(ChannelWorker):
         batch = await self._broker.take(rank)
         if batch is None:
             return None
+        oldest = min(pending.arrived for pending in batch)
+        self.spans.add("queued", oldest, requests=len(batch), size=sum(pending.size for pending in batch))
         requests = [(pending.number, pending.request) for pending in batch]
         return [[number, asked.shard, asked.size, asked.mode, asked.payload] for number, asked in requests]
 

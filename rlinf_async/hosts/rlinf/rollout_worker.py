@@ -14,6 +14,8 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
+from rlinf_async.hosts.rlinf.observed import Observed
+from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.request_channel import RequestServer
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.threads import hand_over_quickly
@@ -22,9 +24,10 @@ from rlinf_async.hosts.rlinf.wire import fetch
 from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.traced import TracedRequests, TracedWeights
 
 
-class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
+class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
     """One inference rank. Weights change between forward passes, never inside one."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -32,6 +35,7 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
         hand_over_quickly()
         self._model_lock = asyncio.Lock()
         self._busy = BusyMeter()
+        self._buckets: tuple[int, ...] = ()
         self._thread = ThreadPoolExecutor(
             1,
             thread_name_prefix="inference",
@@ -50,9 +54,11 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
 
     async def serve(self, settings: Settings, requests: Any, trajectories: Any) -> None:
         """Answer batches of requests, by the newest weights, until the channels close."""
-        loops = [serve_policy(requests=RequestServer(requests, rank=self._rank), policy=self)]
+        self._buckets = settings.buckets
+        server = TracedRequests(RequestServer(requests, rank=self._rank), self.spans)
+        loops = [serve_policy(requests=server, policy=self)]
         if settings.publishes_beside_training:
-            weights = WeightClient(trajectories, rank=self._rank)
+            weights = TracedWeights(WeightClient(trajectories, rank=self._rank), self.spans)
             loops.append(refresh_weights(weights=weights, policy=self))
         await together(loops)
 
@@ -79,9 +85,10 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
     async def sync_model_from_actor(self) -> None:
         """Receive and apply the actor's weights by RLinf's transport while no forward pass runs."""
         async with self._model_lock:
-            await super().sync_model_from_actor()
+            with self.spans.span("load"):
+                await super().sync_model_from_actor()
 
-    async def pop_busy(self) -> float:
+    async def pop_busy(self) -> list[float]:
         """The share of time spent in forward passes since the last call."""
         return self._busy.pop()
 
@@ -97,7 +104,9 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
         return [answers[index] for index in range(len(batch))]
 
     def _forward(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
-        actions, result = self.predict(self._merge_obs_batches(payloads)["obs"], mode=mode)
+        size = sum(sizes)
+        actions, result = self.predict(self._padded(payloads, size), mode=mode)
+        actions, result = trim(actions, size), trim(result, size)
         parts: dict[str, list[Any]] = {"actions": list(torch.split(actions, sizes))}
         if mode == "train":
             for name in ("prev_logprobs", "prev_values"):
@@ -113,6 +122,12 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
             for index in range(len(sizes))
         ]
 
+    def _padded(self, payloads: list[dict[str, Any]], size: int) -> dict[str, Any]:
+        """The observations of a batch, as many as its bucket holds."""
+        observations: dict[str, Any] = self._merge_obs_batches(payloads)["obs"]
+        wanted = padded_size(size, self._buckets)
+        return pad(observations, wanted) if wanted > size else observations
+
     def _bootstrap_values(
         self, payloads: list[dict[str, Any]], sizes: list[int]
     ) -> list[torch.Tensor | None]:
@@ -120,10 +135,9 @@ class BatchingRolloutWorker(InstallsPlugin, MultiStepRolloutWorker):
         ended = [index for index, payload in enumerate(payloads) if payload.get("final_obs") is not None]
         values: list[torch.Tensor | None] = [None] * len(payloads)
         if ended:
-            finals = self._merge_obs_batches([{"obs": payloads[index]["final_obs"]} for index in ended])[
-                "obs"
-            ]
-            merged = self.get_bootstrap_values(finals)
+            size = sum(sizes[index] for index in ended)
+            finals = self._padded([{"obs": payloads[index]["final_obs"]} for index in ended], size)
+            merged = trim(self.get_bootstrap_values(finals), size)
             if merged is not None:
                 for index, part in zip(ended, torch.split(merged, [sizes[i] for i in ended]), strict=True):
                     values[index] = part

@@ -20,6 +20,7 @@ from rlinf.utils.runner_utils import check_progress
 
 from rlinf_async import __version__
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.spans import SpanLog
 from rlinf_async.core.summary import RunSummary
 from rlinf_async.core.tracing import StepReport
 from rlinf_async.display import RunDisplay
@@ -27,9 +28,19 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf.checkpoint import read_ledger, resume_step, write_ledger
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.fleet import Fleet
+from rlinf_async.hosts.rlinf.observed import leave_stacks
 from rlinf_async.hosts.rlinf.publication import Publication
-from rlinf_async.hosts.rlinf.reporting import StepReporter, TrainedStep, prefixed
+from rlinf_async.hosts.rlinf.pulse import Pulse
+from rlinf_async.hosts.rlinf.reporting import StepReporter, TrainedStep, prefixed, write_facts
 
+PROCESSES = {
+    "env": "env worker",
+    "rollout": "inference rank",
+    "actor": "learner rank",
+    "requests": "request channel",
+    "trajectories": "trajectory channel",
+}
+"""RLinf's groups and our channels, in the words of a trace."""
 DRAIN_S = 4.0
 """How long an interrupted run waits for rollouts that have started, before it ends their processes."""
 
@@ -73,7 +84,10 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self._requests = self._fleet.actors("requests")[0]
         self._trajectories = self._fleet.actors("trajectories")[0]
         self._publication = Publication(self._fleet, self.settings, self._trajectories)
-        self._reporter = StepReporter(self._fleet, self.metric_logger, self.run_dir, total=self.max_steps)
+        self._reporter = StepReporter(
+            self._fleet, self.metric_logger, self.run_dir, total=self.max_steps, settings=self.settings
+        )
+        self._spans = SpanLog(None)
 
     def init_workers(self) -> None:
         """Build environments, models and optimizer; refuse to go on when a worker lacks this package."""
@@ -82,14 +96,13 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             self._fleet.wait(init, "init_worker on the rollout and env workers")
             self._fleet.run("actor", "init_worker")
             self._check_versions()
+            self._observe()
             if resume_dir := self.cfg.runner.get("resume_dir"):
                 self._fleet.run("actor", "load_checkpoint", str(Path(resume_dir) / "actor"))
 
     def run(self) -> None:
         """Train until `max_steps`, then sum up."""
         with self._ending_in_order():
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            OmegaConf.save(self.cfg, self.run_dir / "config.yaml", resolve=True)
             self._start_inference()
             self._publication.first(self.global_step)
             self._start_envs()
@@ -103,7 +116,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     def _step(self) -> None:
         """Wait for a batch to be trained, and begin the next as soon as nobody needs this version alone."""
-        metrics = self._learned()
+        with self._spans.span("learn", step=self.global_step + 1):
+            metrics = self._learned()
         returned = time.monotonic()
         self.global_step += 1
         published = self._publication.follow(self.global_step)
@@ -161,9 +175,13 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         )
         if evaluate or save:
             self._publication.wait(self.global_step, published)
-        metrics = prefixed("eval", self.evaluate()) if evaluate else {}
+        metrics = {}
+        if evaluate:
+            with self._spans.span("evaluate", step=self.global_step):
+                metrics = prefixed("eval", self.evaluate())
         if save:
-            self._save_checkpoint()
+            with self._spans.span("save", step=self.global_step):
+                self._save_checkpoint()
         return metrics
 
     def evaluate(self) -> dict[str, float]:
@@ -241,6 +259,33 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
                         f"{name} rank {rank} runs rlinf-async {version}, the driver {__version__}: install "
                         "the same version on every node"
                     )
+
+    def _observe(self) -> None:
+        """From now on every process records what it does, and the driver looks at all of them."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.cfg, self.run_dir / "config.yaml", resolve=True)
+        write_facts(self.run_dir, self.settings, self._title())
+        trace = self.settings.asynchrony.trace
+        actors = {
+            f"{words} {rank}": actor
+            for name, words in PROCESSES.items()
+            for rank, actor in enumerate(self._fleet.actors(name))
+        }
+        joining = [
+            actor.join_run.remote(name, str(self.run_dir), trace=trace, clock=self._trajectories)
+            for name, actor in actors.items()
+        ]
+        self._fleet.wait(joining, "all processes to join the run")
+        self._spans = SpanLog(self.run_dir / "trace" if trace else None, process="driver")
+        self._stacks = leave_stacks(self.run_dir, "driver")
+        pulse = Pulse(
+            actors,
+            self.run_dir / "status.json",
+            stall_s=self.settings.asynchrony.stall_s,
+            say=self.display.note,
+            step=lambda: (self.global_step, self.max_steps),
+        )
+        self._fleet.while_waiting = pulse.beat
 
     def _fetch_ledger(self) -> Ledger:
         return self._fleet.run("trajectories", "read_ledger")[0]

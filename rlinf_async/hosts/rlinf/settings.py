@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards
+from rlinf_async.hosts.rlinf.padding import buckets_up_to
 
 LOSSES = {"actor_critic": "actor_critic", "actor": "actor", "decoupled_actor_critic": "actor_critic"}
 """Losses that have a correction for off-policy data, and the on-policy loss that each reduces to."""
@@ -30,6 +31,8 @@ class Settings:
     micro_batch_size: int
     update_epoch: int
     max_batch_size: int
+    buckets: tuple[int, ...]
+    """Sizes that batches are padded to, ascending; none where policies take batches of any size."""
     loss: str
     advantage: str
     weight_syncer: str
@@ -54,6 +57,7 @@ class Settings:
         micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
         max_steps = cfg["runner"].get("max_steps", -1)
         epochs = int(cfg["runner"]["max_epochs"])
+        most = _auto_batch(cfg, plan) if asked == "auto" else int(asked)
         settings = cls(
             asynchrony=asynchrony,
             plan=plan,
@@ -63,7 +67,8 @@ class Settings:
             global_batch_size=int(actor["global_batch_size"]),
             micro_batch_size=int(actor["micro_batch_size"]) if micro == "auto" else int(micro),
             update_epoch=int(algorithm.get("update_epoch", 1)),
-            max_batch_size=_auto_batch(cfg, plan) if asked == "auto" else int(asked),
+            max_batch_size=most,
+            buckets=buckets_up_to(most, least=plan.envs_per_shard) if _pads(cfg, asynchrony) else (),
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
             weight_syncer=str(cfg.get("weight_syncer", {}).get("type", "bucket")),
@@ -128,6 +133,13 @@ class Settings:
         """Whether gradients are accumulated before the batch is complete."""
         deferred = self.advantage == "gae" and self.asynchrony.streamer.defers(self.update_epoch)
         return self.asynchrony.streamer.enabled and not deferred
+
+
+def _pads(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    """Whether batches are padded: auto pads for policies that are compiled for every size they meet."""
+    asked = asynchrony.rollout.pad
+    compiles = bool(cfg["rollout"].get("enable_torch_compile", False))
+    return asynchrony.rollout.enabled and (compiles if asked == "auto" else asked)
 
 
 def _auto_batch(cfg: Mapping[str, Any], plan: ShardPlan) -> int:

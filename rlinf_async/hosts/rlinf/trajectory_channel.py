@@ -11,13 +11,14 @@ from rlinf.scheduler.channel.channel_worker import ChannelWorker
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.wire import unpack
 from rlinf_async.loops.trajectory_broker import TrainedBatch, TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
 
 
-class TrajectoryChannelWorker(ChannelWorker):
+class TrajectoryChannelWorker(Observed, ChannelWorker):
     """The process that holds the gate, the buffer and the books, and references to the newest weights."""
 
     def __init__(self, settings: Settings, version: int, ledger: Ledger) -> None:
@@ -26,6 +27,7 @@ class TrajectoryChannelWorker(ChannelWorker):
         self._broker = TrajectoryBroker(
             settings.plan,
             max_staleness=settings.asynchrony.max_staleness,
+            free=settings.asynchrony.train.balance == "free",
             until=settings.batches,
             version=version,
             ledger=ledger,
@@ -79,6 +81,14 @@ class TrajectoryChannelWorker(ChannelWorker):
 
     async def close_weights(self) -> None:
         self._weights.close()
+
+    def facts(self) -> dict[str, Any]:
+        ledger = self._broker.ledger
+        return {
+            "version": self._broker.gate.version,
+            "trajectories": str(ledger),
+            "refused": dict(ledger.refused),
+        }
 
 
 class TrajectoryClient:

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 import torch
 
+from rlinf_async.core.spans import SpanLog
 from rlinf_async.hosts.rlinf.wire import pack, unpack
 
 Bucket = dict[str, torch.Tensor]
@@ -31,13 +32,14 @@ class WeightSender:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights")
         self._sending: Future[None] | None = None
 
-    async def offer(self, version: int, trajectories: Any) -> float:
+    async def offer(self, version: int, trajectories: Any, spans: SpanLog) -> float:
         """Copy the present weights, to be sent as those of `version`; the seconds that it took."""
         began = time.monotonic()
         await self.sent()  # at most one copy waits for its way
-        buckets = await snapshot(self._actor, version)
+        with spans.span("copy", version=version):
+            buckets = await snapshot(self._actor, version)
         if self._actor._is_weight_sender:
-            self._sending = self._thread.submit(_send, trajectories, version, buckets)
+            self._sending = self._thread.submit(_send, trajectories, version, buckets, spans)
         return time.monotonic() - began
 
     async def sent(self) -> None:
@@ -96,6 +98,7 @@ class WeightClient:
         await self._channel.weights_applied.remote(self._rank, version)
 
 
-def _send(trajectories: Any, version: int, buckets: list[Bucket]) -> None:
-    # Not ray.get, which in the process of an asynchronous actor warns of blocking its event loop.
-    trajectories.offer_weights.remote(version, [ray.put(pack(buckets))]).future().result()
+def _send(trajectories: Any, version: int, buckets: list[Bucket], spans: SpanLog) -> None:
+    with spans.span("send", version=version):
+        # Not ray.get, which in the process of an asynchronous actor warns of blocking its event loop.
+        trajectories.offer_weights.remote(version, [ray.put(pack(buckets))]).future().result()

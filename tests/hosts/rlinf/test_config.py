@@ -73,7 +73,6 @@ def test_what_was_resolved_is_written_where_rlinf_looks_for_it():
     assert cfg.rollout.pipeline_stage_num == 8
     assert cfg.actor.micro_batch_size == 8
     assert OmegaConf.to_container(cfg["async"].rollout) == {
-        "enabled": True,
         "shards": 8,
         "max_batch_size": 8,
         "max_wait_ms": 0.0,

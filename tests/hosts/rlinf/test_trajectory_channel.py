@@ -21,7 +21,7 @@ class Channel:
         self.asked.append((rank, batch, whole))
         payload = asyncio.get_running_loop().create_future()
         payload.set_result({"of": batch})
-        ticket = Ticket(shard=0, batch=batch, epoch=0, version=batch)
+        ticket = Ticket(shard=0, batch=batch, epoch=0, place=0, version=batch)
         size = {"size": 1, "oldest": batch, "newest": batch, "env_steps": 1}
         return [Piece(ticket=ticket, part=0, rank=rank, payload=[payload], **size)], True
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from rlinf.hybrid_engines.weight_syncer import BucketWeightSyncer
 
+from rlinf_async.core.spans import SpanLog
 from rlinf_async.hosts.rlinf import weights
 from rlinf_async.hosts.rlinf.wire import pack, unpack
 
@@ -109,7 +110,7 @@ def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(chan
         sender, receiver = model_of(0), model_of(1)
         source = weights.WeightSender(Actor(sender))
         then = copy.deepcopy(sender)
-        assert await source.offer(3, channel) > 0.0
+        assert await source.offer(3, channel, SpanLog(None)) > 0.0
         shift(sender)
         channel.answers[0].set_result(None)
         await source.sent()
@@ -124,9 +125,9 @@ def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(chan
 def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by_the_next_offer(channel):
     async def main():
         source = weights.WeightSender(Actor(model_of(0)))
-        await source.offer(3, channel)
+        await source.offer(3, channel, SpanLog(None))
         channel.answers[0].set_exception(MemoryError("the object store is full"))
-        for later in (source.sent, lambda: source.offer(4, channel)):
+        for later in (source.sent, lambda: source.offer(4, channel, SpanLog(None))):
             with pytest.raises(MemoryError, match="object store"):
                 await later()
         assert len(channel.offered) == 1
@@ -137,7 +138,7 @@ def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by_the_n
 def test_ranks_that_do_not_send_offer_nothing(channel):
     async def main():
         source = weights.WeightSender(Actor(model_of(0), sends=False))
-        await source.offer(3, channel)
+        await source.offer(3, channel, SpanLog(None))
         await source.sent()
         assert channel.offered == []
 

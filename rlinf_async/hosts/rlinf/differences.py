@@ -1,0 +1,113 @@
+"""What differs between two configs, once both are resolved."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rlinf_async.hosts.rlinf.config import resolve, write_back
+from rlinf_async.hosts.rlinf.explain import explain
+
+SUFFIXES = (".yaml", ".yml")
+
+
+def place(name: str, directory: Path | None) -> tuple[str, Path | None]:
+    """A config's name and directory: `name` may be the path of a file, such as a run's `config.yaml`.
+
+    Raises:
+        ValueError: `name` is a path, and there is no such file.
+    """
+    path = Path(name)
+    if path.suffix not in SUFFIXES:
+        return name, directory
+    if not path.is_file():
+        raise ValueError(f"there is no file {name}; a config of this package is named without .yaml")
+    return path.stem, path.absolute().parent
+
+
+def differences(a: DictConfig, b: DictConfig) -> dict[str, dict[str, dict[str, Any]]]:
+    """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
+
+    A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out.
+
+    Raises:
+        ValueError: one of the configs cannot run, with the remedy.
+    """
+    return {
+        "facts": _differing(*[_dotted(_sayings(cfg)) for cfg in (a, b)]),
+        "config": _differing(*[_dotted(_resolved(cfg)) for cfg in (a, b)]),
+    }
+
+
+def _sayings(cfg: DictConfig) -> dict[str, Any]:
+    facts = {name: value for name, value in explain(cfg).items() if value not in (None, [])}
+    # A run writes `auto` down as a number: the same shards for another reason are no difference.
+    facts.get("shards", {}).pop("why", None)
+    # As a list: RLinf's names have dots, which would look like keys of keys.
+    return {**facts, "classes": [f"{stock} -> {ours}" for stock, ours in facts["classes"].items()]}
+
+
+def _resolved(cfg: DictConfig) -> dict[str, Any]:
+    """The config as a run would write it down, with every `auto` resolved."""
+    resolved = copy.deepcopy(cfg)
+    if any(explain(cfg)["levels"].values()):
+        write_back(resolved, resolve(resolved))
+    return OmegaConf.to_container(resolved, resolve=True)  # type: ignore[return-value]
+
+
+def _dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a.b": value}` of nested mappings; a list is a value."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _dotted(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for key in dict.fromkeys((*a, *b)):
+        sides = {side: values[key] for side, values in (("a", a), ("b", b)) if key in values}
+        if len(sides) < 2 or sides["a"] != sides["b"]:
+            found[key] = sides
+    return found
+
+
+def show(
+    found: Mapping[str, Mapping[str, Mapping[str, Any]]], names: tuple[str, str], console: Console
+) -> None:
+    """Print `differences` for a reader."""
+    console.print(f"A is {names[0]}, B is {names[1]}", markup=False)
+    if not any(found.values()):
+        console.print("they do the same: resolved, no key differs")
+        return
+    titles = {"facts": "What they do differently", "config": "Keys of the resolved configs that differ"}
+    for part, title in titles.items():
+        if not found[part]:
+            console.print(f"{title}: none")
+            continue
+        table = Table(title=title, title_justify="left")
+        table.add_column("", no_wrap=True)
+        table.add_column("A", overflow="fold")
+        table.add_column("B", overflow="fold")
+        for key, sides in found[part].items():
+            table.add_row(escape(key), _cell(sides, "a"), _cell(sides, "b"))
+        console.print(table)
+
+
+def _cell(sides: Mapping[str, Any], side: str) -> str:
+    if side not in sides:
+        return "[dim](absent)[/]"
+    value = sides[side]
+    if isinstance(value, list):
+        return escape("\n".join(str(item) for item in value)) or "[dim](none)[/]"
+    return "[dim]null[/]" if value is None else escape(str(value))

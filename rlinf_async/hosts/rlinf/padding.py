@@ -1,0 +1,46 @@
+"""Batches of a few sizes only, for policies that are compiled anew for every size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def buckets_up_to(most: int, *, least: int) -> tuple[int, ...]:
+    """Sizes to pad to: `most`, and halves of it down to the smallest request, in ascending order."""
+    sizes = [most]
+    while sizes[0] // 2 >= least and sizes[0] > 1:
+        sizes.insert(0, sizes[0] // 2)
+    return tuple(sizes)
+
+
+def padded_size(size: int, buckets: Sequence[int]) -> int:
+    """The smallest bucket that holds `size` samples; `size` itself where none does, or there are none."""
+    return next((bucket for bucket in buckets if bucket >= size), size)
+
+
+def pad(observations: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Repeat the last sample of every field until there are `size` of them."""
+    return {name: _pad(value, size) for name, value in observations.items()}
+
+
+def trim(value: Any, size: int) -> Any:
+    """The first `size` samples of what a policy has returned for a padded batch."""
+    if isinstance(value, Mapping):
+        return {name: trim(one, size) for name, one in value.items()}
+    return value[:size] if isinstance(value, torch.Tensor) else value
+
+
+def _pad(value: Any, size: int) -> Any:
+    if isinstance(value, Mapping):
+        return pad(value, size)
+    if isinstance(value, torch.Tensor):
+        return torch.cat([value, value[-1:].expand(size - len(value), *value.shape[1:])])
+    if isinstance(value, np.ndarray):
+        return np.concatenate([value, np.repeat(value[-1:], size - len(value), axis=0)])
+    if isinstance(value, list):
+        return [*value, *value[-1:] * (size - len(value))]
+    return value

@@ -1,0 +1,1 @@
+"""From what every process has recorded to one file that Perfetto opens."""

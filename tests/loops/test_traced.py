@@ -1,0 +1,171 @@
+"""Every traced port does what the port behind it does, and leaves spans."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from rlinf_async.core.spans import SpanLog, read_spans
+from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.loops import traced
+from rlinf_async.loops.env import run_shard
+from rlinf_async.loops.inference import refresh_weights, serve_policy
+from rlinf_async.loops.learner import learn_batch
+
+TICKET = Ticket(shard=3, batch=7, epoch=1, place=5, version=6)
+PIECE = Piece(ticket=TICKET, part=0, rank=0, size=2, oldest=5, newest=6, env_steps=1, payload=None)
+
+
+class Env:
+    size, horizon = 2, 2
+
+    def __init__(self, *, breaks=False):
+        self.breaks = breaks
+
+    async def start(self):
+        return "o"
+
+    async def step(self, answer):
+        if self.breaks:
+            raise ZeroDivisionError
+        return "o"
+
+    def observation(self, output):
+        return output
+
+    def finish(self):
+        pass
+
+
+class Broker:
+    """The policy and the trajectories, as far as one rollout needs them."""
+
+    def __init__(self):
+        self.tickets = [TICKET, None]
+        self.handed_over = []
+
+    @asynccontextmanager
+    async def rollout(self, shard):
+        yield
+
+    async def act(self, request):
+        return "a"
+
+    async def admit(self, shard):
+        return self.tickets.pop(0)
+
+    async def put(self, ticket, pieces):
+        self.handed_over.append((ticket, pieces))
+
+
+def collect(log, env):
+    broker = Broker()
+    loop = run_shard(
+        shard=3,
+        env=traced.TracedEnv(env, log, shard=3),
+        policy=traced.TracedPolicyPort(broker, log),
+        trajectories=traced.TracedTrajectories(broker, log),
+        recorder=lambda ticket: SimpleNamespace(append=lambda *_: None, build=lambda *_: [PIECE]),
+    )
+    asyncio.run(loop)
+    return broker
+
+
+def kinds(directory):
+    return [span["kind"] for span in read_spans(directory)]
+
+
+def test_a_rollout_leaves_what_its_shard_did_and_waited_for(tmp_path):
+    broker = collect(SpanLog(tmp_path), Env())
+    assert broker.handed_over == [(TICKET, [PIECE])]
+    spans = read_spans(tmp_path)
+    assert [span["kind"] for span in spans] == [
+        *("gate", "reset", "ask", "step", "ask", "step", "ask", "put", "rollout", "gate")
+    ]
+    assert {span["shard"] for span in spans} == {3}
+    (rollout,) = [span for span in spans if span["kind"] == "rollout"]
+    assert {name: rollout[name] for name in ("batch", "epoch", "version", "oldest", "newest")} == {
+        "batch": 7,
+        "epoch": 1,
+        "version": 6,
+        "oldest": 5,
+        "newest": 6,
+    }
+    assert rollout["began"] <= min(span["began"] for span in spans if span["kind"] == "reset")
+
+
+def test_a_simulator_that_fails_is_seen_in_its_span(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        collect(SpanLog(tmp_path), Env(breaks=True))
+    assert read_spans(tmp_path)[-1]["error"] == "ZeroDivisionError"
+
+
+def test_inference_leaves_its_batches_and_the_times_between(tmp_path):
+    batches = [[SimpleNamespace(shard=1, size=2), SimpleNamespace(shard=4, size=2)], None]
+    answered = []
+
+    async def take():
+        return batches.pop(0)
+
+    @asynccontextmanager
+    async def answering(batch):
+        answers = []
+        yield answers
+        answered.extend(answers)
+
+    async def act(batch):
+        return ["a" for _ in batch]
+
+    requests = SimpleNamespace(take=take, answering=answering)
+    server = traced.TracedRequests(requests, SpanLog(tmp_path))
+    asyncio.run(serve_policy(requests=server, policy=SimpleNamespace(act=act)))
+    assert answered == ["a", "a"]
+    assert kinds(tmp_path) == ["idle", "forward", "idle"]
+    (forward,) = [span for span in read_spans(tmp_path) if span["kind"] == "forward"]
+    assert (forward["shards"], forward["size"]) == ([1, 4], 4)
+
+
+def test_weights_leave_the_time_from_their_arrival_until_the_policy_acts_by_them(tmp_path):
+    offers, applied = [(8, "data"), None], []
+
+    async def following():
+        return offers.pop(0)
+
+    async def note(version):
+        applied.append(version)
+
+    async def load(version, data):
+        assert data == "data"
+
+    port = SimpleNamespace(next=following, applied=note)
+    weights = traced.TracedWeights(port, SpanLog(tmp_path))
+    asyncio.run(refresh_weights(weights=weights, policy=SimpleNamespace(load=load)))
+    assert applied == [8]
+    (span,) = read_spans(tmp_path)
+    assert (span["kind"], span["version"]) == ("load", 8)
+
+
+def test_a_learner_names_the_trajectories_that_it_accepts(tmp_path):
+    log, done = SpanLog(tmp_path), []
+    learner = SimpleNamespace(
+        begin=lambda batch: done.append(batch), accept=done.append, finish=lambda: {"loss": 1.0}
+    )
+
+    async def take(batch, *, whole):
+        return [PIECE], True
+
+    metrics = asyncio.run(
+        learn_batch(
+            batch=7,
+            pieces=traced.TracedPieces(SimpleNamespace(take=take), log),
+            learner=traced.TracedLearner(learner, log),
+            streaming=True,
+        )
+    )
+    assert metrics == {"loss": 1.0}
+    assert done == [7, [PIECE]]
+    spans = {span["kind"]: span for span in read_spans(tmp_path)}
+    assert set(spans) == {"fetch", "accept", "finish"}
+    # Of place 5, epoch 1, part 0: two trajectories, two versions old, one of which passed in flight.
+    assert spans["accept"]["pieces"] == [[5, 1, 0, 2, 2, 1]]

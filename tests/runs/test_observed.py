@@ -1,0 +1,65 @@
+"""A run that stalls says who waits for what, to those who watch it and to those who ask."""
+
+import json
+import subprocess
+
+import pytest
+
+from rlinf_async.core.spans import read_spans
+from tests.runs.conftest import COMMAND, Runner
+
+pytestmark = pytest.mark.ray
+
+STEPS, ENVS, DECISIONS = 2, 8, 2
+STALLING = (
+    "async.mode=full",
+    "async.stall_s=2",
+    f"env.train.total_num_envs={ENVS}",
+    f"env.train.max_episode_steps={DECISIONS * 10}",
+    "env.train.service.reset_s=12.0",
+    "actor.micro_batch_size=8",
+    "actor.global_batch_size=16",
+    "algorithm.update_epoch=1",
+    f"runner.max_epochs={STEPS}",
+)
+
+
+def asked(runs: Runner, *command: str) -> str:
+    done = subprocess.run(
+        [*COMMAND, *command], env=runs.environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -> None:
+    run = runs.directory / "run"
+    place = f"runner.logger.log_path={run}"
+    process = runs.start(*COMMAND, "train", "-n", "bench/emulated", *STALLING, place)
+    assert process.stdout is not None
+    while "nothing has ended for" not in (line := process.stdout.readline()):
+        assert line, "the run ended without a word"
+    assert f"env worker 0: {ENVS} shards resetting" in process.stdout.readline()
+    seen = asked(runs, "status", str(run), "--stacks")
+    assert f"{ENVS} shards resetting" in seen
+    assert "learner rank 0: waiting for trajectories" in seen
+    assert all(
+        f"\n{name}\n" in seen for name in ("env worker 0", "inference rank 0", "learner rank 0", "driver")
+    )
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "The run has ended: 2 steps" in asked(runs, "status", str(run))
+
+    kinds = [span["kind"] for span in read_spans(run / "trace")]
+    assert kinds.count("rollout") == STEPS * ENVS
+    assert kinds.count("step") == STEPS * ENVS * DECISIONS
+    assert kinds.count("ask") == STEPS * ENVS * (DECISIONS + 1)
+    assert kinds.count("learn") == kinds.count("optimizer step") == STEPS
+    assert kinds.count("load") == kinds.count("copy") == STEPS + 1
+    asked(runs, "trace", str(run))
+    events = json.loads((run / "trace.json").read_text())["traceEvents"]
+    arrows = [event["name"] for event in events if event["ph"] == "s"]
+    assert arrows.count("action") == STEPS * ENVS * (DECISIONS + 1)
+    assert arrows.count("trajectory") == STEPS * ENVS
+    assert arrows.count("weights") == STEPS + 1
+    assert str(runs.directory) not in (run / "trace.json").read_text()

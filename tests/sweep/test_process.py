@@ -1,0 +1,63 @@
+"""A run never outlives the sweep: what interrupts the one ends the other, and all that it has started."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rlinf_async.sweep.process import run_apart
+
+SWEEPER = """
+import sys
+from pathlib import Path
+from rlinf_async.sweep import process
+
+script, directory, patience = sys.argv[1:]
+process.ORDERLY_S = process.TERMINATE_S = float(patience)
+process.run_apart([sys.executable, "-c", script, directory + "/pipe"], Path(directory, "log"))
+"""
+RUN = """
+import os, signal, subprocess, sys
+
+pipe = os.open(sys.argv[1], os.O_WRONLY)
+{before}
+subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], pass_fds=[pipe])
+os.write(pipe, b"runs")
+while True:
+    signal.pause()
+"""
+"""Says that it runs, and has a child. Both hold the pipe, which ends when the last of them has ended."""
+STUBBORN = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+def _heed_interrupts() -> None:
+    # A shell lets the jobs in its background ignore interrupts, and their children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("before", "patience"), [("", "60"), (STUBBORN, "0")])
+def test_what_ends_the_sweep_ends_its_run_and_all_that_it_has_started(tmp_path, number, before, patience):
+    os.mkfifo(tmp_path / "pipe")
+    script = RUN.format(before=before)
+    command = [sys.executable, "-c", SWEEPER, script, str(tmp_path), patience]
+    sweeper = subprocess.Popen(command, preexec_fn=_heed_interrupts)
+    with (tmp_path / "pipe").open("rb") as pipe:
+        assert pipe.read(4) == b"runs"
+        sweeper.send_signal(number)
+        assert pipe.read() == b""  # everybody has ended
+    assert sweeper.wait() == (-signal.SIGINT if number == signal.SIGINT else 128 + number)
+
+
+def test_a_command_that_ends_by_itself_returns_its_status_and_leaves_its_output(tmp_path):
+    script = "import sys; print('said'); print('failed', file=sys.stderr); sys.exit(7)"
+    assert run_apart([sys.executable, "-c", script], tmp_path / "log") == 7
+    assert sorted((tmp_path / "log").read_text().split()) == ["failed", "said"]
+
+
+def test_signals_are_handled_as_before_afterwards(tmp_path):
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)]
+    run_apart([sys.executable, "-c", ""], tmp_path / "log")
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)] == before

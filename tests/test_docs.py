@@ -1,0 +1,268 @@
+"""README and docs: links lead somewhere, commands work, and the page of settings is that of the code."""
+
+import importlib
+import itertools
+import re
+import shlex
+import tomllib
+import unicodedata
+from collections.abc import Iterator, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from rlinf_async import cli
+from rlinf_async.bench import command as bench
+from rlinf_async.config import AsyncConfig
+from rlinf_async.sweep import command as sweep
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [
+    *PAGES,
+    ROOT / "CHANGELOG.md",
+    ROOT / "patches" / "README.md",
+    *(ROOT / "benchmarks").rglob("*.md"),
+]
+
+LINK = re.compile(r"\]\((?P<path>[^)\s#]*)(?:#(?P<anchor>[^)\s]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+
+PROGRAMS = ("rlinf-async", "make", "python", "pip", "apt-get", "git", "cd", "ray", "patch", "mkdocs")
+"""What a line of an indented block begins with if it is a command."""
+INLINE = ("rlinf-async", "make", "python", "pip")
+"""The same of inline code. A gap (…) says that it is a message."""
+
+ELSEWHERE = {
+    r"rlinf-async doctor": "tests/test_doctor.py::test_every_check_has_its_own_name_and_turns_into_json",
+    r"rlinf-async status .*": "tests/test_status.py",
+    r"rlinf-async trace .*": "tests/trace",
+    r"rlinf-async report .*": "tests/report",
+    r"rlinf-async (explain|train) --config-dir \. -n points": (
+        "tests/test_docs_extending.py::test_the_worker_takes_the_place_of_ours_and_the_config_resolves"
+    ),
+    r"make (setup|setup-libero|check|docs|test)": ".ci/run",
+    r"make demo": "tests/runs/test_matrix.py",
+}
+"""Commands that this file does not run, and what runs them, or the same on a smaller scale."""
+
+NOT_RUN = {
+    r"pip install.*": "it installs from PyPI; `make setup` in .ci/run installs the same requirements",
+    r"apt-get install .*": "it installs from Debian's archive; .ci/run installs the same packages",
+    r"make setup TORCH_INDEX_URL=\.\.\.": "the index depends on the machine",
+    r"python examples/local_metaworld\.py": "it takes minutes; it is imported below",
+    r"make format": "it changes files; `make check` in .ci/run checks what it leaves",
+}
+"""Commands that no test runs, and why."""
+
+
+def prose(text: str) -> str:
+    """A page without its code blocks."""
+    return FENCE.sub("", text)
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub and MkDocs make it."""
+    words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+    plain = unicodedata.normalize("NFKD", words).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_and_anchor_leads_somewhere(page):
+    for link in LINK.finditer(prose(page.read_text())):
+        path, anchor = link["path"], link["anchor"]
+        if ":" in path:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link[0]}: there is no {target}"
+        if anchor:
+            anchors = {slug(heading) for heading in HEADING.findall(prose(target.read_text()))}
+            assert anchor in anchors, f"{link[0]}: {target.name} has {sorted(anchors)}"
+
+
+def blocks(text: str) -> Iterator[str]:
+    """The commands in code blocks, continued lines joined: of bash, of console, and indented ones."""
+    for fence in FENCE.finditer(text):
+        opening, *lines, _ = fence[0].splitlines()
+        language = opening.strip().strip("`").partition(" ")[0]
+        if language == "console":
+            lines = [line.strip()[2:] for line in lines if line.strip().startswith("$ ")]
+        if language in ("bash", "console"):
+            yield from "\n".join(lines).replace("\\\n", " ").splitlines()
+    for line in re.sub(r"\\\n +", " ", prose(text)).splitlines():
+        if line.startswith("    ") and is_command(line):
+            yield line
+
+
+def is_command(line: str, programs: Sequence[str] = PROGRAMS) -> bool:
+    words = [word for word in line.split() if not re.match(r"[A-Z_]+=", word)]
+    return len(words) > 1 and words[0] in programs and "…" not in line
+
+
+def commands(text: str) -> Iterator[str]:
+    """Every command of a page, without comments and with single spaces."""
+    inline = re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(text))
+    for line in itertools.chain(blocks(text), [code for code in inline if is_command(code, INLINE)]):
+        words = shlex.split(line, comments=True)
+        if words:
+            yield shlex.join(words).replace("'", "")
+
+
+ALL = sorted({(command, page.name) for page in PAGES for command in commands(page.read_text())})
+
+
+def test_commands_are_found_in_every_kind_of_code():
+    text = "`make a` is\n\n    VAR=1 make b  # why\n\n```bash\nmake \\\n    c\n```\n\n"
+    text += "```console\n$ make d\nsaid\n```\n"
+    assert list(commands(text)) == ["make c", "make d", "VAR=1 make b", "make a"]
+    assert len(ALL) > 30
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    """A directory with what the commands name: a config of the user's, and the directory of a run."""
+    directory = tmp_path_factory.mktemp("workplace")
+    (directory / "mine.yaml").write_text("defaults: [/metaworld_ppo_mlp, _self_]\n")
+    from rlinf_async.hosts.rlinf.compose import compose_config
+
+    run = directory / "runs" / "metaworld_ppo_mlp"
+    run.mkdir(parents=True)
+    OmegaConf.save(compose_config("metaworld_ppo_mlp", []), run / "config.yaml", resolve=True)
+    return directory
+
+
+@pytest.mark.parametrize(("command", "page"), ALL)
+def test_every_command_works_or_is_run_elsewhere_or_cannot_be_run(command, page, workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    words = [word for word in shlex.split(command) if not re.match(r"[A-Z_]+=", word)]
+    bare = " ".join(words)
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    if words[0] == "rlinf-async":
+        name, parameters = parse(words[1:])
+    if any(re.fullmatch(pattern, bare) for pattern in NOT_RUN):
+        return
+    place = next((where for pattern, where in ELSEWHERE.items() if re.fullmatch(pattern, bare)), None)
+    if place is not None:
+        exists(place)
+    elif words[0] == "rlinf-async":
+        rlinf_async(name, parameters)
+    elif words[0] == "python":
+        python(words[1:])
+    else:
+        pytest.fail(f"{page}: nothing runs {command!r}, and ELSEWHERE and NOT_RUN do not name it")
+
+
+def exists(place: str) -> None:
+    """A test by name, or a file or folder of tests."""
+    file, _, test = place.partition("::")
+    assert (ROOT / file).exists(), f"there is no {file}"
+    assert not test or f"def {test}(" in (ROOT / file).read_text(), f"there is no {place}"
+
+
+def parse(words: list[str]) -> tuple[str, dict[str, Any]]:
+    """The command and its parameters, placeholders replaced; none where it is only named."""
+    name, *arguments = [{"DIR": ".", "NAME": "mine"}.get(word, word) for word in words]
+    if "--output" in arguments:
+        arguments[arguments.index("--output") + 1] = "output"
+    if "mine" in arguments and "--config-dir" not in arguments:
+        arguments += ["--config-dir", "."]
+    subcommand = get_command(cli.app).commands[name]
+    return name, subcommand.make_context(name, list(arguments)).params if arguments else {}
+
+
+def rlinf_async(name: str, parameters: dict[str, Any]) -> None:
+    """Explain what would be trained, plan what would be measured."""
+    if not parameters:
+        return
+    if name in ("train", "explain"):
+        directory = parameters["config_dir"]
+        options = ["--config-dir", str(directory)] if directory else []
+        options += ["--diff", parameters["diff"]] if parameters.get("diff") else []
+        overrides = parameters["overrides"] or []
+        result = CliRunner().invoke(
+            cli.app, ["explain", "-n", parameters["config_name"], *options, *overrides]
+        )
+        assert result.exit_code == 0, result.output
+    elif name == "bench":
+        modes = parameters["modes"].split(",") if parameters["modes"] else None
+        chosen = {key: parameters[key] for key in ("quick", "repetitions")}
+        assert bench.plan(scenarios=parameters["scenario"], modes=modes, **chosen)
+    elif name == "sweep":
+        place = [parameters[key] for key in ("config_name", "overrides", "config_dir")]
+        parameters["overrides"] = parameters["overrides"] or []
+        assert sweep.plan(cli._compose(*place), **parameters).cells
+    else:
+        pytest.fail(f"nothing runs rlinf-async {name}: name the test that does in ELSEWHERE")
+
+
+def python(words: list[str]) -> None:
+    """Parse the options of `python -m benchmarks.NAME`, whose measurements are tested on their own."""
+    assert words[0] == "-m", f"nothing runs python {' '.join(words)}"
+    assert words[1].startswith("benchmarks.")
+    app = get_command(importlib.import_module(f"{words[1]}.__main__").app)
+    app.make_context(words[1], words[2:])
+
+
+def test_the_example_can_be_imported():
+    spec = spec_from_file_location("example", ROOT / "examples" / "local_metaworld.py")
+    example = module_from_spec(spec)
+    spec.loader.exec_module(example)
+    assert callable(example.main)
+
+
+def generator():
+    spec = spec_from_file_location("generate_config", ROOT / "docs" / "generate_config.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_settings_is_up_to_date():
+    page = (ROOT / "docs" / "config.md").read_text()
+    assert generator().generate(page) == page, "run `make format`"
+
+
+def test_the_block_on_the_page_of_settings_is_what_full_means():
+    text = generator().block().removeprefix("```yaml\n").removesuffix("```")
+    assert AsyncConfig.from_mapping(yaml.safe_load(text)["async"]) == AsyncConfig.from_mapping(
+        {"mode": "full"}
+    )
+
+
+def test_the_site_has_every_page_in_its_navigation():
+    text = (ROOT / "mkdocs.yml").read_text()
+    assert [page.name for page in PAGES[1:] if f" {page.name}\n" not in text] == []
+
+
+def test_every_metric_of_a_step_is_on_the_page_of_settings():
+    page = (ROOT / "docs" / "config.md").read_text()
+    for module in ("core/tracing.py", "hosts/rlinf/reporting.py"):
+        named = re.findall(r'"(async/[a-z_/]*)', (ROOT / "rlinf_async" / module).read_text())
+        assert [name for name in named if name != "async/" and f"`{name}" not in page] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_is_named_exists(page):
+    homes = [
+        ROOT,
+        ROOT / "rlinf_async",
+        ROOT / "rlinf_async" / "hosts" / "rlinf",
+        ROOT / "benchmarks" / "learning",
+    ]
+    named = set(re.findall(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::\w+)?`", prose(page.read_text())))
+    assert [name for name in sorted(named) if not any((home / name).exists() for home in homes)] == []
+
+
+def test_every_extra_is_described():
+    page = (ROOT / "docs" / "install.md").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert [extra for extra in extras if f"| `{extra}` |" not in page] == []
