@@ -98,6 +98,7 @@ def doctor(as_json: AsJson = False) -> None:
     """Check that everything a run needs is here, and say how to mend what is not."""
     from dataclasses import asdict
 
+    from rich.markup import escape
     from rich.table import Table
 
     from rlinf_async.doctor import run_checks
@@ -110,7 +111,7 @@ def doctor(as_json: AsJson = False) -> None:
         colours = {"ok": "green", "warn": "yellow", "fail": "red"}
         for check in checks:
             mark = f"[{colours[check.status]}]{check.status}[/]"
-            table.add_row(mark, check.name, check.detail, check.mend)
+            table.add_row(mark, *(escape(text) for text in (check.name, check.detail, check.mend)))
         console.print(table)
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -91,7 +92,7 @@ class RunDisplay:
         table.add_row("batch size min/mean/max", _spread(summary.batch_size))
         table.add_row("success rate", _success(summary))
         table.add_row("trajectories", str(summary.ledger))
-        table.add_row("run directory", run_dir)
+        table.add_row("run directory", escape(run_dir))
         self.console.print(table)
 
 

@@ -106,11 +106,12 @@ def test_the_presets_compose_onto_any_config_from_any_directory(tmp_path: Path, 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_the_doctor_exits_by_what_it_finds(monkeypatch, status, code):
-    check = Check(name="knee", status=status, detail="bent", mend="rest")
+    check = Check(name="knee", status=status, detail="bent", mend="rest, and ray[default]")
     monkeypatch.setattr("rlinf_async.doctor.run_checks", lambda: [check])
     shown = invoke("doctor")
     assert shown.exit_code == code
     assert "rest" in shown.output
+    assert "ray[default]" in shown.output
     plain = invoke("doctor", "--json")
     assert plain.exit_code == code
     assert json.loads(plain.stdout)[0]["status"] == status

@@ -50,6 +50,14 @@ def test_the_supported_rlinf_is_the_one_that_is_installed():
     assert installation.check_rlinf(installation.version("rlinf")).status == "ok"
 
 
+def test_what_only_pages_and_charts_need_is_warned_of():
+    assert installation.check_extras({"plotly": "7.1", "matplotlib": "3.9"}).status == "ok"
+    found = installation.check_extras({"plotly": None, "jinja2": "3.1", "matplotlib": None})
+    assert found.status == "warn"
+    assert "plotly, matplotlib" in found.detail
+    assert "rlinf-async[report,bench]" in found.mend
+
+
 def test_a_ray_with_a_known_hole_is_warned_of_by_its_number():
     assert installation.check_ray("2.60.0").status == "ok"
     assert "CVE-2026-27482" in installation.check_ray("2.53.0").detail

@@ -33,6 +33,7 @@ class Measurement:
     idle: dict[str, float]
     """Shares of the time, of the parts whose times were recorded."""
     staleness_max: int
+    """Global steps that the weights were trained between an action and the training on it, at most."""
     batch_size: float
     chunk_cv: float | None
     """The measured spread of decisions of one environment, in units of their mean."""
@@ -74,7 +75,7 @@ def measure(
         bounds_s=bounds,
         idle=_idle(records, scenario, start, stop),
         staleness_max=max(
-            index // calls - record["oldest"]
+            index // calls - record["oldest"] // calls
             for index, record in enumerate(training[first:last], start=first)
         ),
         batch_size=_mean(record["size"] for record in _within(records, "act", start, stop)),

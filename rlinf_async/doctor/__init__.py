@@ -27,6 +27,7 @@ def run_checks() -> list[Check]:
         installation.check_ray(installed("ray")),
         installation.check_range("hydra-core", installed("hydra-core"), least=(1, 3), below=(1, 4)),
         installation.check_range("omegaconf", installed("omegaconf"), least=(2, 3), below=(2, 4)),
+        installation.check_extras({name: installed(name) for name in ("plotly", "jinja2", "matplotlib")}),
         installation.check_entry_points(installation.entry_points()),
         installation.check_driver_hook(),
         installation.check_worker_hook(),

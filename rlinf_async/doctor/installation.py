@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -110,6 +110,15 @@ def check_range(package: str, found: str | None, *, least: tuple[int, ...], belo
     if not least <= release(found) < below:
         return Check(package, "fail", f"{found}, where {wanted} is needed", mend)
     return Check(package, "ok", found)
+
+
+def check_extras(found: Mapping[str, str | None]) -> Check:
+    """Whether pages and charts can be made; runs need none of it."""
+    missing = [package for package, installed in found.items() if installed is None]
+    if missing:
+        detail = f"without {', '.join(missing)}: no pages of `report`, or no charts of `bench` and `sweep`"
+        return Check("report, charts", "warn", detail, "pip install 'rlinf-async[report,bench]'")
+    return Check("report, charts", "ok", ", ".join(f"{name} {number}" for name, number in found.items()))
 
 
 def check_entry_points(points: Sequence[EntryPoint]) -> Check:

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlinf_async.core.spans import read_spans
 from tests.runs.conftest import COMMAND, Runner
@@ -49,6 +50,11 @@ def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert "The run has ended: 2 steps" in asked(runs, "status", str(run))
+
+    logged = EventAccumulator(str(run / "tensorboard"))
+    logged.Reload()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert set(logged.Tags()["scalars"]) == set().union(*lines) - {"step"}
 
     kinds = [span["kind"] for span in read_spans(run / "trace")]
     assert kinds.count("rollout") == STEPS * ENVS

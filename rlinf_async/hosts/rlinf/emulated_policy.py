@@ -22,6 +22,8 @@ class EmulatedPolicy(nn.Module, BasePolicy):
 
     A training pass takes `train_sample_s` a sample, forward and backward; a pass without gradients takes
     `score_share` of that. `ballast` gives the weights the size that their publication is to have.
+    `micro_batches` counts those that the weights have been trained on, and travels with them, so that a
+    sample tells how old it is whatever the host calls its versions.
     """
 
     def __init__(self, cfg: Any) -> None:
@@ -29,17 +31,13 @@ class EmulatedPolicy(nn.Module, BasePolicy):
         self._service = cfg.service
         self._log = SpanLog(cfg.get("service_log"))
         self._chunks, self._action_dim = int(cfg.num_action_chunks), int(cfg.action_dim)
-        self._version = 0
         self.body = nn.Linear(STATES, WIDTH)
         self.mean = nn.Linear(WIDTH, self._chunks * self._action_dim)
         self.log_std = nn.Parameter(torch.zeros(self._action_dim))
         self.value = nn.Linear(WIDTH, 1)
         # Not trained, so that a step of the optimizer costs what is stated and nothing else.
         self.register_buffer("ballast", torch.zeros(int(cfg.service.weights_mb * 1e6) // 4))
-
-    def set_global_step(self, step: int) -> None:
-        """RLinf tells the version of the weights."""
-        self._version = int(step)
+        self.register_buffer("micro_batches", torch.zeros(1, dtype=torch.int64))
 
     def predict_action_batch(
         self, env_obs: dict[str, Any], mode: str = "train", do_sample: bool = True, **_: Any
@@ -56,7 +54,7 @@ class EmulatedPolicy(nn.Module, BasePolicy):
             "states": states,
             "images": env_obs["main_images"],
             "action": actions.flatten(1),
-            "made_by": torch.full((size, 1), self._version),
+            "made_by": self.micro_batches.repeat(size, 1),
         }
         result = {
             "prev_logprobs": output.log_prob(actions),
@@ -83,6 +81,7 @@ class EmulatedPolicy(nn.Module, BasePolicy):
         facts = _samples(forward_inputs) if trains else {"size": len(states)}
         with self._log.span("train" if trains else "score", **facts):
             time.sleep(seconds * len(states))
+            self.micro_batches += int(trains)
             output = self._output(states)
         return scored(
             output,
@@ -99,7 +98,7 @@ class EmulatedPolicy(nn.Module, BasePolicy):
 
 
 def _samples(forward_inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Which samples a micro-batch holds, a number for each, and the oldest version that made one."""
+    """Which samples a micro-batch holds, a number for each, and what `micro_batches` was at the oldest."""
     env, rollout, decision = forward_inputs["states"][:, :3].long().unbind(dim=1)
     return {
         "size": len(env),

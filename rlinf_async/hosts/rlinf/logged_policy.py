@@ -13,23 +13,22 @@ from rlinf_async.entry_points import load_class
 
 
 class LoggedPolicy(nn.Module, BasePolicy):
-    """Passes every call on to `inner`; a sample is known by the action that was drawn for it."""
+    """Passes every call on to `inner`; a sample is known by the action that was drawn for it.
+
+    `micro_batches` counts those that the weights have been trained on, and travels with them.
+    """
 
     def __init__(self, inner: Any, log: SpanLog) -> None:
         super().__init__()
         self.inner = inner
         self._log = log
-        self._version = 0
-
-    def set_global_step(self, step: int) -> None:
-        """RLinf tells the version of the weights."""
-        self._version = int(step)
+        self.register_buffer("micro_batches", torch.zeros(1, dtype=torch.int64))
 
     def predict_action_batch(self, env_obs: dict[str, Any], **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         size = len(env_obs["states"])
         with self._log.span("act", size=size):
             actions, result = self.inner.predict_action_batch(env_obs=env_obs, **kwargs)
-        result["forward_inputs"]["made_by"] = torch.full((size, 1), self._version)
+        result["forward_inputs"]["made_by"] = self.micro_batches.repeat(size, 1)
         return actions, result
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -42,6 +41,7 @@ class LoggedPolicy(nn.Module, BasePolicy):
         if trains:
             facts["samples"] = [hash(row.numpy().tobytes()) for row in forward_inputs["action"].cpu()]
             facts["oldest"] = int(forward_inputs["made_by"].min())
+            self.micro_batches += 1
         with self._log.span("train" if trains else "score", **facts):
             return self.inner.default_forward(forward_inputs=forward_inputs, **kwargs)
 
