@@ -146,7 +146,8 @@ def bench(
     if json_file is not None:
         from rlinf_async.bench.chart import draw
 
-        console.print(f"rows in {json_file}, chart in {draw(board.rows(), json_file.with_suffix('.png'))}")
+        chart = draw(board.rows(), json_file.with_suffix(".png"))
+        console.print(f"rows in {json_file}, chart in {chart}", markup=False, soft_wrap=True)
     if any("error" in row for row in board.rows()):
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +23,15 @@ from rlinf_async.bench.modes import MODES, STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
 from rlinf_async.simulators.libero import ASSETS_VARIABLE, missing_libero
 
+COLUMNS = (
+    "fresh\nsteps/s",
+    "over\nsync",
+    "over best\nstock",
+    "overlap\neff.",
+    "max\nstale",
+    "mean\nbatch",
+    "idle env/\ninf./learner",
+)
 QUICK = {"scenarios": ("libero", "balanced"), "modes": ("stock-sync-1", "stock-async", "full")}
 
 
@@ -109,24 +119,15 @@ def show(board: Board, console: Console) -> None:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table("mode")
-    for column in (
-        "fresh steps/s",
-        "/ stock sync",
-        "/ best stock",
-        "overlap eff.",
-        "staleness",
-        "batch",
-        "idle env",
-        "inference",
-        "learner",
-    ):
-        table.add_column(column, justify="right")
+    """Fits into 80 columns: headers of two lines, and one column for what idles."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("mode", no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         if "error" in row:
             table.add_row(row["mode"], "failed")
             continue
-        idle = [_share(row["idle"].get(part)) for part in ("env", "inference", "learner")]
         table.add_row(
             row["mode"],
             f"{row['fresh_steps_per_s']:.0f}",
@@ -135,7 +136,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             "-" if row["overlap_efficiency"] is None else f"{row['overlap_efficiency']:.3f}",
             str(row["staleness_max"]),
             f"{row['batch_size']:.1f}",
-            *idle,
+            "/".join(_share(row["idle"].get(part)) for part in ("env", "inference", "learner")),
         )
     return table
 

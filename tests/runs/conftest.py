@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,20 @@ class Runner:
         output, _ = process.communicate(timeout=300)
         return Run(process.returncode, output, directory)
 
+    def several(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Run]:
+        """Small runs of `(config, overrides)`, one after the other in one process."""
+        directories = [self.directory / f"run-{number}" for number in range(len(cases))]
+        given = [
+            (config, [*SMALL, *overrides, f"runner.logger.log_path={directory}"])
+            for (config, overrides), directory in zip(cases, directories, strict=True)
+        ]
+        file = self.directory / "several.json"
+        file.write_text(json.dumps(given))
+        self.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        process = self.start(sys.executable, "-m", "tests.runs.several", str(file))
+        output, _ = process.communicate(timeout=840)
+        return [_part(output, number, directory) for number, directory in enumerate(directories)]
+
     def survivors(self, process: subprocess.Popen[str]) -> list[str]:
         """Processes of the session that `process` has led, as ps shows them."""
         shown = subprocess.run(
@@ -105,6 +121,14 @@ class Runner:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _part(output: str, number: int, directory: Path) -> Run:
+    """What concerns one of several runs; everything if the process did not come so far."""
+    mine = re.search(rf"RUN {number} BEGINS\n(.*?)RUN {number} ENDS WITH (\d)", output, re.DOTALL)
+    if mine is None:
+        return Run(1, output, directory)
+    return Run(int(mine[2]), mine[1], directory)
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """The levels on the RLinf host: all settings with PPO, and with GRPO those that concern its groups."""
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 
-from tests.runs.conftest import Runner
+from tests.runs.conftest import Run, Runner
 
 pytestmark = pytest.mark.ray
 
@@ -21,22 +22,35 @@ CORRECTIONS = {
 GRPO = ("algorithm.group_size=4", "env.eval.group_size=1")
 
 
-@pytest.mark.parametrize(
-    ("config", "train", "rollout", "streamer"),
-    [
-        *(("metaworld_ppo_mlp", *setting) for setting in SETTINGS),
-        *(("metaworld_grpo_mlp", *setting) for setting in GROUPED),
-    ],
-)
-def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
-    runs: Runner, config: str, train: bool, rollout: bool, streamer: bool
-) -> None:
+CASES = [
+    *(("metaworld_ppo_mlp", *setting) for setting in SETTINGS),
+    *(("metaworld_grpo_mlp", *setting) for setting in GROUPED),
+]
+
+
+def overrides(config: str, train: bool, rollout: bool, streamer: bool) -> list[str]:
     flags = {"train": train, "rollout": rollout, "streamer": streamer}
-    overrides = [f"async.{name}.enabled={str(on).lower()}" for name, on in flags.items()]
+    levels = [f"async.{name}.enabled={str(on).lower()}" for name, on in flags.items()]
     corrections = CORRECTIONS.get((config, rollout, streamer), ()) if train else ()
-    overrides += [f"async.train.{change}" for change in corrections]
-    overrides += ["async.streamer.normalization=running"]  # or PPO, with two epochs, would not stream
-    run = runs.train(config, *overrides, *(GRPO if "grpo" in config else ()))
+    levels += [f"async.train.{change}" for change in corrections]
+    levels += ["async.streamer.normalization=running"]  # or PPO, with two epochs, would not stream
+    return [*levels, *(GRPO if "grpo" in config else ())]
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Run]]:
+    """Every case, and at the end all levels off, one after the other in one process."""
+    runner = Runner(tmp_path_factory.mktemp("matrix"))
+    cases = [(case[0], overrides(*case)) for case in CASES]
+    yield runner.several([*cases, ("metaworld_ppo_mlp", ["async.mode=off"])])
+    runner.close()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", range(len(CASES)), ids=["-".join(map(str, case)) for case in CASES])
+def test_every_setting_trains_each_trajectory_once_and_within_the_bound(matrix: list[Run], case: int) -> None:
+    config, train, rollout, _ = CASES[case]
+    run = matrix[case]
     assert run.status == 0, run.output
 
     trajectories = run.summary["trajectories"]
@@ -53,8 +67,9 @@ def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
     assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics if "ppo" in config)
 
 
-def test_all_levels_off_runs_rlinfs_own_runner(runs: Runner) -> None:
-    run = runs.train("metaworld_ppo_mlp", "async.mode=off")
+@pytest.mark.timeout(900)
+def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(matrix: list[Run]) -> None:
+    run = matrix[-1]
     assert run.status == 0, run.output
     assert "Metric Table" in run.output
     assert "rlinf-async" not in run.output
