@@ -44,6 +44,14 @@ def brokers(rounds: Rounds = 5, file: File = None) -> None:
     _report("brokers", measure(rounds, requests_per_second), file, packages=())
 
 
+@app.command()
+def spans(rounds: Rounds = 5, file: File = None) -> None:
+    """What a trace costs: CPU time of a span that is written, and of one that is not."""
+    from benchmarks.micro.spans import measure
+
+    _report("spans", measure(rounds), file, packages=())
+
+
 def _report(name: str, result: dict[str, Any], file: Path | None, *, packages: tuple[str, ...]) -> None:
     versions = {"python": platform.python_version(), **{package: version(package) for package in packages}}
     command = " ".join(["python -m benchmarks.micro", *sys.argv[1:]])

@@ -42,8 +42,11 @@ class Board:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per scenario and mode: medians over repetitions, ratios within each repetition."""
-        pairs = {(cell.scenario, cell.mode): None for cell, _ in self.results}
-        return [self._row(scenario, mode) for scenario, mode in pairs]
+        there = {(cell.scenario, cell.mode) for cell, _ in self.results}
+        scenarios = dict.fromkeys(cell.scenario for cell, _ in self.results)
+        return [
+            self._row(scenario, mode) for scenario in scenarios for mode in MODES if (scenario, mode) in there
+        ]
 
     def _row(self, scenario: str, mode: str) -> dict[str, Any]:
         mine = self._good(scenario, mode)

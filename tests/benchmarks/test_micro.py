@@ -3,14 +3,21 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.micro import brokers, core
+from benchmarks.micro import brokers, core, spans
 from benchmarks.micro.__main__ import app
+from rlinf_async.core.spans import read_spans
 
 
 @pytest.mark.parametrize("benchmark", [core, brokers], ids=lambda module: module.__name__)
 @pytest.mark.parametrize("shards", [1, 3, 300])
 def test_a_measurement_passes_whole_batches_through_everything(benchmark, shards):
     assert benchmark.requests_per_second(shards, requests=3 * shards * core.DECISIONS) > 0
+
+
+def test_a_span_takes_time_whether_it_is_written_or_not(tmp_path):
+    assert spans.microseconds(str(tmp_path), spans=10) > 0
+    assert spans.microseconds(None, spans=10) > 0
+    assert len(read_spans(tmp_path)) == 10
 
 
 def test_a_command_writes_its_result_beside_those_of_others(tmp_path, monkeypatch):
