@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from rlinf_async.core.names import did_you_mean
 from rlinf_async.core.types import Correction
 
 Mode = Literal["off", "train", "rollout", "streamer", "full"]
@@ -26,8 +27,7 @@ MAX_WEIGHT = {"tis": 2.0, "mis": 2.0, "vtrace": 1.0}
 
 def _choice(name: str, value: Any, choices: tuple[str, ...] | list[str]) -> None:
     if value not in choices:
-        near = difflib.get_close_matches(str(value), list(choices), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(value, choices)
         raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}{hint}")
 
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"stock-": "#9aa5b1", "full": "#d9480f"}
-OTHERS = "#f2a65a"
+from rlinf_async.report.palette import GREY, LIGHT_ORANGE, ORANGE
+
+COLOURS = {"stock-": GREY, "full": ORANGE}
+OTHERS = LIGHT_ORANGE
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import json
 import os
@@ -21,6 +20,7 @@ from rlinf_async.bench.board import Board
 from rlinf_async.bench.cell import Cell
 from rlinf_async.bench.modes import MODES, STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
+from rlinf_async.core.names import did_you_mean
 from rlinf_async.simulators.libero import ASSETS_VARIABLE, missing_libero
 
 COLUMNS = (
@@ -152,7 +152,6 @@ def _times(ratio: float | None) -> str:
 def _known(what: str, names: Sequence[str], known: Any) -> Sequence[str]:
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, list(known), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, known)
             raise ValueError(f"{what} {name!r} is not one of {', '.join(known)}{hint}")
     return names

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +57,18 @@ class SpanLog:
         spans = sorted(self._open_spans.copy().values(), key=lambda span: span[1])
         return [{**facts, "kind": kind, "seconds": now - began} for kind, began, facts in spans]
 
-    @contextmanager
-    def span(self, kind: str, **facts: Any) -> Iterator[Span]:
+    def span(self, kind: str, **facts: Any) -> AbstractContextManager[Span]:
         """Record the time inside the block; the block may add facts to what it is given."""
+        return _Block(self, kind, facts)
+
+    def _enter(self, kind: str, facts: Span) -> float:
         began = self.now()
         self._open_spans[id(facts)] = (kind, began, facts)
-        try:
-            yield facts
-        except BaseException as error:
-            facts["error"] = type(error).__name__
-            raise
-        finally:
-            del self._open_spans[id(facts)]
-            self.add(kind, began, **facts)
+        return began
+
+    def _leave(self, kind: str, began: float, facts: Span) -> None:
+        del self._open_spans[id(facts)]
+        self.add(kind, began, **facts)
 
     def add(self, kind: str, began: float, **facts: Any) -> None:
         """Record a span that ends now."""
@@ -95,6 +94,24 @@ class SpanLog:
     def _open(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._size = os.write(self._file, self._header)
+
+
+class _Block(AbstractContextManager[Span]):
+    """The time of one span; an exception that ends it is named, and goes on."""
+
+    def __init__(self, log: SpanLog, kind: str, facts: Span) -> None:
+        self._log = log
+        self._kind = kind
+        self._facts = facts
+
+    def __enter__(self) -> Span:
+        self._began = self._log._enter(self._kind, self._facts)
+        return self._facts
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            self._facts["error"] = error.__name__
+        self._log._leave(self._kind, self._began, self._facts)
 
 
 def read_spans(directory: Path) -> list[Span]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import yaml
 
+from rlinf_async.core.nested import dotted
 from rlinf_async.report.content import Table
 from rlinf_async.report.lanes import PARTS
 from rlinf_async.report.measures import Measures
@@ -87,17 +88,6 @@ def differing(subjects: Sequence[Subject]) -> Table:
     return Table(
         header=("key", *(subject.label for subject in subjects)), rows=rows, note=note, numbers=False
     )
-
-
-def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a.b": value}` of nested mappings; a list is a value."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat |= dotted(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _value(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from rlinf_async.core.nested import lookup
 from rlinf_async.core.spans import Span, read_spans
 
 FILES = ("config.yaml", "run.json", "metrics.jsonl", "summary.json", "status.json", "trace", "tensorboard")
@@ -80,12 +81,8 @@ class RunFiles:
 
     def setting(self, key: str, default: Any = None) -> Any:
         """The value of a dotted key of the config."""
-        node: Any = self.config
-        for name in key.split("."):
-            if not isinstance(node, dict) or name not in node:
-                return default
-            node = node[name]
-        return default if node is None else node
+        value = lookup(self.config, key)
+        return default if value is None else value
 
 
 def _check(path: Path) -> None:

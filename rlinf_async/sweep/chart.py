@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.report.palette import GREY, LIGHT_ORANGE, ORANGE
 from rlinf_async.sweep.rows import Row
 from rlinf_async.sweep.table import number
 
-OFF, OTHERS, FULL = "#9aa5b1", "#f2a65a", "#d9480f"
+OFF, OTHERS, FULL = GREY, LIGHT_ORANGE, ORANGE
 SECONDS = {
     "step_s": ("step", "#4d4d4d"),
     "rollout_s": ("rollout", "#56b4e9"),

@@ -80,8 +80,8 @@ def _write_pictures(sweep: Sweep, found: list[Row], console: Console) -> None:
     """The chart and the report; without them a sweep has still succeeded."""
     done = [cell.directory for cell in sweep.cells if cell.done]
     makers: dict[str, Callable[[Path], object]] = {"chart.png": partial(draw, found)}
-    if done and (write_report := _report_writer()) is not None:
-        makers["report.html"] = partial(write_report, done)
+    if done:
+        makers["report.html"] = partial(_write_report, done)
     names = ["table.md", "table.csv"]
     for name, make in makers.items():
         try:
@@ -92,11 +92,7 @@ def _write_pictures(sweep: Sweep, found: list[Row], console: Console) -> None:
     console.print(f"{', '.join(names)} are in {sweep.home.path}", markup=False, soft_wrap=True)
 
 
-def _report_writer() -> Callable[[Sequence[Path], Path], object] | None:
-    """What makes a page of runs, where this installation has it."""
-    try:
-        from rlinf_async.report.page import write_report
-    except ModuleNotFoundError:
-        return None
-    writer: Callable[[Sequence[Path], Path], object] = write_report
-    return writer
+def _write_report(runs: Sequence[Path], out: Path) -> Path:
+    from rlinf_async.report.page import write_report
+
+    return write_report(runs, out)

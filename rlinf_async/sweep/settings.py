@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from rlinf_async.config import MODES
+from rlinf_async.core.names import did_you_mean
 
 LEVELS = ("train", "rollout", "streamer")
 PRESETS = {flags: name for name, flags in MODES.items()}
@@ -73,6 +73,4 @@ def _named(name: str) -> Sequence[Setting]:
     if set(parts) <= set(LEVELS):
         return [Setting(*(level in parts for level in LEVELS))]
     valid = [*GROUPS, *(setting.name for setting in ALL)]
-    near = difflib.get_close_matches(name, valid, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"setting {name!r} is not one of {', '.join(valid)}{hint}")
+    raise ValueError(f"setting {name!r} is not one of {', '.join(valid)}{did_you_mean(name, valid)}")

@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rlinf_async.core.nested import dotted
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.explain import explain
+from rlinf_async.hosts.rlinf.host import is_active
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -41,8 +43,8 @@ def differences(a: DictConfig, b: DictConfig) -> dict[str, dict[str, dict[str, A
         ValueError: one of the configs cannot run, with the remedy.
     """
     return {
-        "facts": _differing(*[_dotted(_sayings(cfg)) for cfg in (a, b)]),
-        "config": _differing(*[_dotted(_resolved(cfg)) for cfg in (a, b)]),
+        "facts": _differing(*[dotted(_sayings(cfg)) for cfg in (a, b)]),
+        "config": _differing(*[dotted(_resolved(cfg)) for cfg in (a, b)]),
     }
 
 
@@ -57,20 +59,9 @@ def _sayings(cfg: DictConfig) -> dict[str, Any]:
 def _resolved(cfg: DictConfig) -> dict[str, Any]:
     """The config as a run would write it down, with every `auto` resolved."""
     resolved = copy.deepcopy(cfg)
-    if any(explain(cfg)["levels"].values()):
+    if is_active((cfg,), {}):
         write_back(resolved, resolve(resolved))
     return OmegaConf.to_container(resolved, resolve=True)  # type: ignore[return-value]
-
-
-def _dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a.b": value}` of nested mappings; a list is a value."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _dotted(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.rlinf.settings import LOSSES
 
 SELF_SCORING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
@@ -80,7 +81,7 @@ def refuse_unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> None:
     """
     on = [name for name, enabled in asynchrony.levels.items() if enabled]
     for refusal in REFUSALS:
-        value = _lookup(cfg, refusal.key)
+        value = lookup(cfg, refusal.key)
         level = next((name for name in refusal.levels if name in on), None)
         if level is not None and not refusal.unless(value):
             raise ValueError(f"async.{level} does not support {refusal.key}={value!r}; {refusal.mend}")
@@ -116,12 +117,3 @@ def _refuse_algorithm(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> None:
             f"async.train cannot correct actor.model.model_type={model!r}, which scores old actions anew "
             "while it trains; use async.train.enabled=false (levels 2 and 3 work)"
         )
-
-
-def _lookup(cfg: Mapping[str, Any], key: str) -> Any:
-    value: Any = cfg
-    for name in key.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            return None
-        value = value[name]
-    return value
