@@ -40,11 +40,15 @@ def test_rlinfs_own_runner_and_all_levels_are_measured_side_by_side(runs: Runner
         seconds, rate = float(row["step_s"]), float(row["env_steps_per_s"])
         assert 0 < float(row["learner_s"]) < seconds
         assert rate == pytest.approx(320 / seconds)
-        assert float(row["rollout_s"]) > 4 * 0.02 * 0.9
+        assert 0 < float(row["rollout_s"]) < seconds
+    assert float(rows["off"]["rollout_s"]) > 4 * 0.02 * 0.9
     assert "| off |" in (home / "table.md").read_text()
     assert (home / "chart.png").read_bytes().startswith(b"\x89PNG")
     lines = [json.loads(line) for line in (home / "full-seed0" / "metrics.jsonl").read_text().splitlines()]
     assert [line["async/env_steps"] for line in lines] == [320.0] * 3
+    # The first step's rollouts and those that run ahead of the later steps: twelve decisions together.
+    worked = sum(line["async/busiest/env"] * line["async/step_seconds"] for line in lines)
+    assert worked > 12 * 0.02 * 0.9
     assert not (home / "off-seed0" / "metrics.jsonl").exists()
 
     status, output = sweep(runs)
