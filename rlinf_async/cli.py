@@ -120,9 +120,9 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command()
 def bench(
     scenario: Annotated[
-        list[str] | None, typer.Option(help="Which to run; repeatable. All by default.")
+        list[str] | None, typer.Option(help="Which to run, separated by commas. All by default.")
     ] = None,
-    modes: Annotated[str | None, typer.Option(help="Which to compare, separated by commas.")] = None,
+    modes: Annotated[list[str] | None, typer.Option(help="Which to compare, separated by commas.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Two scenarios, three modes, once.")] = False,
     repetitions: Annotated[int | None, typer.Option(help="Of every mode, interleaved; default 3.")] = None,
     json_file: Annotated[
@@ -135,8 +135,8 @@ def bench(
 
     cells = _or_exit(
         lambda: command.plan(
-            scenarios=scenario,
-            modes=modes.split(",") if modes else None,
+            scenarios=_listed(scenario),
+            modes=_listed(modes),
             quick=quick,
             repetitions=repetitions,
         )
@@ -150,6 +150,11 @@ def bench(
         console.print(f"rows in {json_file}, chart in {chart}", markup=False, soft_wrap=True)
     if any("error" in row for row in board.rows()):
         raise typer.Exit(1)
+
+
+def _listed(values: list[str] | None) -> list[str] | None:
+    """What was given with commas, or with the option repeated."""
+    return [name.strip() for value in values for name in value.split(",")] if values else None
 
 
 @app.command()

@@ -193,9 +193,9 @@ def rlinf_async(name: str, parameters: dict[str, Any]) -> None:
         )
         assert result.exit_code == 0, result.output
     elif name == "bench":
-        modes = parameters["modes"].split(",") if parameters["modes"] else None
+        listed = {key: cli._listed(parameters[key]) for key in ("scenario", "modes")}
         chosen = {key: parameters[key] for key in ("quick", "repetitions")}
-        assert bench.plan(scenarios=parameters["scenario"], modes=modes, **chosen)
+        assert bench.plan(scenarios=listed["scenario"], modes=listed["modes"], **chosen)
     elif name == "sweep":
         place = [parameters[key] for key in ("config_name", "overrides", "config_dir")]
         parameters["overrides"] = parameters["overrides"] or []

@@ -22,22 +22,28 @@ class Mode:
     """Whether fast environments may contribute more than slow ones (`balance: free`)."""
 
 
+OFF = "async.mode=off"
 OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
 MODES = {
     mode.name: mode
     for mode in (
-        Mode(name="stock-sync-1", kind="sync", overrides=("rollout.pipeline_stage_num=1", OVERLAP_RESETS)),
-        Mode(name="stock-sync-2", kind="sync", overrides=("rollout.pipeline_stage_num=2", OVERLAP_RESETS)),
+        Mode(
+            name="stock-sync-1", kind="sync", overrides=(OFF, "rollout.pipeline_stage_num=1", OVERLAP_RESETS)
+        ),
+        Mode(
+            name="stock-sync-2", kind="sync", overrides=(OFF, "rollout.pipeline_stage_num=2", OVERLAP_RESETS)
+        ),
         Mode(
             name="stock-pipeline",
             kind="stock",
-            overrides=("+runner.use_training_pipeline=true", OVERLAP_RESETS),
+            overrides=(OFF, "+runner.use_training_pipeline=true", OVERLAP_RESETS),
         ),
         Mode(
             name="stock-async",
             kind="stock",
             wiring="async-ppo",
             overrides=(
+                OFF,
                 "algorithm.loss_type=decoupled_actor_critic",
                 "+algorithm.staleness_threshold=1",
                 "+algorithm.rollout_store_size_per_rank=1",

@@ -4,11 +4,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from rlinf_async import cli
 from rlinf_async.bench import command
 from rlinf_async.bench.board import Board
 from rlinf_async.bench.cell import Cell
 from rlinf_async.bench.chart import draw
-from rlinf_async.bench.modes import MODES, STANDARD
+from rlinf_async.bench.modes import STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
 
 CELL = Cell(scenario="libero", mode="full", repetition=0, warm_up=1, steps=2)
@@ -148,7 +149,6 @@ def test_a_chart_of_nothing_is_refused():
         draw([], None)
 
 
-def test_every_mode_of_this_package_has_a_level_that_stock_modes_have_not():
-    for mode in MODES.values():
-        asks = any(override.startswith("async.mode=") for override in mode.overrides)
-        assert asks == (mode.kind == "plugin")
+@pytest.mark.parametrize("scenarios", [["libero,maniskill"], ["libero", "maniskill"], ["libero, maniskill"]])
+def test_names_are_separated_by_commas_or_given_one_by_one(scenarios):
+    assert cli._listed(scenarios) == ["libero", "maniskill"]

@@ -9,7 +9,7 @@ from rlinf_async.bench.measure import bounds_of
 from rlinf_async.bench.modes import MODES
 from rlinf_async.bench.scenarios import SCENARIOS
 from rlinf_async.hosts.rlinf.compose import compose_config
-from rlinf_async.hosts.rlinf.config import resolve
+from rlinf_async.hosts.rlinf.config import read_async, resolve
 from rlinf_async.simulators.emulated import EmulatedBatch, EnvService, decisions
 
 PLACED = {"env": 1, "rollout": 1, "actor": 1}
@@ -37,6 +37,16 @@ def test_emulated_simulators_have_a_shard_each_unless_they_are_vectorised(name):
     cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), "async.mode=full"])
     shards = resolve(cfg, sizes=PLACED).plan.shards
     assert shards == (1 if scenario.env.vectorised_s else scenario.envs)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=lambda mode: mode.name)
+@pytest.mark.parametrize("name", ["libero", "metaworld", "libero-real"])
+def test_a_mode_is_what_it_says_whatever_the_scenarios_config_turns_on(name, mode):
+    scenario = SCENARIOS[name]
+    cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), *mode.overrides])
+    assert read_async(cfg).active == (mode.kind == "plugin")
+    if mode.kind == "plugin":
+        assert resolve(cfg, sizes=PLACED).samples_per_batch == scenario.samples
 
 
 def test_balanced_trains_as_long_as_its_slowest_environment_is_expected_to_take():
