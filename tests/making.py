@@ -50,5 +50,5 @@ def plan(**changes):
     return ShardPlan(**one | changes)
 
 
-def request(shard=0, size=1, payload=None, mode="train"):
-    return ActionRequest(shard=shard, size=size, payload=payload, mode=mode)
+def request(shard=0, size=1, payload=None, mode="train", node=""):
+    return ActionRequest(shard=shard, size=size, payload=payload, mode=mode, node=node)

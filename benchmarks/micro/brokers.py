@@ -38,7 +38,7 @@ async def _run(shards: int, batches: int) -> None:
     plan = ShardPlan(
         total_envs=shards, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=shards
     )
-    requests = RequestBroker.dynamic(ranks=1, max_size=MAX_BATCH, max_wait=0.0, deadline_s=DEADLINE_S)
+    requests = RequestBroker.dynamic(max_size=MAX_BATCH, max_wait=0.0, deadline_s=DEADLINE_S)
     trajectories = TrajectoryBroker(plan, max_staleness=0, until=batches, deadline_s=DEADLINE_S)
     serving = asyncio.create_task(_inference(requests))
     await asyncio.gather(

@@ -68,12 +68,6 @@ class DynamicBatcher(Generic[R]):
         """The next batch without waiting for more, or [] when nothing is left."""
         return self._pop()
 
-    def begin(self, shard: int) -> None:
-        """A shard starts a rollout: of no interest here, see `BarrierBatcher`."""
-
-    def end(self, shard: int) -> None:
-        """A shard has ended its rollout."""
-
     def _pop(self) -> list[R]:
         batch: list[R] = []
         room = self.max_size

@@ -32,13 +32,15 @@ class Ticket:
 class ActionRequest:
     """One shard asks for the actions of its `size` environments.
 
-    A request is never split. `payload` is the host's business (observations, or a handle to them).
+    A request is never split. `payload` is the host's business (observations, or a handle to them). The
+    inference ranks of the same `node` answer it first.
     """
 
     shard: int
     size: int
     payload: Any
     mode: Mode = "train"
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

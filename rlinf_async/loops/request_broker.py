@@ -6,18 +6,18 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
+from rlinf_async.core.batching import DynamicBatcher
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tracing import Spread
 from rlinf_async.core.types import ActionRequest
-from rlinf_async.loops.waiting import Bell
+from rlinf_async.loops.lanes import BarrierLanes, Lane, Lanes, SharedLanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,41 +38,18 @@ class Pending:
         return self.request.size
 
 
-Batcher = DynamicBatcher[Pending] | BarrierBatcher[Pending]
-
 Asker = Callable[[Any, Exception | None], None]
 """Takes the answer to a request, or the error that prevented it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lane:
-    """A batcher, the inference ranks that may take from it, and the bell that wakes one of them."""
-
-    batcher: Batcher
-    ranks: frozenset[int]
-    bell: Bell
 
 
 class RequestBroker:
     """Hands batches of requests to idle inference ranks and their answers back to the shards.
 
-    With level 2 there is one lane that every rank takes from; without, one lane per inference rank and
-    pipeline stage, whose batch is everybody in flight. Every request is answered exactly once: with
-    actions, or with the error that prevented them.
+    Every request is answered exactly once: with actions, or with the error that prevented them.
     """
 
-    def __init__(
-        self,
-        lanes: Sequence[Lane],
-        lane_of: Callable[[int], Lane],
-        *,
-        bells: Mapping[int, Bell],
-        deadline_s: float = math.inf,
-    ) -> None:
-        """`bells` are those of the ranks; ranks that share one take from the same lanes."""
-        self._lanes = list(lanes)
-        self._bells = bells
-        self._lane_of = lane_of
+    def __init__(self, lanes: Lanes, *, deadline_s: float = math.inf) -> None:
+        self._lanes = lanes
         self._deadline_s = deadline_s
         self._overdue: asyncio.TimerHandle | None = None
         self._asked: dict[int, tuple[Pending, Asker]] = {}
@@ -84,32 +61,15 @@ class RequestBroker:
         self.batch_wait = Spread()
 
     @classmethod
-    def dynamic(cls, *, ranks: int, max_size: int, max_wait: float, deadline_s: float) -> RequestBroker:
-        """Level 2 on: one shared queue."""
-        batcher = DynamicBatcher[Pending](max_size=max_size, max_wait=max_wait)
-        bells = dict.fromkeys(range(ranks), Bell(deadline_s=deadline_s))
-        lane = Lane(batcher=batcher, ranks=frozenset(bells), bell=bells[0])
-        return cls([lane], lambda shard: lane, bells=bells, deadline_s=deadline_s)
+    def dynamic(cls, *, max_size: int, max_wait: float, deadline_s: float) -> RequestBroker:
+        """Level 2 on."""
+        batcher = partial(DynamicBatcher[Pending], max_size=max_size, max_wait=max_wait)
+        return cls(SharedLanes(batcher, deadline_s=deadline_s), deadline_s=deadline_s)
 
     @classmethod
     def barrier(cls, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> RequestBroker:
-        """Level 2 off: every shard has its rank, and a rank waits for all its shards in flight.
-
-        Evaluation shards are numbered on from the training shards and use the same lanes. `in_step`
-        makes the batches of a rank the same in every run: one lane, and always all shards of it.
-        """
-        keys = [plan.lane(shard)[:1] if in_step else plan.lane(shard) for shard in range(plan.shards)]
-        bells = {rank: Bell(deadline_s=deadline_s) for rank in range(plan.inference_ranks)}
-        lanes = {
-            key: Lane(batcher=_barrier(keys, key, in_step), ranks=frozenset(key[:1]), bell=bells[key[0]])
-            for key in keys
-        }
-        return cls(
-            [lanes[key] for key in sorted(lanes)],
-            lambda shard: lanes[keys[shard % plan.shards]],
-            bells=bells,
-            deadline_s=deadline_s,
-        )
+        """Level 2 off; see `BarrierLanes`."""
+        return cls(BarrierLanes(plan, deadline_s=deadline_s, in_step=in_step), deadline_s=deadline_s)
 
     @property
     def waiting(self) -> int:
@@ -118,13 +78,11 @@ class RequestBroker:
 
     def begin(self, shard: int) -> None:
         """`shard` starts a rollout."""
-        self._lane_of(shard).batcher.begin(shard)
+        self._lanes.begin(shard)
 
     def end(self, shard: int) -> None:
-        """`shard` has ended its rollout: those who waited for its request need not any more."""
-        lane = self._lane_of(shard)
-        lane.batcher.end(shard)
-        lane.bell.ring(1)
+        """`shard` has ended its rollout."""
+        self._lanes.end(shard)
 
     @asynccontextmanager
     async def rollout(self, shard: int) -> AsyncIterator[None]:
@@ -158,26 +116,25 @@ class RequestBroker:
         if self._closed:
             raise PeerError(f"shard {request.shard} asked for actions after inference had closed")
         pending = Pending(number=next(self._numbers), request=request, arrived=time.monotonic())
-        lane = self._lane_of(request.shard)
+        lane = self._lanes.of(request.shard, request.node)
         lane.batcher.add(pending, pending.arrived)
         self._asked[pending.number] = (pending, asker)
         if self._overdue is None:
             self._expect_within(self._deadline_s)
-        lane.bell.ring(1)
+        self._lanes.wake(lane)
         return pending.number
 
-    async def take(self, rank: int) -> list[Pending] | None:
-        """The next batch for `rank`; None when the broker is closed and drained."""
-        lanes = [lane for lane in self._lanes if rank in lane.ranks]
-        bell = self._bells[rank]
+    async def take(self, rank: int, node: str = "") -> list[Pending] | None:
+        """The next batch for `rank`, which runs on `node`; None when the broker is closed and drained."""
         await asyncio.sleep(0)  # requests that have already arrived join this batch
-        batch = await bell.first(
-            lambda: self._next_batch(lanes),
+        batch = await self._lanes.bell(rank, node).first(
+            lambda: self._next_batch(rank, node),
             waiting_for=lambda: f"a request to inference rank {rank}",
-            wake=lambda: _until_deadline(lanes),
+            wake=lambda: _until_deadline(self._lanes.open_to(rank, node)),
         )
-        if any(len(lane.batcher) for lane in lanes):
-            bell.ring(1)  # what is left concerns the next idle rank
+        for lane in self._lanes:
+            if len(lane.batcher):
+                self._lanes.wake(lane)  # what is left concerns the next idle rank
         return batch or None
 
     def reply(self, numbers: Sequence[int], answers: Sequence[Any]) -> None:
@@ -209,14 +166,13 @@ class RequestBroker:
     def close(self) -> None:
         """No more requests will come: ranks drain what waits and return."""
         self._closed = True
-        for bell in self._bells.values():
-            bell.ring()
+        self._lanes.ring()
 
-    def _next_batch(self, lanes: Sequence[Lane]) -> list[Pending] | None:
+    def _next_batch(self, rank: int, node: str) -> list[Pending] | None:
         """A batch that is due, [] when closed and drained, None while there is nothing to do."""
         now = time.monotonic()
-        for lane in lanes:
-            batch = lane.batcher.drain() if self._closed else lane.batcher.take(now)
+        for lane in self._lanes.open_to(rank, node):
+            batch: list[Pending] = lane.batcher.drain() if self._closed else lane.batcher.take(now)
             if batch:
                 self._taken.update(self._asked.keys() & {pending.number for pending in batch})
                 self.batch_size.add(sum(pending.size for pending in batch))
@@ -264,11 +220,6 @@ def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None
         future.set_exception(error)
 
 
-def _barrier(keys: Sequence[tuple[int, ...]], key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Pending]:
-    members = frozenset(shard for shard, other in enumerate(keys) if other == key)
-    return BarrierBatcher(expected=members if in_step else frozenset())
-
-
-def _until_deadline(lanes: Sequence[Lane]) -> float | None:
+def _until_deadline(lanes: Iterable[Lane[Any]]) -> float | None:
     deadlines = [lane.batcher.deadline for lane in lanes if lane.batcher.deadline is not None]
     return min(deadlines) - time.monotonic() if deadlines else None

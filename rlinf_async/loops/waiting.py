@@ -24,6 +24,11 @@ class Bell:
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._error: BaseException | None = None
 
+    @property
+    def waited_for(self) -> bool:
+        """Whether anybody waits for a change."""
+        return bool(self._waiters)
+
     def ring(self, waiters: int | None = None) -> None:
         """Something changed that concerns everybody, or only so many of those who wait, the longest first."""
         for waiter in list(islice(self._waiters, waiters)):

@@ -22,7 +22,7 @@ class EnvService:
     takes `spike_factor` times as long with that probability. A reset takes `reset_s` on average, evenly
     spread from 4/7 to 10/7 of it. With `episode`, episodes end after that many decisions on average and are
     reset on the spot; without, they last for a whole rollout. `vectorised_s` is what a simulator that steps
-    all its environments at once takes for a decision, however many they are.
+    all its environments at once takes for a decision, however many they are; it resets them in `reset_s`.
     """
 
     decision_s: float = 0.0
@@ -89,6 +89,8 @@ class EmulatedBatch:
 
     def reset(self) -> list[float]:
         """Start a rollout. Returns the seconds that each environment took."""
+        if self.service.vectorised_s:
+            return _sleep([self.service.reset_s] * len(self._resets))
         return _sleep([next(stream) for stream in self._resets])
 
     def step(self) -> tuple[list[float], list[bool]]:

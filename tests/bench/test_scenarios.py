@@ -100,5 +100,7 @@ def test_a_vectorised_simulator_takes_as_long_for_one_as_for_many(monkeypatch):
     slept = []
     monkeypatch.setattr("time.sleep", slept.append)
     for size in (1, 64):
-        EmulatedBatch(EnvService(vectorised_s=0.5), size, first=0, seed=0).step()
-    assert slept == [0.5, 0.5]
+        batch = EmulatedBatch(EnvService(vectorised_s=0.5, reset_s=2.0), size, first=0, seed=0)
+        assert batch.reset() == [2.0] * size
+        batch.step()
+    assert slept == [2.0, 0.5, 2.0, 0.5]

@@ -19,8 +19,8 @@ def virtual_clock(monkeypatch):
     monkeypatch.setattr(request_broker, "time", SimpleNamespace(monotonic=now))
 
 
-def dynamic(*, ranks=1, max_size=8, max_wait=0.0, deadline_s=60.0):
-    return RequestBroker.dynamic(ranks=ranks, max_size=max_size, max_wait=max_wait, deadline_s=deadline_s)
+def dynamic(*, max_size=8, max_wait=0.0, deadline_s=60.0):
+    return RequestBroker.dynamic(max_size=max_size, max_wait=max_wait, deadline_s=deadline_s)
 
 
 def ask(broker, *shards, **fields):
@@ -63,7 +63,7 @@ def test_requests_on_their_way_when_a_rank_becomes_idle_join_its_batch():
 
 def test_whichever_rank_is_idle_takes_the_next_batch():
     async def main():
-        broker = dynamic(ranks=2, max_size=1)
+        broker = dynamic(max_size=1)
         ask(broker, 0)
         assert shards(await broker.take(0)) == [0]
         ask(broker, 1, 2)
@@ -76,7 +76,7 @@ def test_whichever_rank_is_idle_takes_the_next_batch():
 
 def test_one_request_wakes_one_of_two_idle_ranks():
     async def main():
-        broker = dynamic(ranks=2)
+        broker = dynamic()
         ranks = [take(broker, 0), take(broker, 1)]
         await settle()
         ask(broker, 0)
@@ -91,8 +91,8 @@ def test_one_request_wakes_one_of_two_idle_ranks():
 
 def test_a_request_that_waits_for_company_wakes_one_of_the_idle_ranks():
     async def main():
-        broker = dynamic(ranks=3, max_wait=8.0)
-        batcher, tried = broker._lanes[0].batcher, []
+        broker = dynamic(max_wait=8.0)
+        batcher, tried = broker._lanes.of(0, "").batcher, []
         look = batcher.take
 
         def counting(now):
@@ -115,7 +115,7 @@ def test_a_request_that_waits_for_company_wakes_one_of_the_idle_ranks():
 
 def test_what_does_not_fit_into_a_batch_wakes_the_next_idle_rank():
     async def main():
-        broker = dynamic(ranks=3, max_size=2)
+        broker = dynamic(max_size=2)
         ranks = [take(broker, rank) for rank in range(3)]
         await settle()
         ask(broker, 0, 1, 2)
@@ -129,7 +129,7 @@ def test_what_does_not_fit_into_a_batch_wakes_the_next_idle_rank():
 
 def test_a_rank_that_is_cancelled_leaves_its_wait_for_company_to_another():
     async def main():
-        broker = dynamic(ranks=2, max_wait=2.0)
+        broker = dynamic(max_wait=2.0)
         first, second = take(broker, 0), take(broker, 1)
         await settle()
         ask(broker, 0)
@@ -242,7 +242,7 @@ def test_a_cancelled_forward_pass_fails_its_requesters():
 
 def test_a_closed_broker_is_drained_and_then_tells_every_rank_to_return():
     async def main():
-        broker = dynamic(ranks=2, max_size=2, max_wait=1e6, deadline_s=1e9)
+        broker = dynamic(max_size=2, max_wait=1e6, deadline_s=1e9)
         askers = ask(broker, 0, 1, 2)
         await settle()
         broker.close()
@@ -316,7 +316,7 @@ def test_requests_whose_askers_gave_up_are_not_counted_as_being_answered():
 def test_a_rank_that_nobody_asks_in_time_says_so():
     async def main():
         with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 3"):
-            await dynamic(ranks=4).take(3)
+            await dynamic().take(3)
 
     run(main())
 
@@ -350,17 +350,18 @@ def test_a_second_answer_does_not_replace_the_first():
 @given(
     seed=st.integers(0, 10**6),
     ranks=st.integers(1, 4),
+    nodes=st.sampled_from(["a", "ab", "abc"]),
     count=st.integers(1, 8),
     max_size=st.integers(3, 9),
     max_wait=st.sampled_from([0.0, 0.5]),
 )
 def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answer(
-    seed, ranks, count, max_size, max_wait
+    seed, ranks, nodes, count, max_size, max_wait
 ):
     rng, served = random.Random(seed), Counter()
 
     async def serve(broker, rank):
-        while (batch := await broker.take(rank)) is not None:
+        while (batch := await broker.take(rank, nodes[rank % len(nodes)])) is not None:
             assert sum(pending.size for pending in batch) <= max_size
             async with broker.answering(batch) as answers:
                 await asyncio.sleep(rng.choice([0.0, 0.125, 2.0]))
@@ -370,10 +371,11 @@ def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answ
     async def shard(broker, number):
         for step in range(5):
             await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
-            assert await broker.act(request(number, rng.randint(1, 3), (number, step))) == (number, step)
+            asked = request(number, rng.randint(1, 3), (number, step), node=rng.choice(nodes))
+            assert await broker.act(asked) == (number, step)
 
     async def main():
-        broker = dynamic(ranks=ranks, max_size=max_size, max_wait=max_wait)
+        broker = dynamic(max_size=max_size, max_wait=max_wait)
         servers = [asyncio.create_task(serve(broker, rank)) for rank in range(ranks)]
         await asyncio.gather(*(shard(broker, number) for number in range(count)))
         broker.close()
@@ -382,6 +384,84 @@ def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answ
 
     run(main())
     assert served == dict.fromkeys(range(5 * count), 1)
+
+
+async def close(broker, *numbers):
+    broker.close()
+    broker.fail(numbers, "the test is over")
+    await settle()
+
+
+def test_a_request_goes_to_an_idle_rank_of_its_own_node():
+    async def main():
+        broker = dynamic()
+        a, b = (asyncio.create_task(broker.take(rank, node)) for rank, node in enumerate("ab"))
+        await settle()
+        ask(broker, 0, node="b")
+        await settle()
+        assert [a.done(), b.done()] == [False, True]
+        ask(broker, 1, node="a")
+        assert shards(await a) == [1]
+        await close(broker, 0, 1)
+
+    run(main())
+
+
+def test_a_rank_takes_what_another_node_asks_while_that_nodes_ranks_are_busy():
+    async def main():
+        broker = dynamic()
+        a = asyncio.create_task(broker.take(0, "a"))
+        ask(broker, 0, node="b")  # no rank of node b has ever asked for work
+        assert shards(await a) == [0]
+        b = asyncio.create_task(broker.take(1, "b"))
+        await settle()
+        ask(broker, 1, node="b")
+        assert shards(await b) == [1]
+        ask(broker, 2, node="b")
+        assert shards(await broker.take(0, "a")) == [2]
+        await close(broker, 0, 1, 2)
+
+    run(main())
+
+
+def test_a_rank_that_becomes_idle_leaves_another_nodes_request_to_an_idle_rank_there():
+    async def main():
+        broker = dynamic(max_wait=4.0)
+        b = asyncio.create_task(broker.take(1, "b"))
+        ask(broker, 0, node="b")  # waits for company
+        await settle()
+        a = asyncio.create_task(broker.take(0, "a"))
+        assert shards(await b) == [0]
+        assert now() == 4.0
+        assert not a.done()
+        await close(broker, 0)
+
+    run(main())
+
+
+def test_a_rank_serves_its_own_node_before_it_helps_another():
+    async def main():
+        broker = dynamic(max_size=1)
+        ask(broker, 0, node="b")
+        ask(broker, 1, node="a")
+        await settle()
+        assert [shards(await broker.take(0, "a")) for _ in range(2)] == [[1], [0]]
+        await close(broker, 0, 1)
+
+    run(main())
+
+
+def test_a_wait_for_company_ends_in_time_on_a_node_without_ranks():
+    async def main():
+        broker = dynamic(max_wait=4.0)
+        a = asyncio.create_task(broker.take(0, "a"))
+        await settle()
+        ask(broker, 0, node="b")
+        assert shards(await a) == [0]
+        assert now() == 4.0
+        await close(broker, 0)
+
+    run(main())
 
 
 def barrier(*, in_step=False, **sizes):

@@ -82,6 +82,11 @@ class Runner:
         self._started.append(process)
         return process
 
+    def start_module(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        """A module of these tests."""
+        self.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        return self.start(sys.executable, "-m", name, *arguments)
+
     def train(self, config: str, *overrides: str, run_dir: str = "run", small: bool = True) -> Run:
         """`rlinf-async train` to its end."""
         directory = self.directory / run_dir
@@ -101,8 +106,7 @@ class Runner:
         ]
         file = self.directory / "several.json"
         file.write_text(json.dumps(given))
-        self.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-        process = self.start(sys.executable, "-m", "tests.runs.several", str(file))
+        process = self.start_module("tests.runs.several", str(file))
         output, _ = process.communicate(timeout=840)
         return [_part(output, number, directory) for number, directory in enumerate(directories)]
 

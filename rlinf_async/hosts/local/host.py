@@ -208,7 +208,6 @@ def _request_broker(settings: LocalSettings) -> RequestBroker:
         in_step = settings.asynchrony.deterministic
         return RequestBroker.barrier(settings.plan, deadline_s=deadline_s, in_step=in_step)
     return RequestBroker.dynamic(
-        ranks=settings.inference_ranks,
         max_size=settings.max_batch_size,
         max_wait=rollout.max_wait,
         deadline_s=deadline_s,

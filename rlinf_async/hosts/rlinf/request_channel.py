@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import ray
 from rlinf.scheduler.channel.channel_worker import ChannelWorker
 
 from rlinf_async.core.types import ActionRequest
@@ -40,7 +41,6 @@ class RequestChannelWorker(Observed, ChannelWorker):
         rollout, deadline_s = settings.asynchrony.rollout, settings.asynchrony.deadline_s
         if rollout.enabled:
             self._broker = RequestBroker.dynamic(
-                ranks=settings.plan.inference_ranks,
                 max_size=settings.max_batch_size,
                 max_wait=rollout.max_wait,
                 deadline_s=deadline_s,
@@ -50,13 +50,16 @@ class RequestChannelWorker(Observed, ChannelWorker):
             self._broker = RequestBroker.barrier(settings.plan, deadline_s=deadline_s, in_step=in_step)
         self._mailboxes: dict[str, Mailbox] = {}
 
-    async def exchange(self, client: str, records: list[list[Any]], *payloads: Any) -> list[list[Any]]:
+    async def exchange(
+        self, client: str, node: str, records: list[list[Any]], *payloads: Any
+    ) -> list[list[Any]]:
         """Queue requests, and wait for answers to any that this client has sent.
 
         An earlier call of the client that still waits returns with nothing: this one waits in its place.
 
         Args:
             client: A name that no other client has.
+            node: Where the client runs, as Ray names it.
             records: `[number, shard, size, mode]` of each request; the number is the client's own.
             payloads: One per request.
 
@@ -65,7 +68,7 @@ class RequestChannelWorker(Observed, ChannelWorker):
         """
         mailbox = self._mailboxes.setdefault(client, Mailbox())
         for (number, shard, size, mode), payload in zip(records, payloads, strict=True):
-            request = ActionRequest(shard=shard, size=size, mode=mode, payload=payload)
+            request = ActionRequest(shard=shard, size=size, mode=mode, payload=payload, node=node)
             self._broker.ask(request, mailbox.expect(number))
         answers = await mailbox.collect()
         # A call that was overtaken may come here late, when the name has a new mailbox.
@@ -73,9 +76,9 @@ class RequestChannelWorker(Observed, ChannelWorker):
             del self._mailboxes[client]
         return [list(answer) for answer in answers]
 
-    async def take_requests(self, rank: int) -> list[list[Any]] | None:
+    async def take_requests(self, rank: int, node: str) -> list[list[Any]] | None:
         """The next batch as `[number, shard, size, mode, payload]`; None when closed and drained."""
-        batch = await self._broker.take(rank)
+        batch = await self._broker.take(rank, node)
         if batch is None:
             return None
         oldest = min(pending.arrived for pending in batch)
@@ -84,10 +87,10 @@ class RequestChannelWorker(Observed, ChannelWorker):
         return [[number, asked.shard, asked.size, asked.mode, asked.payload] for number, asked in requests]
 
     async def answer_and_take(
-        self, rank: int, numbers: Sequence[int], *answers: Any
+        self, rank: int, node: str, numbers: Sequence[int], *answers: Any
     ) -> list[list[Any]] | None:
         self._broker.reply(numbers, answers)
-        return await self.take_requests(rank)
+        return await self.take_requests(rank, node)
 
     async def fail_requests(self, numbers: Sequence[int], message: str) -> None:
         self._broker.fail(numbers, message)
@@ -118,7 +121,7 @@ class RequestClient:
     def __init__(self, channel: Any, *, counts_rollouts: bool) -> None:
         self._channel = channel
         self._counts_rollouts = counts_rollouts
-        self._name = uuid.uuid4().hex
+        self._name, self._node = uuid.uuid4().hex, this_node()
         self._numbers = itertools.count()
         self._unsent: list[tuple[list[Any], Any]] = []
         self._unanswered: dict[int, asyncio.Future[Any]] = {}
@@ -159,7 +162,8 @@ class RequestClient:
         if not sent and len(self._calls) > 1:
             return []  # the other call has brought them
         records = [record for record, _ in sent]
-        return await self._channel.exchange.remote(self._name, records, *(payload for _, payload in sent))
+        payloads = (payload for _, payload in sent)
+        return await self._channel.exchange.remote(self._name, self._node, records, *payloads)
 
     def _receive(self, call: asyncio.Task[list[list[Any]]]) -> None:
         self._calls.discard(call)
@@ -180,12 +184,12 @@ class RequestServer:
 
     def __init__(self, channel: Any, *, rank: int) -> None:
         self._channel = channel
-        self._rank = rank
+        self._rank, self._node = rank, this_node()
         self._next: Any = None
 
     async def take(self) -> list[Pending] | None:
         call, self._next = self._next, None
-        batch = await (call or self._channel.take_requests.remote(self._rank))
+        batch = await (call or self._channel.take_requests.remote(self._rank, self._node))
         return None if batch is None else [_pending(*record) for record in batch]
 
     @asynccontextmanager
@@ -199,11 +203,16 @@ class RequestServer:
                 raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
             sealed = [seal(answer) for answer in answers]
             # The answers leave now; the batch that the call returns with is waited for in `take`.
-            self._next = self._channel.answer_and_take.remote(self._rank, numbers, *sealed)
+            self._next = self._channel.answer_and_take.remote(self._rank, self._node, numbers, *sealed)
             succeeded = True
         finally:
             if not succeeded:
                 await self._channel.fail_requests.remote(numbers, f"inference rank {self._rank} failed")
+
+
+def this_node() -> str:
+    """The node that this process runs on, as Ray names it; "" outside Ray."""
+    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
 
 
 def _pending(number: int, shard: int, size: int, mode: Any, payload: Any) -> Pending:

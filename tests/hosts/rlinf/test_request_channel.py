@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.hosts.rlinf import request_channel
 from rlinf_async.hosts.rlinf.request_channel import (
     CALLS,
     RequestChannelWorker,
@@ -33,11 +34,11 @@ def virtual_clock(monkeypatch):
 class Channel:
     """Ray's handle of a channel process: calls are tasks, and what they carry is pickled. Counts calls."""
 
-    def __init__(self, *, ranks=1, max_size=8, max_wait=0.0, deadline_s=60.0):
+    def __init__(self, *, max_size=8, max_wait=0.0, deadline_s=60.0):
         # RLinf's own construction needs a cluster.
         self.worker = object.__new__(RequestChannelWorker)
         self.worker._broker = RequestBroker.dynamic(
-            ranks=ranks, max_size=max_size, max_wait=max_wait, deadline_s=deadline_s
+            max_size=max_size, max_wait=max_wait, deadline_s=deadline_s
         )
         self.worker._mailboxes = {}
         self.calls = []
@@ -135,7 +136,7 @@ def test_no_more_than_two_calls_of_a_worker_are_under_way():
             askers += ask(client, shard)
             await asyncio.sleep(0.125)
             assert len(client._calls) <= CALLS
-        sent = [len(arguments[1]) for name, arguments in channel.calls if name == "exchange"]
+        sent = [len(arguments[2]) for name, arguments in channel.calls if name == "exchange"]
         assert sent == [1, 1]
         serving = asyncio.create_task(serve(server))
         await asyncio.gather(*askers)
@@ -288,7 +289,7 @@ def test_however_calls_overtake_each_other_everybody_gets_the_answer_to_his_own_
             assert int(answered["seen"]) == wanted
 
     async def main():
-        channel = Channel(ranks=ranks, max_size=max_size, max_wait=max_wait, deadline_s=1e6)
+        channel = Channel(max_size=max_size, max_wait=max_wait, deadline_s=1e6)
         channel.delay = lambda: rng.choice([0.0, 0.0, 0.125, 2.0])
         servers = [asyncio.create_task(serve(RequestServer(channel, rank=rank))) for rank in range(ranks)]
         clients = [RequestClient(channel, counts_rollouts=False) for _ in range(workers)]
@@ -303,5 +304,23 @@ def test_however_calls_overtake_each_other_everybody_gets_the_answer_to_his_own_
         await asyncio.gather(*servers)
         await asyncio.gather(*(call for client in clients for call in client._calls))
         assert channel.worker._mailboxes == {}
+
+    run(main())
+
+
+def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
+    async def main():
+        channel, sides = Channel(), {}
+        for node in "ab":
+            monkeypatch.setattr(request_channel, "this_node", lambda node=node: node)
+            server = RequestServer(channel, rank="ab".index(node))
+            sides[node] = (RequestClient(channel, counts_rollouts=False), asyncio.create_task(server.take()))
+        await settle()
+        for node in "ba":
+            client, waiting = sides[node]
+            asker = ask(client, "ab".index(node))[0]
+            (pending,) = await waiting
+            assert pending.shard == "ab".index(node)
+            asker.cancel()
 
     run(main())

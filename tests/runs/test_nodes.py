@@ -1,0 +1,36 @@
+"""Two Ray nodes on one machine, with a process of every kind on each."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from rlinf_async.core.spans import read_spans
+from tests.runs.conftest import COMMAND, SMALL, Runner
+
+pytestmark = pytest.mark.ray
+
+PLACED = tuple(f"cluster.component_placement.{name}.placement=0-1" for name in ("env", "rollout", "actor"))
+
+
+def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it(runs: Runner) -> None:
+    directory = runs.directory / "run"
+    process = runs.start_module(
+        *("tests.runs.two_nodes", *COMMAND, "train", "-n", "metaworld_ppo_mlp"),
+        *(*SMALL, "cluster.num_nodes=2", *PLACED, "async.rollout.shards=1"),
+        f"runner.logger.log_path={directory}",
+    )
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    summary = json.loads((directory / "summary.json").read_text())
+    assert summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
+    answered = Counter(
+        (span["process"], shard)
+        for span in read_spans(directory / "trace")
+        if span["kind"] == "forward"
+        for shard in span["shards"]
+    )
+    # Three rollouts of four decisions and a last value. Before its own rank is up, a shard may ask the other.
+    assert sum(answered.values()) == 2 * 3 * 5
+    assert answered["inference rank 0", 0] >= 14
+    assert answered["inference rank 1", 1] >= 14
