@@ -46,7 +46,7 @@ demo: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_mlp
 
 test: setup
-	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -62,6 +62,7 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python docs/generate_config.py
+	$(BIN)/python docs/generate_performance.py
 
 # Pins what the virtual environment holds now. A local label such as +cpu names a build, not a version.
 constraints: setup

@@ -17,10 +17,11 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from generated import fill
+
 from rlinf_async.config import MODES, AsyncConfig
 
 PAGE = Path(__file__).with_name("config.md")
-BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 WRONG = "?"
 """A value that no field takes."""
 
@@ -127,14 +128,7 @@ def parts() -> dict[str, str]:
 
 def generate(page: str) -> str:
     """The page with all its generated parts anew."""
-    for name, text in parts().items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, found, rest = page.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not (found and ended):
-            raise AssertionError(f"{PAGE.name} has no place for {name}: {begin} ... {end}")
-        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
-    return page
+    return fill(page, parts())
 
 
 if __name__ == "__main__":

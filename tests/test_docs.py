@@ -219,20 +219,21 @@ def test_the_example_can_be_imported():
     assert callable(example.main)
 
 
-def generator():
-    spec = spec_from_file_location("generate_config", ROOT / "docs" / "generate_config.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def generator(monkeypatch):
+    """One of the scripts that fill pages."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module
 
 
-def test_the_page_of_settings_is_up_to_date():
-    page = (ROOT / "docs" / "config.md").read_text()
-    assert generator().generate(page) == page, "run `make format`"
+@pytest.mark.parametrize("name", ["config", "performance"])
+def test_a_page_with_generated_tables_is_up_to_date(generator, name):
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    assert generator(f"generate_{name}").generate(page) == page, "run `make format`"
 
 
-def test_the_block_on_the_page_of_settings_is_what_full_means():
-    text = generator().block().removeprefix("```yaml\n").removesuffix("```")
+def test_the_block_on_the_page_of_settings_is_what_full_means(generator):
+    text = generator("generate_config").block().removeprefix("```yaml\n").removesuffix("```")
     assert AsyncConfig.from_mapping(yaml.safe_load(text)["async"]) == AsyncConfig.from_mapping(
         {"mode": "full"}
     )

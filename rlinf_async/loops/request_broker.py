@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -139,8 +139,6 @@ class RequestBroker:
 
     def reply(self, numbers: Sequence[int], answers: Sequence[Any]) -> None:
         """Answer the requests of a batch, in its order."""
-        if len(numbers) != len(answers):
-            raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
         for number, answer in zip(numbers, answers, strict=True):
             self._tell(number, answer, None)
 
@@ -149,19 +147,13 @@ class RequestBroker:
         for number in numbers:
             self._tell(number, None, PeerError(message))
 
-    @asynccontextmanager
-    async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
+    def answering(self, batch: Sequence[Pending]) -> AbstractAsyncContextManager[list[Any]]:
         """A block that fills the list with one answer per request; see `RequestPort.answering`."""
-        numbers = [pending.number for pending in batch]
-        answers: list[Any] = []
-        succeeded = False
-        try:
-            yield answers
-            self.reply(numbers, answers)
-            succeeded = True
-        finally:
-            if not succeeded:
-                self.fail(numbers, f"the forward pass for {len(batch)} requests failed")
+
+        async def fail(numbers: Sequence[int]) -> None:
+            self.fail(numbers, f"the forward pass for {len(batch)} requests failed")
+
+        return answering(batch, reply=self.reply, fail=fail)
 
     def close(self) -> None:
         """No more requests will come: ranks drain what waits and return."""
@@ -208,6 +200,32 @@ class RequestBroker:
                 f"{len(self._asked) - len(self._taken)} requests wait, {len(self._taken)} are being answered"
             )
             self._tell(number, None, DeadlineError(message))
+
+
+@asynccontextmanager
+async def answering(
+    batch: Sequence[Pending],
+    *,
+    reply: Callable[[Sequence[int], Sequence[Any]], None],
+    fail: Callable[[Sequence[int]], Awaitable[None]],
+) -> AsyncIterator[list[Any]]:
+    """A block that fills the list with one answer per request of `batch`.
+
+    Leaving it gives numbers and answers to `reply`; if the block fails, or the answers are too few or too
+    many, nobody waits for them: the numbers go to `fail`.
+    """
+    numbers = [pending.number for pending in batch]
+    answers: list[Any] = []
+    succeeded = False
+    try:
+        yield answers
+        if len(answers) != len(numbers):
+            raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
+        reply(numbers, answers)
+        succeeded = True
+    finally:
+        if not succeeded:
+            await fail(numbers)
 
 
 def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:

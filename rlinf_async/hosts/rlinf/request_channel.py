@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import ray
@@ -24,7 +24,7 @@ from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.wire import fetch, seal
 from rlinf_async.loops.mailbox import Mailbox
-from rlinf_async.loops.request_broker import Pending, RequestBroker, settle
+from rlinf_async.loops.request_broker import Pending, RequestBroker, answering, settle
 
 CALLS = 2
 """Calls of an env worker under way at most: one that waits for answers, and one that brings requests."""
@@ -192,22 +192,16 @@ class RequestServer:
         batch = await (call or self._channel.take_requests.remote(self._rank, self._node))
         return None if batch is None else [_pending(*record) for record in batch]
 
-    @asynccontextmanager
-    async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
-        numbers = [pending.number for pending in batch]
-        answers: list[Any] = []
-        succeeded = False
-        try:
-            yield answers
-            if len(answers) != len(numbers):
-                raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
-            sealed = [seal(answer) for answer in answers]
-            # The answers leave now; the batch that the call returns with is waited for in `take`.
-            self._next = self._channel.answer_and_take.remote(self._rank, self._node, numbers, *sealed)
-            succeeded = True
-        finally:
-            if not succeeded:
-                await self._channel.fail_requests.remote(numbers, f"inference rank {self._rank} failed")
+    def answering(self, batch: Sequence[Pending]) -> AbstractAsyncContextManager[list[Any]]:
+        return answering(batch, reply=self._reply, fail=self._fail)
+
+    def _reply(self, numbers: Sequence[int], answers: Sequence[Any]) -> None:
+        sealed = [seal(answer) for answer in answers]
+        # The answers leave now; the batch that the call returns with is waited for in `take`.
+        self._next = self._channel.answer_and_take.remote(self._rank, self._node, numbers, *sealed)
+
+    async def _fail(self, numbers: Sequence[int]) -> None:
+        await self._channel.fail_requests.remote(numbers, f"inference rank {self._rank} failed")
 
 
 def this_node() -> str:
