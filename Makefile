@@ -12,8 +12,6 @@ TORCH_INDEX_URL ?=
 
 # Arguments for pytest: make test ARGS="tests/core -x"
 ARGS ?=
-# Processes that share the tests; 0 runs them in one, as a debugger needs it.
-WORKERS ?= 2
 
 SETUP := $(VENV)/.setup
 SETUP_LIBERO := $(VENV)/.setup-libero
@@ -46,7 +44,7 @@ demo: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_mlp
 
 test: setup
-	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlinf_async.bench.cell import Cell
 from rlinf_async.bench.modes import MODES
+from rlinf_async.bench.scenarios import SCENARIOS
 
 Result = dict[str, Any]
 
@@ -43,9 +44,8 @@ class Board:
     def rows(self) -> list[dict[str, Any]]:
         """One row per scenario and mode: medians over repetitions, ratios within each repetition."""
         there = {(cell.scenario, cell.mode) for cell, _ in self.results}
-        scenarios = dict.fromkeys(cell.scenario for cell, _ in self.results)
         return [
-            self._row(scenario, mode) for scenario in scenarios for mode in MODES if (scenario, mode) in there
+            self._row(scenario, mode) for scenario in SCENARIOS for mode in MODES if (scenario, mode) in there
         ]
 
     def _row(self, scenario: str, mode: str) -> dict[str, Any]:

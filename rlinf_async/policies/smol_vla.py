@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from transformers import SmolVLMConfig, SmolVLMModel
 
+from rlinf_async.policies.action_distribution import ActionDistribution
+
 BYTES = 256
 PADDING = BYTES
 
@@ -85,22 +87,6 @@ class Tokens(NamedTuple):
 
     ids: torch.Tensor
     mask: torch.Tensor
-
-
-class ActionDistribution(NamedTuple):
-    """Independent Gaussians over a chunk: mean and std [batch, chunks, action_dim]; value [batch, 1]."""
-
-    mean: torch.Tensor
-    std: torch.Tensor
-    value: torch.Tensor
-
-    def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
-        """Log-densities [batch, chunks, action_dim] of `actions` of the same shape."""
-        return torch.distributions.Normal(self.mean, self.std).log_prob(actions)
-
-    def entropy(self) -> torch.Tensor:
-        """Entropies [batch, chunks, action_dim] in nats."""
-        return torch.distributions.Normal(self.mean, self.std).entropy()
 
 
 def tokenise(instructions: Sequence[str], length: int) -> Tokens:

@@ -21,7 +21,7 @@ FIXED_LAG = (
 
 
 def test_twenty_steps_with_a_fixed_lag_give_the_same_weights_twice_bit_for_bit(runs: Runner) -> None:
-    both = [runs.train("metaworld_ppo_mlp", *FIXED_LAG, run_dir=name) for name in ("one", "other")]
+    both = runs.several([("metaworld_ppo_mlp", FIXED_LAG)] * 2)
     for run in both:
         assert run.status == 0, run.output
         ages = [(line["async/staleness/min"], line["async/staleness/max"]) for line in run.metrics]

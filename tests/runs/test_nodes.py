@@ -1,15 +1,16 @@
-"""Two Ray nodes on one machine, with a process of every kind on each."""
+"""Two Ray nodes on one machine, with a rank of every worker on each."""
 
-import json
 from collections import Counter
 
 import pytest
 
 from rlinf_async.core.spans import read_spans
-from tests.runs.conftest import COMMAND, SMALL, Runner
+from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
 pytestmark = pytest.mark.ray
 
+SETTINGS = ("async.rollout.shards=1", "async.rollout.pad=true", "async.train.balance=free")
+STREAMING = ("actor.micro_batch_size=4", "async.streamer.normalization=running")
 PLACED = tuple(f"cluster.component_placement.{name}.placement=0-1" for name in ("env", "rollout", "actor"))
 
 
@@ -17,13 +18,14 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it(runs: 
     directory = runs.directory / "run"
     process = runs.start_module(
         *("tests.runs.two_nodes", *COMMAND, "train", "-n", "metaworld_ppo_mlp"),
-        *(*SMALL, "cluster.num_nodes=2", *PLACED, "async.rollout.shards=1"),
+        *(*SMALL, "cluster.num_nodes=2", *PLACED, *SETTINGS, *STREAMING),
         f"runner.logger.log_path={directory}",
     )
     output, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, output
-    summary = json.loads((directory / "summary.json").read_text())
-    assert summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
+    run = Run(process.returncode, output, directory)
+    assert run.status == 0, run.output
+    assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
+    assert all(line["async/share/mean"] == 1.0 <= line["async/share/max"] for line in run.metrics)
     answered = Counter(
         (span["process"], shard)
         for span in read_spans(directory / "trace")

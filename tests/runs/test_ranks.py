@@ -7,19 +7,17 @@ from tests.runs.conftest import Runner
 pytestmark = pytest.mark.ray
 
 TWO = tuple(f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout", "actor"))
-FREE = ("async.train.balance=free", "async.rollout.pad=true")
-STREAMING = ("actor.micro_batch_size=4", "async.streamer.normalization=running")
 
 
-@pytest.mark.parametrize("mode", ["full", "streamer"])
-def test_two_ranks_of_every_worker_take_the_same_steps(runs: Runner, mode: str) -> None:
-    also = FREE if mode == "full" else ()
-    run = runs.train("metaworld_ppo_mlp", *TWO, f"async.mode={mode}", *STREAMING, *also)
+def test_two_ranks_of_every_worker_take_the_same_steps(runs: Runner) -> None:
+    run = runs.train(
+        "metaworld_ppo_mlp",
+        *(*TWO, "async.mode=streamer", "actor.micro_batch_size=4", "async.streamer.normalization=running"),
+    )
     assert run.status == 0, run.output
     assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
-    assert run.summary["batch_size"]["max"] <= 4 if mode == "streamer" else True
-    assert all(("async/share/max" in line) == (mode == "full") for line in run.metrics)
-    assert all(line.get("async/share/mean", 1.0) == 1.0 for line in run.metrics)
+    assert run.summary["batch_size"]["max"] <= 4
+    assert not any(name.startswith("async/share") for line in run.metrics for name in line)
 
 
 def test_three_env_workers_feed_one_inference_rank(runs: Runner) -> None:

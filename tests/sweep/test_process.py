@@ -32,9 +32,10 @@ while True:
 STUBBORN = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
-def _heed_interrupts() -> None:
-    # A shell lets the jobs in its background ignore interrupts, and their children inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def _heed_signals() -> None:
+    # A shell in the background lets its jobs ignore interrupts, nohup hang-ups; their children inherit that.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -43,7 +44,7 @@ def test_what_ends_the_sweep_ends_its_run_and_all_that_it_has_started(tmp_path, 
     os.mkfifo(tmp_path / "pipe")
     script = RUN.format(before=before)
     command = [sys.executable, "-c", SWEEPER, script, str(tmp_path), patience]
-    sweeper = subprocess.Popen(command, preexec_fn=_heed_interrupts)
+    sweeper = subprocess.Popen(command, preexec_fn=_heed_signals)
     with (tmp_path / "pipe").open("rb") as pipe:
         assert pipe.read(4) == b"runs"
         sweeper.send_signal(number)

@@ -11,8 +11,7 @@ from torch import nn
 
 from rlinf_async.core.spans import SpanLog
 from rlinf_async.hosts.rlinf.emulated_env import STATES
-from rlinf_async.hosts.rlinf.models import scored
-from rlinf_async.policies.smol_vla import ActionDistribution
+from rlinf_async.policies.action_distribution import ActionDistribution, scored
 
 WIDTH = 16
 

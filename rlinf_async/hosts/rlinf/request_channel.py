@@ -17,10 +17,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import ray
-from rlinf.scheduler.channel.channel_worker import ChannelWorker
 
 from rlinf_async.core.types import ActionRequest
-from rlinf_async.hosts.rlinf.observed import Observed
+from rlinf_async.hosts.rlinf.channel_process import ChannelProcess
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.wire import fetch, seal
 from rlinf_async.loops.mailbox import Mailbox
@@ -30,14 +29,14 @@ CALLS = 2
 """Calls of an env worker under way at most: one that waits for answers, and one that brings requests."""
 
 
-class RequestChannelWorker(Observed, ChannelWorker):
+class RequestChannelWorker(ChannelProcess):
     """The process in which env shards meet inference ranks.
 
     Records travel as plain lists, which Ray passes on without pickling.
     """
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(maxsize=0)
+        super().__init__()
         rollout, deadline_s = settings.asynchrony.rollout, settings.asynchrony.deadline_s
         if rollout.enabled:
             self._broker = RequestBroker.dynamic(

@@ -7,22 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlinf.scheduler.channel.channel_worker import ChannelWorker
-
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.hosts.rlinf.observed import Observed
+from rlinf_async.hosts.rlinf.channel_process import ChannelProcess
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.wire import unpack
 from rlinf_async.loops.trajectory_broker import TrainedBatch, TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
 
 
-class TrajectoryChannelWorker(Observed, ChannelWorker):
+class TrajectoryChannelWorker(ChannelProcess):
     """The process that holds the gate, the buffer and the books, and references to the newest weights."""
 
     def __init__(self, settings: Settings, version: int, ledger: Ledger) -> None:
-        super().__init__(maxsize=0)
+        super().__init__()
         self._deterministic = settings.asynchrony.deterministic
         self._broker = TrajectoryBroker(
             settings.plan,
