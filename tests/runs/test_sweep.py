@@ -46,9 +46,9 @@ def test_rlinfs_own_runner_and_all_levels_are_measured_side_by_side(runs: Runner
     assert (home / "chart.png").read_bytes().startswith(b"\x89PNG")
     lines = [json.loads(line) for line in (home / "full-seed0" / "metrics.jsonl").read_text().splitlines()]
     assert [line["async/env_steps"] for line in lines] == [320.0] * 3
-    # The first step's rollouts and those that run ahead of the later steps: twelve decisions together.
+    # Twelve decisions; some are taken before the first step's window begins, or ahead of their own step.
     worked = sum(line["async/busiest/env"] * line["async/step_seconds"] for line in lines)
-    assert worked > 12 * 0.02 * 0.9
+    assert 6 * 0.02 < worked < sum(line["async/step_seconds"] for line in lines)
     assert not (home / "off-seed0" / "metrics.jsonl").exists()
 
     status, output = sweep(runs)
