@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from rlinf_async.core.names import did_you_mean
+from rlinf_async.core.names import did_you_mean, nearest
 from rlinf_async.core.types import Correction
 
 Mode = Literal["off", "train", "rollout", "streamer", "full"]
@@ -261,6 +260,6 @@ def _known_keys(path: str, block: Mapping[str, Any], schema: type) -> None:
     valid = [item.name for item in fields(schema)]
     for key in block:
         if key not in valid:
-            near = difflib.get_close_matches(str(key), valid, n=1, cutoff=0.5)
-            hint = f"did you mean {path}.{near[0]}?" if near else f"valid keys: {', '.join(valid)}"
+            near = nearest(key, valid, cutoff=0.5)
+            hint = f"did you mean {path}.{near}?" if near else f"valid keys: {', '.join(valid)}"
             raise ValueError(f"unknown key {path}.{key}; {hint}")

@@ -19,17 +19,3 @@ class ActionDistribution(NamedTuple):
     def entropy(self) -> torch.Tensor:
         """Entropies [batch, chunks, action_dim] in nats."""
         return torch.distributions.Normal(self.mean, self.std).entropy()
-
-
-def scored(
-    output: ActionDistribution, actions: torch.Tensor, *, logprobs: bool, entropy: bool, values: bool
-) -> dict[str, torch.Tensor]:
-    """What RLinf asks a policy about stored `actions`, of [B, chunks * action_dim]."""
-    scores = {}
-    if logprobs:
-        scores["logprobs"] = output.log_prob(actions.view_as(output.mean))
-    if entropy:
-        scores["entropy"] = output.entropy()
-    if values:
-        scores["values"] = output.value
-    return scores

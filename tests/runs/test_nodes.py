@@ -32,7 +32,7 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it(runs: 
         if span["kind"] == "forward"
         for shard in span["shards"]
     )
-    # Three rollouts of four decisions and a last value. Before its own rank is up, a shard may ask the other.
+    # Three rollouts of four decisions and a last value. Until its own rank is up, a shard asks the other one.
     assert sum(answered.values()) == 2 * 3 * 5
-    assert answered["inference rank 0", 0] >= 14
-    assert answered["inference rank 1", 1] >= 14
+    for shard in range(2):
+        assert answered[f"inference rank {shard}", shard] > answered[f"inference rank {1 - shard}", shard]

@@ -6,17 +6,17 @@ import time
 from typing import Any
 
 import torch
-from rlinf.models.embodiment.base_policy import BasePolicy
 from torch import nn
 
 from rlinf_async.core.spans import SpanLog
 from rlinf_async.hosts.rlinf.emulated_env import STATES
-from rlinf_async.policies.action_distribution import ActionDistribution, scored
+from rlinf_async.hosts.rlinf.gaussian_policy import GaussianPolicy, Tensors
+from rlinf_async.policies.action_distribution import ActionDistribution
 
 WIDTH = 16
 
 
-class EmulatedPolicy(nn.Module, BasePolicy):
+class EmulatedPolicy(GaussianPolicy):
     """Acts in `act_fixed_s + act_sample_s * B` seconds, and is scored or trained in time that follows B.
 
     A training pass takes `train_sample_s` a sample, forward and backward; a pass without gradients takes
@@ -38,57 +38,23 @@ class EmulatedPolicy(nn.Module, BasePolicy):
         self.register_buffer("ballast", torch.zeros(int(cfg.service.weights_mb * 1e6) // 4))
         self.register_buffer("micro_batches", torch.zeros(1, dtype=torch.int64))
 
-    def predict_action_batch(
-        self, env_obs: dict[str, Any], mode: str = "train", do_sample: bool = True, **_: Any
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Actions [B, chunks, action_dim]; log-probabilities of that shape, values [B, 1]."""
+    def decide(self, env_obs: dict[str, Any]) -> tuple[ActionDistribution, Tensors]:
         states = env_obs["states"]
         size = len(states)
-        with torch.no_grad(), self._log.span("act", size=size):
+        with self._log.span("act", size=size):
             time.sleep(self._service.act_fixed_s + self._service.act_sample_s * size)
             output = self._output(states)
-            sampled = mode == "train" and do_sample
-            actions = torch.normal(output.mean, output.std) if sampled else output.mean
-        forward_inputs = {
-            "states": states,
-            "images": env_obs["main_images"],
-            "action": actions.flatten(1),
-            "made_by": self.micro_batches.repeat(size, 1),
-        }
-        result = {
-            "prev_logprobs": output.log_prob(actions),
-            "prev_values": output.value,
-            "forward_inputs": forward_inputs,
-        }
-        return actions, result
+        made_by = self.micro_batches.repeat(size, 1)
+        return output, {"states": states, "images": env_obs["main_images"], "made_by": made_by}
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """RLinf's dispatcher."""
-        return BasePolicy.forward(self, *args, **kwargs)
-
-    def default_forward(
-        self,
-        forward_inputs: dict[str, torch.Tensor],
-        compute_logprobs: bool = True,
-        compute_entropy: bool = True,
-        compute_values: bool = True,
-        **_: Any,
-    ) -> dict[str, torch.Tensor]:
-        """Score stored actions: logprobs and entropy [B, chunks, action_dim], values [B, 1]."""
+    def score(self, forward_inputs: Tensors) -> ActionDistribution:
         states, trains = forward_inputs["states"], torch.is_grad_enabled()
         seconds = self._service.train_sample_s * (1.0 if trains else self._service.score_share)
         facts = _samples(forward_inputs) if trains else {"size": len(states)}
         with self._log.span("train" if trains else "score", **facts):
             time.sleep(seconds * len(states))
             self.micro_batches += int(trains)
-            output = self._output(states)
-        return scored(
-            output,
-            forward_inputs["action"],
-            logprobs=compute_logprobs,
-            entropy=compute_entropy,
-            values=compute_values,
-        )
+            return self._output(states)
 
     def _output(self, states: torch.Tensor) -> ActionDistribution:
         features = torch.tanh(self.body(states.float() / 100.0))
@@ -96,7 +62,7 @@ class EmulatedPolicy(nn.Module, BasePolicy):
         return ActionDistribution(mean, self.log_std.exp().expand_as(mean), self.value(features))
 
 
-def _samples(forward_inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
+def _samples(forward_inputs: Tensors) -> dict[str, Any]:
     """Which samples a micro-batch holds, a number for each, and what `micro_batches` was at the oldest."""
     env, rollout, decision = forward_inputs["states"][:, :3].long().unbind(dim=1)
     return {
