@@ -22,6 +22,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS, InstallsPlugin
+from rlinf_async.hosts.rlinf.memory import MemoryPool
 from rlinf_async.hosts.rlinf.request_channel import RequestClient, RequestServer
 from rlinf_async.hosts.rlinf.wire import fetch
 from rlinf_async.loops.inference import serve_policy
@@ -92,7 +93,7 @@ class AskingWorker(InstallsPlugin, Worker):
 
     async def ask(self, channel: Any, case: Case) -> list[float]:
         """Seconds that each request took, as env shards ask."""
-        client = RequestClient(channel, counts_rollouts=False)
+        client = RequestClient(channel, counts_rollouts=False, memory=MemoryPool())
         shards = (self._shard(client, shard, case) for shard in range(case.shards))
         return [seconds for times in await asyncio.gather(*shards) for seconds in times]
 

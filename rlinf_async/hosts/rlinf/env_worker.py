@@ -18,6 +18,7 @@ from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
+from rlinf_async.hosts.rlinf.memory import MemoryFile, MemoryPool
 from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.request_channel import RequestClient
@@ -44,6 +45,7 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
             ]
             for mode in ("train", "eval")
         }
+        self._memory: MemoryPool | None = None
         self._busy = BusyMeter(width=self.stage_num)
         self._episodes: dict[int, list[list[dict[str, torch.Tensor]]]] = defaultdict(
             lambda: [[] for _ in range(self.stage_num)]
@@ -85,6 +87,16 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
         """The version of this package that the worker process runs."""
         return __version__
 
+    async def offer_memory(self) -> list[Any]:
+        """Something that an inference rank can read if it can read this worker's memory."""
+        self._offer = MemoryFile()
+        return self._offer.write(None)
+
+    async def share_memory(self, readable: list[bool]) -> None:
+        """Hand observations to inference in memory, if all inference ranks can read that of this rank."""
+        self._offer.close()
+        self._memory = MemoryPool() if readable[self._rank] else None
+
     async def run_shards(self, settings: Settings, requests: Any, trajectories: Any) -> None:
         """Collect rollouts in all shards until the gate closes for good."""
         policy = self._policy(settings, requests)
@@ -117,7 +129,8 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
         return concatenate_metrics([info for env in envs for info in env.episodes])
 
     def _policy(self, settings: Settings, requests: Any) -> TracedPolicyPort:
-        client = RequestClient(requests, counts_rollouts=not settings.asynchrony.rollout.enabled)
+        counts_rollouts = not settings.asynchrony.rollout.enabled
+        client = RequestClient(requests, counts_rollouts=counts_rollouts, memory=self._memory)
         return TracedPolicyPort(client, self.spans)
 
     async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], list[float]]:

@@ -10,6 +10,7 @@ from rlinf.data.embodied_io_struct import ChunkStepResult, EmbodiedRolloutResult
 
 from rlinf_async.core.tensors import slice_samples
 from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.hosts.rlinf.echoes import with_echoes
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.wire import pack
@@ -18,7 +19,7 @@ from rlinf_async.hosts.rlinf.wire import pack
 class ShardRecorder:
     """Records what RLinf's env worker would, chunk step by chunk step, for one rollout epoch.
 
-    Answers are dictionaries with the fields of RLinf's `RolloutResult` and the scalar `version`.
+    Answers are dictionaries with the fields of RLinf's `RolloutResult`, the scalar `version` and `echoes`.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class ShardRecorder:
 
     def append(self, output: ShardOutput, answer: dict[str, Any]) -> None:
         self._note(output)
-        keep = self._worker.collect_prev_infos
+        keep, inputs = self._worker.collect_prev_infos, _inputs(output, answer)
         self._result.append_step_result(
             ChunkStepResult(
-                actions=answer["forward_inputs"].get("action"),
+                actions=inputs.get("action"),
                 prev_logprobs=answer["prev_logprobs"] if keep else None,
                 prev_values=answer["prev_values"] if keep else None,
-                forward_inputs=answer["forward_inputs"],
+                forward_inputs=inputs,
                 versions=torch.full_like(
                     answer["prev_logprobs"], float(answer["version"]), dtype=torch.float32
                 ),
@@ -67,7 +68,7 @@ class ShardRecorder:
             )
         )
         plan = self._settings.plan
-        bootstrap = answer["forward_inputs"] if self._settings.asynchrony.recomputes else {}
+        bootstrap = _inputs(output, answer) if self._settings.asynchrony.recomputes else {}
         trajectories = self._result.to_splited_trajectories_by_sizes([plan.piece_size] * plan.parts)
         return [self._piece(part, trajectory, bootstrap) for part, trajectory in enumerate(trajectories)]
 
@@ -104,3 +105,8 @@ class ShardRecorder:
             "terminations": env.terminations,
             "rewards": rewards,
         }
+
+
+def _inputs(output: ShardOutput, answer: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What the policy wants to be scored with."""
+    return with_echoes(answer["forward_inputs"], answer["echoes"], output.env.obs)

@@ -20,8 +20,9 @@ import ray
 
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.hosts.rlinf.channel_process import ChannelProcess
+from rlinf_async.hosts.rlinf.memory import MemoryPool
 from rlinf_async.hosts.rlinf.settings import Settings
-from rlinf_async.hosts.rlinf.wire import fetch, seal
+from rlinf_async.hosts.rlinf.wire import fetch, seal, sealed
 from rlinf_async.loops.mailbox import Mailbox
 from rlinf_async.loops.request_broker import Pending, RequestBroker, answering, settle
 
@@ -117,9 +118,11 @@ class RequestClient:
     become ready while `CALLS` are under way. As long as a request is unanswered, a call waits for it.
     """
 
-    def __init__(self, channel: Any, *, counts_rollouts: bool) -> None:
+    def __init__(self, channel: Any, *, counts_rollouts: bool, memory: MemoryPool | None = None) -> None:
+        """`memory` is what every inference rank can read."""
         self._channel = channel
         self._counts_rollouts = counts_rollouts
+        self._memory = memory
         self._name, self._node = uuid.uuid4().hex, this_node()
         self._numbers = itertools.count()
         self._unsent: list[tuple[list[Any], Any]] = []
@@ -141,10 +144,12 @@ class RequestClient:
         number = next(self._numbers)
         answer = self._unanswered[number] = asyncio.get_running_loop().create_future()
         record = [number, request.shard, request.size, request.mode]
-        self._unsent.append((record, seal(request.payload)))
-        if len(self._unsent) == 1:
-            self._call()
-        (result,) = await fetch([await answer])
+        with sealed(request.payload, self._memory) as payload:
+            self._unsent.append((record, payload))
+            if len(self._unsent) == 1:
+                self._call()
+            answered = await answer
+        (result,) = await fetch([answered])
         return result
 
     def _call(self) -> None:

@@ -13,7 +13,9 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf.echoes import without_echoes
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
+from rlinf_async.hosts.rlinf.memory import readable
 from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.request_channel import RequestServer
@@ -62,8 +64,13 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
             loops.append(refresh_weights(weights=weights, policy=self))
         await together(loops)
 
+    async def reads(self, places: list[list[Any]]) -> list[bool]:
+        """Which of the env workers' memory this process can read; see `MemoryPool`."""
+        return [readable(place) for place in places]
+
     async def act(self, batch: Sequence[Pending]) -> list[dict[str, Any]]:
-        """One answer per request: the fields of RLinf's `RolloutResult`, and the `version` that made it."""
+        """One answer per request: the fields of RLinf's `RolloutResult`, the `version` that made it, and the
+        `echoes` among its `forward_inputs`."""
         payloads = await fetch([pending.request.payload for pending in batch])
         async with self._model_lock:
             with self._busy.busy():
@@ -113,9 +120,11 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
                 value = result.get(name)
                 parts[name] = [None] * len(sizes) if value is None else list(torch.split(value, sizes))
             inputs = {name: torch.split(value, sizes) for name, value in result["forward_inputs"].items()}
-            parts["forward_inputs"] = [
-                {name: pieces[index] for name, pieces in inputs.items()} for index in range(len(sizes))
+            kept = [
+                without_echoes({name: pieces[index] for name, pieces in inputs.items()}, payload["obs"])
+                for index, payload in enumerate(payloads)
             ]
+            parts["forward_inputs"], parts["echoes"] = map(list, zip(*kept, strict=True))
             parts["bootstrap_values"] = self._bootstrap_values(payloads, sizes)
         return [
             {"version": int(self.version), **{name: values[index] for name, values in parts.items()}}

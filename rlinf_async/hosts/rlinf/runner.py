@@ -28,6 +28,7 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf.checkpoint import read_ledger, resume_step, write_ledger
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.fleet import Fleet
+from rlinf_async.hosts.rlinf.handshake import check_versions, share_memory
 from rlinf_async.hosts.rlinf.observed import leave_stacks
 from rlinf_async.hosts.rlinf.publication import Publication
 from rlinf_async.hosts.rlinf.pulse import Pulse
@@ -95,7 +96,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             init = self._fleet.call("rollout", "init_worker") + self._fleet.call("env", "init_worker")
             self._fleet.wait(init, "init_worker on the rollout and env workers")
             self._fleet.run("actor", "init_worker")
-            self._check_versions()
+            check_versions(self._fleet)
+            share_memory(self._fleet)
             self._observe()
             if resume_dir := self.cfg.runner.get("resume_dir"):
                 self._fleet.run("actor", "load_checkpoint", str(Path(resume_dir) / "actor"))
@@ -250,15 +252,6 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             max_concurrency=2**31 - 1,
             disable_distributed_log=True,
         )
-
-    def _check_versions(self) -> None:
-        for name in ("env", "rollout", "actor"):
-            for rank, version in enumerate(self._fleet.run(name, "plugin_version")):
-                if version != __version__:
-                    raise RuntimeError(
-                        f"{name} rank {rank} runs rlinf-async {version}, the driver {__version__}: install "
-                        "the same version on every node"
-                    )
 
     def _observe(self) -> None:
         """From now on every process records what it does, and the driver looks at all of them."""

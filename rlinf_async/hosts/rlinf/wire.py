@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,13 @@ import numpy as np
 import ray
 import torch
 
+from rlinf_async.hosts.rlinf.memory import MemoryPool, read
+
 INLINE_BYTES = 100_000
 """Payloads of up to this size travel within a message: beyond it Ray would put them into shared memory."""
+NEAR_BYTES = 10_000
+"""Payloads above this size stay in memory that both sides map, where they can: many together take longer
+within a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +58,37 @@ def seal(value: Any) -> bytes | list[Any]:
 
     Whoever passes a message on touches no tensor either way.
     """
+    return _sealed(pack(value))
+
+
+@contextmanager
+def sealed(value: Any, memory: MemoryPool | None) -> Iterator[bytes | list[Any]]:
+    """`seal`, for a message that is dealt with before the block ends: large values stay in `memory`."""
     packed = pack(value)
-    if _size(packed) <= INLINE_BYTES:
-        return pickle.dumps(packed, protocol=5)
-    return [ray.put(packed)]
+    if memory is None or _size(packed) <= NEAR_BYTES:
+        yield _sealed(packed)
+    else:
+        with memory.holding(packed) as place:
+            yield place
 
 
 async def fetch(payloads: Sequence[bytes | list[Any]]) -> list[Any]:
     """What was sealed, in order."""
-    far = [payload[0] for payload in payloads if not isinstance(payload, bytes)]
+    far = [payload[0] for payload in payloads if _is_reference(payload)]
     arrived = iter(await asyncio.gather(*far) if far else ())
-    return [
-        unpack(pickle.loads(payload) if isinstance(payload, bytes) else next(arrived)) for payload in payloads
-    ]
+    return [unpack(next(arrived) if _is_reference(payload) else _opened(payload)) for payload in payloads]
+
+
+def _sealed(packed: Any) -> bytes | list[Any]:
+    return pickle.dumps(packed, protocol=5) if _size(packed) <= INLINE_BYTES else [ray.put(packed)]
+
+
+def _is_reference(payload: bytes | list[Any]) -> bool:
+    return len(payload) == 1 and not isinstance(payload, bytes)
+
+
+def _opened(payload: bytes | list[Any]) -> Any:
+    return pickle.loads(payload) if isinstance(payload, bytes) else read(payload)
 
 
 def pack(value: Any) -> Any:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.hosts.rlinf import request_channel
+from rlinf_async.hosts.rlinf.memory import MemoryPool
 from rlinf_async.hosts.rlinf.request_channel import (
     CALLS,
     RequestChannelWorker,
@@ -109,6 +110,21 @@ def test_answers_leave_with_the_call_that_takes_the_next_batch():
         await answer(server)
         await askers[1]
         assert [channel.count(name) for name in ("take_requests", "answer_and_take")] == [1, 2]
+
+    run(main())
+
+
+def test_large_observations_stay_in_the_memory_that_both_sides_see():
+    async def main():
+        channel = Channel()
+        client = RequestClient(channel, counts_rollouts=False, memory=MemoryPool())
+        server = RequestServer(channel, rank=0)
+        for number in (3, 4):
+            payload = {"image": torch.full((400, 400), number, dtype=torch.uint8)}
+            asker = asyncio.create_task(client.act(request(0, payload=payload)))
+            await answer(server)
+            assert int((await asker)["seen"]) == number
+        assert len(pickle.dumps([arguments for _, arguments in channel.calls])) < 4000
 
     run(main())
 

@@ -1,0 +1,37 @@
+"""Pictures that a policy hands back with its answer: whoever asked has them, they need not travel again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+Tensors = dict[str, torch.Tensor]
+
+
+def without_echoes(inputs: Tensors, observation: Mapping[str, Any]) -> tuple[Tensors, dict[str, str]]:
+    """Leave out the `inputs` of a policy that are the very pictures of an observation.
+
+    Returns:
+        What is left; and, for each name that is not, the name of its picture.
+    """
+    pictures = {name: shown for name, shown in observation.items() if _is_picture(shown)}
+    echoes = {
+        name: picture
+        for name, value in inputs.items()
+        if _is_picture(value)
+        for picture, shown in pictures.items()
+        if torch.equal(value, shown)
+    }
+    return {name: value for name, value in inputs.items() if name not in echoes}, echoes
+
+
+def with_echoes(inputs: Tensors, echoes: Mapping[str, str], observation: Mapping[str, Any]) -> Tensors:
+    """The inverse, with the observation that was asked with: copies, as environments may write to theirs."""
+    return {**inputs, **{name: observation[picture].clone() for name, picture in echoes.items()}}
+
+
+def _is_picture(value: Any) -> bool:
+    """Bytes on the CPU. Others are small, or differ from what was shown by their place or type."""
+    return isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.device.type == "cpu"
