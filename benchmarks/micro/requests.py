@@ -53,6 +53,7 @@ CASES = (
     Case(envs=8, shards=1, requests=200),
     Case(envs=32, shards=1, requests=150),
     Case(envs=1, shards=16, requests=60),
+    Case(envs=32, shards=16, requests=20),
     Case(envs=1, shards=64, requests=20),
 )
 PACED = Case(envs=1, shards=64, requests=60, pause_s=0.1)
