@@ -149,6 +149,7 @@ SCENARIOS = {
             decisions=8,
             chunk=5,
             micro_batch_size=16,
+            extra=("env.train.processes=2",),  # RLinf's modes step on both cores too
         ),
         Scenario(
             name="libero-real",
