@@ -8,6 +8,7 @@ from typing import TypeAlias, Union
 import torch
 
 Tree: TypeAlias = dict[str, Union[torch.Tensor, "Tree", None]]
+Tensors: TypeAlias = dict[str, torch.Tensor]
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) -> Tree:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-Tensors = dict[str, torch.Tensor]
+from rlinf_async.core.tensors import Tensors
 
 
 def without_echoes(inputs: Tensors, observation: Mapping[str, Any]) -> tuple[Tensors, dict[str, str]]:

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from rlinf_async.core.spans import SpanLog
+from rlinf_async.core.tensors import Tensors
 from rlinf_async.hosts.rlinf.emulated_env import STATES
-from rlinf_async.hosts.rlinf.gaussian_policy import GaussianPolicy, Tensors
+from rlinf_async.hosts.rlinf.gaussian_policy import GaussianPolicy
 from rlinf_async.policies.action_distribution import ActionDistribution
 
 WIDTH = 16

@@ -9,9 +9,8 @@ import torch
 from rlinf.models.embodiment.base_policy import BasePolicy
 from torch import nn
 
+from rlinf_async.core.tensors import Tensors
 from rlinf_async.policies.action_distribution import ActionDistribution
-
-Tensors = dict[str, torch.Tensor]
 
 
 class GaussianPolicy(nn.Module, BasePolicy):

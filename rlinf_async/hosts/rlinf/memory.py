@@ -11,7 +11,7 @@ import mmap
 import os
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -26,7 +26,8 @@ class MemoryFile:
 
     def __init__(self) -> None:
         self._file = os.memfd_create("rlinf-async", os.MFD_CLOEXEC)
-        self._map: mmap.mmap | None = None
+        os.ftruncate(self._file, 1)  # nothing cannot be mapped
+        self._map = mmap.mmap(self._file, 1)
 
     def write(self, value: Any) -> list[Any]:
         """Hold `value`, until the next one; returns where `read` finds it, for a message."""
@@ -34,25 +35,17 @@ class MemoryFile:
         head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         parts = [buffer.raw() for buffer in buffers]
         lengths = [part.nbytes for part in parts]
-        ends = list(accumulate(_rounded(length) for length in lengths))
-        target = self._holding(ends[-1] if ends else 0)
-        for part, start in zip(parts, [0, *ends], strict=False):
-            target[start : start + part.nbytes] = part
+        *starts, size = _starts(lengths)
+        if len(self._map) < size:
+            self._map.resize(size)
+        for part, start in zip(parts, starts, strict=True):
+            self._map[start : start + part.nbytes] = part
         return [os.getpid(), self._file, os.fstat(self._file).st_ino, head, lengths]
 
     def close(self) -> None:
         """Give the memory back, once those who map it have done so too."""
-        if self._map is not None:
-            self._map.close()
+        self._map.close()
         os.close(self._file)
-
-    def _holding(self, size: int) -> mmap.mmap:
-        if self._map is None or len(self._map) < size:
-            if self._map is not None:
-                self._map.close()
-            os.ftruncate(self._file, max(size, 1))
-            self._map = mmap.mmap(self._file, max(size, 1))
-        return self._map
 
 
 class MemoryPool:
@@ -65,11 +58,11 @@ class MemoryPool:
     def holding(self, value: Any) -> Iterator[list[Any]]:
         """Where `read` finds `value`, as long as the block lasts."""
         file = self._idle.pop() if self._idle else MemoryFile()
-        try:
+        with ExitStack() as given_up:
+            # Somebody may be about to read it, and is not to find another value there.
+            given_up.callback(file.close)
             yield file.write(value)
-        except BaseException:
-            file.close()  # somebody may be about to read it, and is not to find another value there
-            raise
+            given_up.pop_all()
         self._idle.append(file)
 
 
@@ -85,17 +78,16 @@ def read(place: Sequence[Any]) -> Any:
     except OSError as error:
         raise PeerError(f"cannot read what process {process} holds: {error.strerror}") from error
     try:
-        if os.fstat(file).st_ino != inode:
+        found = os.fstat(file)
+        if found.st_ino != inode:
             raise PeerError(f"process {process} does not hold any more what it has sent")
         # Whoever writes to it writes to a copy.
-        mapped = memoryview(mmap.mmap(file, os.fstat(file).st_size, access=mmap.ACCESS_COPY))
+        mapped = memoryview(mmap.mmap(file, found.st_size, access=mmap.ACCESS_COPY))
     finally:
         os.close(file)
-    starts = [0, *accumulate(_rounded(length) for length in lengths)]
-    return pickle.loads(
-        head,
-        buffers=[mapped[start : start + length] for start, length in zip(starts, lengths, strict=False)],
-    )
+    *starts, _ = _starts(lengths)
+    buffers = [mapped[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    return pickle.loads(head, buffers=buffers)
 
 
 def readable(place: Sequence[Any]) -> bool:
@@ -107,5 +99,6 @@ def readable(place: Sequence[Any]) -> bool:
     return True
 
 
-def _rounded(length: int) -> int:
-    return -(-length // ALIGNMENT) * ALIGNMENT
+def _starts(lengths: Sequence[int]) -> list[int]:
+    """Where parts of these lengths begin, and where the last one ends."""
+    return [0, *accumulate(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)]

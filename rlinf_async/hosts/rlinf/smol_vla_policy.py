@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from rlinf_async.hosts.rlinf.gaussian_policy import GaussianPolicy, Tensors
+from rlinf_async.core.tensors import Tensors
+from rlinf_async.hosts.rlinf.gaussian_policy import GaussianPolicy
 from rlinf_async.policies.action_distribution import ActionDistribution
 from rlinf_async.policies.smol_vla import SmolVLA, SmolVLASettings, Tokens, tokenise
 

@@ -58,15 +58,17 @@ def seal(value: Any) -> bytes | list[Any]:
 
     Whoever passes a message on touches no tensor either way.
     """
-    return _sealed(pack(value))
+    packed = pack(value)
+    return _sealed(packed, _size(packed))
 
 
 @contextmanager
 def sealed(value: Any, memory: MemoryPool | None) -> Iterator[bytes | list[Any]]:
     """`seal`, for a message that is dealt with before the block ends: large values stay in `memory`."""
     packed = pack(value)
-    if memory is None or _size(packed) <= NEAR_BYTES:
-        yield _sealed(packed)
+    size = _size(packed)
+    if memory is None or size <= NEAR_BYTES:
+        yield _sealed(packed, size)
     else:
         with memory.holding(packed) as place:
             yield place
@@ -79,8 +81,8 @@ async def fetch(payloads: Sequence[bytes | list[Any]]) -> list[Any]:
     return [unpack(next(arrived) if _is_reference(payload) else _opened(payload)) for payload in payloads]
 
 
-def _sealed(packed: Any) -> bytes | list[Any]:
-    return pickle.dumps(packed, protocol=5) if _size(packed) <= INLINE_BYTES else [ray.put(packed)]
+def _sealed(packed: Any, size: int) -> bytes | list[Any]:
+    return pickle.dumps(packed, protocol=5) if size <= INLINE_BYTES else [ray.put(packed)]
 
 
 def _is_reference(payload: bytes | list[Any]) -> bool:
