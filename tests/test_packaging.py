@@ -1,11 +1,14 @@
-"""The wheel holds what users need, and its core runs where no host is installed."""
+"""What is built holds what users need, and runs where it is installed."""
 
 import json
 import os
 import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
@@ -34,54 +37,100 @@ print(rlinf_async.__file__)
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    pytest.importorskip("hatchling", reason="builds the wheel with it")
+COMPOSE = """
+import sys
+import rlinf_async.configs
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+with initialize_config_module("rlinf_async.configs", version_base="1.3"):
+    print(OmegaConf.to_yaml(compose(sys.argv[1])))
+print(rlinf_async.configs.__path__)
+"""
+
+
+def build(tmp_path_factory, pattern: str, *, source: Path, kind: str) -> Path:
+    """A distribution of the given kind, from the tree at `source`."""
+    pytest.importorskip("hatchling", reason="builds with it")
     folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(build, capture_output=True, text=True, cwd=folder)
+    command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(folder)]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = folder.glob("*.whl")
+    (built,) = folder.glob(pattern)
     return built
 
 
 @pytest.fixture(scope="module")
-def site(wheel, tmp_path_factory) -> Path:
-    """A folder into which the wheel is installed, apart from the checkout."""
-    folder = tmp_path_factory.mktemp("site")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--target",
-        str(folder),
-    ]
-    subprocess.run([*pip, str(wheel)], check=True, cwd=folder)
+def sdist(tmp_path_factory) -> Path:
+    return build(tmp_path_factory, "*.tar.gz", source=ROOT, kind="sdist")
+
+
+@pytest.fixture(scope="module")
+def unpacked(sdist, tmp_path_factory) -> Path:
+    """The tree in the sdist: what a download as an archive gives, too."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        assert not [member.name for member in archive if member.issym() or member.islnk()]
+        archive.extractall(folder, filter="data")
+    (tree,) = folder.iterdir()
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked, tmp_path_factory) -> Path:
+    """Built from the sdist, as `python -m build` and package indexes do."""
+    return build(tmp_path_factory, "*.whl", source=unpacked, kind="wheel")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """An environment with the wheel, and with what this interpreter has installed but for its checkout."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=False, symlinks=True)
+    pip = [sys.executable, "-m", "pip", f"--python={folder / 'bin' / 'python'}"]
+    subprocess.run(
+        [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, cwd=folder
+    )
+    (site,) = folder.glob("lib/python*/site-packages")
+    # A folder that a .pth file names is searched, but the .pth files in it are not read: no editable install.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return folder
 
 
-def run(code: str, site: Path) -> subprocess.CompletedProcess[str]:
-    """Runs `code` away from the checkout, whose editable install comes later on the path than `site`."""
-    env = {**os.environ, "PYTHONPATH": str(site)}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=site.parent, env=env, capture_output=True, text=True
-    )
+def run(command: list[str | Path], *, cwd: Path, path: str = "") -> str:
+    """The output of a command that sees this checkout neither in its directory nor on its path."""
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def pyproject() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
+def test_the_sdist_holds_the_whole_repository(unpacked):
+    if not (ROOT / ".git").exists():
+        pytest.skip("this tree is no git checkout, and git says what belongs to it")
+    tracked = run(["git", "ls-files"], cwd=ROOT).splitlines()
+    assert {"README.md", "LICENSE", "configs/metaworld_ppo_mlp.yaml"} <= set(tracked)
+    assert not [name for name in tracked if (ROOT / name).exists() and not (unpacked / name).exists()]
+
+
+def test_the_repository_needs_no_symbolic_link():
+    if not (ROOT / ".git").exists():
+        pytest.skip("this tree is no git checkout, and git says what belongs to it")
+    entries = run(["git", "ls-files", "--stage"], cwd=ROOT).splitlines()
+    assert not [entry for entry in entries if entry.startswith("120000")]
+
+
 def test_the_wheel_holds_every_module_every_config_and_the_license(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rlinf_async").rglob("*.py")}
     moved = {name for name in package if name.startswith("rlinf_async/_hydra/")}
+    moved.add("rlinf_async/configs.py")
     configs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
     assert package - moved <= names
+    assert not moved & names
     assert configs
     assert {f"rlinf_async/{config}" for config in configs} <= names
     assert "rlinf_async/py.typed" in names
@@ -111,18 +160,24 @@ def test_the_wheel_declares_every_entry_point(wheel):
     assert "rlinf-async = " in text
 
 
-def test_the_core_and_the_config_import_without_any_host(site):
-    done = run(WITHOUT_HOSTS + IMPORT_THE_CORE, site)
-    assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).is_relative_to(site)
+def test_the_core_and_the_config_import_without_any_host(installed):
+    output = run([installed / "bin/python", "-c", WITHOUT_HOSTS + IMPORT_THE_CORE], cwd=installed)
+    assert Path(output.strip()).is_relative_to(installed)
 
 
-def test_the_installed_configs_are_read_as_package_data(site):
-    code = "from importlib.resources import files\n"
-    code += "print((files('rlinf_async') / 'configs/async/full.yaml').read_text())"
-    done = run(code, site)
-    assert done.returncode == 0, done.stderr
-    assert "mode: full" in done.stdout
+@pytest.mark.parametrize("name", ["metaworld_ppo_mlp", "async/full"])
+def test_hydra_finds_the_configs_of_the_installed_package(installed, name):
+    output = run([installed / "bin/python", "-c", COMPOSE, name], cwd=installed)
+    assert "mode: full" in output
+
+
+def test_hydra_finds_the_configs_of_a_tree_that_is_only_on_the_path(unpacked, installed):
+    """The environment has the wheel as well; the path comes first."""
+    output = run(
+        [installed / "bin/python", "-c", COMPOSE, "metaworld_ppo_mlp"], cwd=installed, path=str(unpacked)
+    )
+    assert "mode: full" in output
+    assert str(unpacked / "configs") in output
 
 
 def test_the_version_is_the_same_in_the_package_and_in_its_metadata():
@@ -143,10 +198,6 @@ def test_every_requirement_is_pinned_for_ci():
     assert wanted - {"rlinf-async"} <= pinned
 
 
-def test_the_installed_command_explains_a_packaged_config_from_any_directory(site):
-    code = "import sys; sys.argv = ['rlinf-async', 'explain', '-n', 'metaworld_ppo_mlp', '--json']\n"
-    code += "import rlinf_async.cli; print(rlinf_async.cli.__file__, file=sys.stderr); rlinf_async.cli.app()"
-    done = run(code, site)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["levels"]["train"] is True
-    assert str(site) in done.stderr
+def test_the_installed_command_explains_a_packaged_config_from_any_directory(installed, tmp_path):
+    command = [installed / "bin/rlinf-async", "explain", "-n", "metaworld_ppo_mlp", "--json"]
+    assert json.loads(run(command, cwd=tmp_path))["levels"]["train"] is True

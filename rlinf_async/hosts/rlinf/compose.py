@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from importlib.resources import files
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir, initialize_config_module
@@ -38,8 +39,8 @@ def _initialized(directory: Path | None) -> AbstractContextManager[None]:
 
 def packaged_names() -> list[str]:
     """Configs that this package ships."""
-    directory = Path(__file__).parents[2] / "configs"
-    return sorted(path.stem for path in directory.glob("*.yaml"))
+    names = (path.name for path in files(PACKAGED).iterdir())
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
 def _lenient(override: str) -> str:
