@@ -48,11 +48,10 @@ def train(
 
     multiprocessing.set_start_method("spawn", force=True)
     cfg = _compose(config_name, overrides, config_dir)
-    from rlinf_async.hosts.rlinf.host import prepare
-    from rlinf_async.hosts.rlinf.warm_start import fill_in
+    from rlinf_async.hosts.rlinf.host import make_ready, prepare
 
     _or_exit(prepare, cfg)
-    _or_exit(fill_in, cfg)
+    _or_exit(make_ready, cfg)
     from rlinf_async.hosts.rlinf.train import train as run
 
     console.print("starting Ray and the worker processes, about half a minute ...", style="dim")

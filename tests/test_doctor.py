@@ -5,12 +5,14 @@ import json
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
 from rlinf_async import doctor
 from rlinf_async.doctor import installation, machine
 from rlinf_async.doctor.check import probe
+from rlinf_async.hosts.rlinf.compat import RLinfTree, rlinf_tree
 
 GIB = 1 << 30
 LOADS = EntryPoint("good", "json:loads", "rlinf_async.hosts")
@@ -36,18 +38,17 @@ def test_an_old_or_absent_torch_fails():
     assert installation.check_torch(None).status == "fail"
 
 
-def test_another_rlinf_than_the_supported_one_fails_and_names_both():
-    assert installation.check_rlinf(installation.SUPPORTED).status == "ok"
-    assert installation.check_rlinf(f"{installation.SUPPORTED}+patched").status == "ok"
-    found = installation.check_rlinf("0.4.0")
+def test_an_rlinf_that_lacks_what_our_classes_extend_fails_and_names_it():
+    assert installation.check_rlinf(RLinfTree(Path("/their/rlinf"), "0.3.0", ())).status == "ok"
+    found = installation.check_rlinf(RLinfTree(Path("/their/rlinf"), "0.5.0", ("EnvWorker.init_worker",)))
     assert found.status == "fail"
-    assert "0.4.0" in found.detail
-    assert installation.SUPPORTED in found.detail
+    assert "0.5.0 in /their/rlinf lacks EnvWorker.init_worker" in found.detail
+    assert installation.SUPPORTED in found.mend
     assert installation.check_rlinf(None).status == "fail"
 
 
-def test_the_supported_rlinf_is_the_one_that_is_installed():
-    assert installation.check_rlinf(installation.version("rlinf")).status == "ok"
+def test_the_rlinf_that_is_here_is_one_that_can_be_extended():
+    assert installation.check_rlinf(rlinf_tree()).status == "ok"
 
 
 def test_what_only_pages_and_charts_need_is_warned_of():
@@ -98,7 +99,7 @@ def test_a_hook_is_judged_by_its_subprocess(check):
 
 
 def test_the_plugin_registers_in_a_driver_and_in_a_worker():
-    assert installation.check_driver_hook().detail == "Hydra registers the plugin"
+    assert installation.check_driver_hook().detail == "Hydra brings the plugin to runs that ask for it"
     assert installation.check_worker_hook().detail == "RLINF_EXT_MODULE registers the plugin"
 
 

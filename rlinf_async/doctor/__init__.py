@@ -12,6 +12,7 @@ import sys
 
 from rlinf_async.doctor import installation, machine
 from rlinf_async.doctor.check import Check
+from rlinf_async.hosts.rlinf.compat import rlinf_tree
 
 __all__ = ["Check", "run_checks"]
 
@@ -23,7 +24,7 @@ def run_checks() -> list[Check]:
     return [
         installation.check_python(sys.version_info[:3]),
         installation.check_torch(installed("torch")),
-        installation.check_rlinf(installed("rlinf")),
+        installation.check_rlinf(rlinf_tree()),
         installation.check_ray(installed("ray")),
         installation.check_range("hydra-core", installed("hydra-core"), least=(1, 3), below=(1, 4)),
         installation.check_range("omegaconf", installed("omegaconf"), least=(2, 3), below=(2, 4)),

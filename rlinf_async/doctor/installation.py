@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from rlinf_async.doctor.check import Check, probe
-from rlinf_async.hosts.rlinf import SUPPORTED
+from rlinf_async.hosts.rlinf.compat import REMEDY, SUPPORTED, RLinfTree, rlinf_tree
 
 RAY_FIXES = (
     ((2, 52), "CVE-2025-62593: a web page opened in a browser can run code through the dashboard"),
@@ -18,14 +18,15 @@ RAY_FIXES = (
 """Ray releases that closed a hole in the dashboard, which RLinf always starts."""
 
 DRIVER_PROBE = """
-import rlinf.scheduler
 from hydra.core.plugins import Plugins
 names = [plugin.__name__ for plugin in Plugins.instance().discover()]
 if "RLinfAsyncSearchPath" not in names:
     import hydra_plugins.rlinf_async_search_path  # Hydra only warns when this fails; here it raises
     raise AssertionError("Hydra did not discover RLinfAsyncSearchPath")
+from rlinf.scheduler import Cluster
+assert hasattr(Cluster.__init__, "watched"), "the Hydra plugin does not watch for RLinf's cluster"
 from rlinf_async import plugin
-assert plugin.is_registered(), "the Hydra plugin did not call rlinf_async.plugin.register()"
+plugin.register()
 """
 
 WORKER_PROBE = """
@@ -60,9 +61,8 @@ def entry_points() -> list[EntryPoint]:
 
 def scan_source() -> Path | None:
     """RLinf's file that would scan entry points, found without importing RLinf; None without RLinf."""
-    if version("rlinf") is None:
-        return None
-    return Path(str(metadata.distribution("rlinf").locate_file("rlinf/scheduler/cluster/utils.py")))
+    tree = rlinf_tree()
+    return tree.root / "scheduler" / "cluster" / "utils.py" if tree else None
 
 
 def check_python(found: tuple[int, ...]) -> Check:
@@ -82,13 +82,14 @@ def check_torch(found: str | None) -> Check:
     return Check("torch", "ok", found)
 
 
-def check_rlinf(found: str | None) -> Check:
-    mend = f"pip install --no-deps rlinf=={SUPPORTED}"
-    if found is None:
-        return Check("rlinf", "fail", "not installed", mend)
-    if found.partition("+")[0] != SUPPORTED:
-        return Check("rlinf", "fail", f"{found}, where {SUPPORTED} is supported", mend)
-    return Check("rlinf", "ok", found)
+def check_rlinf(tree: RLinfTree | None) -> Check:
+    """Whether the RLinf that `import rlinf` gives, from a checkout or installed, can be extended."""
+    if tree is None:
+        return Check("rlinf", "fail", "import rlinf finds nothing", REMEDY)
+    if tree.missing:
+        detail = f"{tree.version} in {tree.root} lacks {', '.join(tree.missing)}"
+        return Check("rlinf", "fail", detail, f"use RLinf {SUPPORTED}")
+    return Check("rlinf", "ok", f"{tree.version} in {tree.root}")
 
 
 def check_ray(found: str | None) -> Check:
@@ -140,7 +141,7 @@ def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
     failure = probe(code)
     if failure:
         return Check("driver hook", "fail", failure, "pip install --force-reinstall --no-deps rlinf-async")
-    return Check("driver hook", "ok", "Hydra registers the plugin")
+    return Check("driver hook", "ok", "Hydra brings the plugin to runs that ask for it")
 
 
 def check_worker_hook(code: str = WORKER_PROBE) -> Check:
@@ -156,8 +157,7 @@ def check_worker_hook(code: str = WORKER_PROBE) -> Check:
 def check_plugin_scan(source: Path | None) -> Check:
     """Which way into RLinf is taken; both work."""
     if source is None or not source.is_file():
-        mend = f"pip install --no-deps rlinf=={SUPPORTED}"
-        return Check("rlinf plugins", "fail", "RLinf is not installed", mend)
+        return Check("rlinf plugins", "fail", "import rlinf finds nothing", REMEDY)
     scanned = "rlinf.plugins" in source.read_text()
     detail = "RLinf scans entry points" if scanned else "RLinf does not scan entry points: the hooks are used"
     return Check("rlinf plugins", "ok", detail)

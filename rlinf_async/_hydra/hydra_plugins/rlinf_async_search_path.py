@@ -1,18 +1,15 @@
-"""Puts rlinf-async's config groups on Hydra's search path and activates the plugin in the driver.
+"""Puts rlinf-async's config groups on Hydra's search path, and watches for runs that ask for it.
 
-Hydra imports every module of the `hydra_plugins` namespace whenever any application starts, so this
-file imports nothing heavy: the plugin itself is loaded only where RLinf already is.
+Hydra imports every module of the `hydra_plugins` namespace whenever any application starts, and only warns
+when that fails, so this file imports nothing heavy: the plugin itself is loaded by the run that needs it.
 """
-
-import sys
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-if "rlinf.scheduler" in sys.modules:
-    from rlinf_async.plugin import register
+from rlinf_async.plugin import watch
 
-    register()
+watch()
 
 
 class RLinfAsyncSearchPath(SearchPathPlugin):

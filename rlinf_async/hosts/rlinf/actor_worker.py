@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, open_dict
-from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
 
 from rlinf_async import __version__
 from rlinf_async.config import TrainConfig
 from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.host import InstallsPlugin
 from rlinf_async.hosts.rlinf.learner import FSDPLearner
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss

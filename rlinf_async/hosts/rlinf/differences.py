@@ -59,7 +59,7 @@ def _sayings(cfg: DictConfig) -> dict[str, Any]:
 def _resolved(cfg: DictConfig) -> dict[str, Any]:
     """The config as a run would write it down, with every `auto` resolved."""
     resolved = copy.deepcopy(cfg)
-    if is_active((cfg,), {}):
+    if is_active(cfg):
         write_back(resolved, resolve(resolved))
     return OmegaConf.to_container(resolved, resolve=True)  # type: ignore[return-value]
 

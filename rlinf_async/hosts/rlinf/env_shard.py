@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from rlinf.data.embodied_io_struct import EnvOutput
 from rlinf.envs.utils import get_env_attr
 
 from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf.compat import EnvOutput, interact_step, wait_env_delay
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,14 @@ class TrainShard:
         return ShardOutput(output)
 
     def _step(self, answer: dict[str, Any]) -> ShardOutput:
-        self._last, info = self._worker.env_interact_step(answer["actions"], self._stage)
+        self._last, info = interact_step(self._worker, answer["actions"], self._stage)
         return ShardOutput(self._last, info)
 
     async def _run(self, function: Callable[..., ShardOutput], *arguments: Any) -> ShardOutput:
         with self._busy.busy(self._stage):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+            output = await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+            await wait_env_delay(self._worker, self._stage)
+        return output
 
 
 class EvalShard:

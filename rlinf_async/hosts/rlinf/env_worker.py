@@ -17,7 +17,7 @@ from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
-from rlinf_async.hosts.rlinf.host import InstallsPlugin
+from rlinf_async.hosts.rlinf.host import WRONG_RUNNER, InstallsPlugin
 from rlinf_async.hosts.rlinf.memory import MemoryFile, MemoryPool
 from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
@@ -82,6 +82,10 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
             for observation, _ in resets:
                 self.last_obs_list.append(observation)
                 self.last_intervened_info_list.append((None, None))
+
+    async def interact(self, *_: Any, **__: Any) -> None:
+        """RLinf's own loop, which does not run here."""
+        raise RuntimeError(WRONG_RUNNER)
 
     async def plugin_version(self) -> str:
         """The version of this package that the worker process runs."""

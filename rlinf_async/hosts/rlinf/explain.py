@@ -14,7 +14,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts.rlinf.config import read_async, resolve
 from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.host import is_active, replacements
+from rlinf_async.hosts.rlinf.host import is_active
+from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import Settings, simulators_apart
 
 SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
@@ -35,7 +36,7 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
     missing = [section for section in SECTIONS if section not in cfg]
     if missing:
         raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
-    asynchrony = read_async(cfg) if is_active((cfg,), {}) else AsyncConfig()
+    asynchrony = read_async(cfg) if is_active(cfg) else AsyncConfig()
     facts: dict[str, Any] = {
         "mode": asynchrony.mode,
         "levels": asynchrony.levels,

@@ -6,65 +6,53 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
+from importlib.metadata import entry_points
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.entry_points import find, load_class
-from rlinf_async.hosts.rlinf import SUPPORTED
+from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
-from rlinf_async.hosts.rlinf.warm_start import fill_in
-from rlinf_async.simulators.libero import ASSETS_VARIABLE, prepare_libero
+from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
 """Where the user's extension module is kept while ours has its place."""
 OURS = "rlinf_async.plugin"
 
-WORKERS = {
-    "rlinf.workers.env.env_worker.EnvWorker": "env",
-    "rlinf.workers.rollout.hf.huggingface_worker.MultiStepRolloutWorker": "rollout",
-    "rlinf.workers.actor.fsdp_actor_worker.EmbodiedFSDPActor": "actor",
-}
-"""RLinf's classes, and the entry points of the classes that take their places."""
-RUNNER = "rlinf.runners.embodied_runner.EmbodiedRunner"
+PREPARATIONS = "rlinf_async.preparations"
 ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
-
-
-def replacements() -> dict[str, str]:
-    """RLinf's class names, and what runs instead when a level is on."""
-    classes = {stock: find("rlinf_async.workers", name).value for stock, name in WORKERS.items()}
-    return {**classes, RUNNER: find("rlinf_async.runners", "embodied").value}
 
 
 def prepare(cfg: DictConfig) -> None:
     """Check a config before Ray starts, and make worker processes load this package if they need it.
 
     Raises:
-        ValueError: the async block or something that it does not go with; see `config.resolve`.
+        ValueError: RLinf is not one that we extend, the async block is wrong, or something in the config does
+            not go with it; see `config.resolve`.
     """
     if cfg.runner.get("only_eval", False) or cfg.runner.get("task_type") != "embodied":
         return
     active = read_async(cfg).active
     if active:
-        _check_host_version(version("rlinf"))
+        compat.check_rlinf()
         write_back(cfg, resolve(cfg))
     if uses_us(cfg):
         _load_in_workers(active)
-    assets = os.environ.get(ASSETS_VARIABLE)
-    if assets and cfg.env.train.env_type == "libero":
-        prepare_libero(Path(assets), Path(cfg.runner.logger.log_path).absolute() / "libero")
 
 
-def _check_host_version(found: str) -> None:
-    if found != SUPPORTED:
-        raise ValueError(
-            f"rlinf-async extends the workers of RLinf {SUPPORTED}, but RLinf {found} is installed"
-        )
+def make_ready(cfg: DictConfig) -> None:
+    """Do what has to be there before the run: entry points of `rlinf_async.preparations`.
+
+    One of them is called with the config if its name is a block of the config or the training environment's
+    `env_type`, and its module is imported only then.
+    """
+    for entry in entry_points(group=PREPARATIONS):
+        if cfg.get(entry.name) is not None or OmegaConf.select(cfg, "env.train.env_type") == entry.name:
+            entry.load()(cfg)
 
 
 def _load_in_workers(active: bool) -> None:
@@ -86,9 +74,8 @@ def _load_users_module() -> None:
             register()
 
 
-def is_active(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Whether a call was given a config, as its first argument or as `cfg`, that turns a level on."""
-    cfg = keywords.get("cfg", arguments[0] if arguments else None)
+def is_active(cfg: Any) -> bool:
+    """Whether `cfg` is the config of a run in which a level is on."""
     return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and read_async(cfg).active
 
 
@@ -97,6 +84,7 @@ class RLinfHost:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._prepared = False
 
     @property
     def installed(self) -> bool:
@@ -111,11 +99,11 @@ class RLinfHost:
         """
         if self.installed:
             return
-        worker = importlib.import_module("rlinf.scheduler.worker.worker").Worker
-        cluster = importlib.import_module("rlinf.scheduler.cluster.cluster").Cluster
-        runner = importlib.import_module("rlinf.runners.embodied_runner").EmbodiedRunner
-        self._replace(worker, "create_group", classmethod(_choosing_worker(worker.create_group.__func__)))
-        self._replace(cluster, "__init__", _checking_config(cluster.__init__))
+        worker, cluster, runner = compat.Worker, compat.Cluster, compat.EmbodiedRunner
+        self._replace(
+            worker, "create_group", classmethod(self._choosing_worker(worker.create_group.__func__))
+        )
+        self._replace(cluster, "__init__", self._checking_config(cluster.__init__))
         self._replace(runner, "__new__", staticmethod(_choose_runner), fallback=staticmethod(_new))
         register_models()
         if "WORKER_NAME" in os.environ:
@@ -128,6 +116,7 @@ class RLinfHost:
 
     def remove(self) -> None:
         """Leave RLinf as it was."""
+        self._prepared = False
         while self._undo:
             self._undo.pop()()
 
@@ -136,9 +125,45 @@ class RLinfHost:
         setattr(owner, name, value)
         self._undo.append(lambda: setattr(owner, name, before))
 
+    def _checking_config(self, start: Callable[..., None]) -> Callable[..., None]:
+        def check(cluster: Any, *args: Any, **kwargs: Any) -> None:
+            cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
+            if not isinstance(cluster_cfg, DictConfig) or cluster_cfg._get_root() is cluster_cfg:
+                start(cluster, *args, **kwargs)
+                return
+            cfg = cluster_cfg._get_root()
+            self._prepare(cfg)
+            start(cluster, *args, **kwargs)
+            if is_active(cfg):
+                compat.fail_unless_cleared()
+
+        return check
+
+    def _prepare(self, cfg: DictConfig) -> None:
+        prepare(cfg)
+        make_ready(cfg)
+        self._prepared = True
+
+    def _choosing_worker(self, create_group: Callable[..., Any]) -> Callable[..., Any]:
+        def choose(cls: type, *args: Any, **kwargs: Any) -> Any:
+            cfg = _config_of(args, kwargs)
+            if is_active(cfg):
+                if not self._prepared:
+                    self._prepare(cfg)  # of a launcher that started the cluster without a config
+                cls = replacement(cls)
+            return create_group(cls, *args, **kwargs)
+
+        return choose
+
 
 HOST = RLinfHost()
 """The host of this process."""
+
+
+WRONG_RUNNER = (
+    "these workers are rlinf-async's, and the runner that calls them is not: give RLinf's EmbodiedRunner, "
+    "or a subclass of rlinf-async's runner, the same config as the workers"
+)
 
 
 class InstallsPlugin:
@@ -149,36 +174,24 @@ class InstallsPlugin:
         super()._load_user_extensions()  # type: ignore[misc]
 
 
-def _choosing_worker(create_group: Callable[..., Any]) -> Callable[..., Any]:
-    def choose(cls: type, *args: Any, **kwargs: Any) -> Any:
-        name = WORKERS.get(f"{cls.__module__}.{cls.__qualname__}")
-        if name is not None and is_active(args, kwargs):
-            cls = load_class("rlinf_async.workers", name)
-        return create_group(cls, *args, **kwargs)
-
-    return choose
+def _config_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The config of a run among the arguments of a call: RLinf gives it first, or as `cfg`."""
+    return keywords.get("cfg", arguments[0] if arguments else None)
 
 
 def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
-    if f"{cls.__module__}.{cls.__qualname__}" == RUNNER and is_active(args, kwargs):
-        cls = load_class("rlinf_async.runners", "embodied")
-    return object.__new__(cls)
+    if not is_active(_config_of(args, kwargs)):
+        return object.__new__(cls)
+    ours = runner_replacement(cls)
+    runner = object.__new__(ours)
+    if not issubclass(ours, cls):
+        runner.__init__(*args, **kwargs)  # Python does so for instances of `cls` only
+    return runner
 
 
 def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
     # Deleting a __new__ does not give a class its old construction back.
     return object.__new__(cls)
-
-
-def _checking_config(start: Callable[..., None]) -> Callable[..., None]:
-    def check(self: Any, *args: Any, **kwargs: Any) -> None:
-        cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
-        if isinstance(cluster_cfg, DictConfig) and cluster_cfg._get_root() is not cluster_cfg:
-            prepare(cluster_cfg._get_root())
-            fill_in(cluster_cfg._get_root())
-        start(self, *args, **kwargs)
-
-    return check
 
 
 def _choosing_env(get_env_cls: Callable[..., Any]) -> Callable[..., Any]:

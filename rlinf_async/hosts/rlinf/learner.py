@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from rlinf.utils.distributed import all_reduce_dict
 from rlinf.utils.metric_utils import compute_rollout_metrics
-from rlinf.workers.actor.fsdp_actor_worker import process_nested_dict_for_train
 
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.ratios import SAMPLES, RatioProbe, averages
@@ -20,6 +19,7 @@ from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, sl
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
+from rlinf_async.hosts.rlinf.compat import process_nested_dict_for_train
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
 from rlinf_async.hosts.rlinf.proximal import forward, recompute, trained_shards
 from rlinf_async.hosts.rlinf.settings import LOSSES, Settings

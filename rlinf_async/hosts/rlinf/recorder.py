@@ -6,10 +6,10 @@ from typing import Any
 
 import ray
 import torch
-from rlinf.data.embodied_io_struct import ChunkStepResult, EmbodiedRolloutResult, Trajectory
 
 from rlinf_async.core.tensors import slice_samples
 from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.hosts.rlinf.compat import ChunkStepResult, EmbodiedTrajectoryBuilder, Trajectory
 from rlinf_async.hosts.rlinf.echoes import with_echoes
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
 from rlinf_async.hosts.rlinf.settings import Settings
@@ -34,7 +34,7 @@ class ShardRecorder:
         self._ticket = ticket
         self._settings = settings
         self._worker = worker
-        self._result = EmbodiedRolloutResult(max_episode_length=worker.cfg.env.train.max_episode_steps)
+        self._result = EmbodiedTrajectoryBuilder(max_episode_length=worker.cfg.env.train.max_episode_steps)
         self._episodes = episodes
         self._versions: list[int] = []
         self._decisions = 0

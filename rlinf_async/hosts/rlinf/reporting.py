@@ -15,7 +15,9 @@ from typing import Any
 from rlinf.utils.metric_logger import MetricLogger
 from rlinf.utils.metric_utils import compute_evaluate_metrics
 
+from rlinf_async import __version__
 from rlinf_async.core.tracing import Shares, Spread, StepReport
+from rlinf_async.hosts.rlinf.compat import rlinf_tree
 from rlinf_async.hosts.rlinf.fleet import Fleet
 from rlinf_async.hosts.rlinf.settings import Settings
 
@@ -112,7 +114,7 @@ def write_facts(run_dir: Path, settings: Settings, title: str) -> None:
     facts = {
         "title": title,
         "began": time.time(),
-        "versions": {name: version(name) for name in ("rlinf-async", "rlinf", "ray", "torch")},
+        "versions": _versions(),
         "python": platform.python_version(),
         "levels": asynchrony.levels,
         "max_staleness": asynchrony.max_staleness,
@@ -124,6 +126,12 @@ def write_facts(run_dir: Path, settings: Settings, title: str) -> None:
         "micro_batch_size": settings.micro_batch_size,
     }
     (run_dir / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def _versions() -> dict[str, str]:
+    tree = rlinf_tree()
+    own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
+    return {**own, **{name: version(name) for name in ("ray", "torch")}}
 
 
 def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:

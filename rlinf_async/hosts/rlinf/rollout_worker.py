@@ -14,7 +14,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.echoes import without_echoes
-from rlinf_async.hosts.rlinf.host import InstallsPlugin
+from rlinf_async.hosts.rlinf.host import WRONG_RUNNER, InstallsPlugin
 from rlinf_async.hosts.rlinf.memory import readable
 from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
@@ -49,6 +49,10 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
         super().init_worker()
         # Ranks sample apart, and a run with the same seed and the same batches samples the same.
         torch.manual_seed(int(self.cfg.actor.get("seed", 0)) + 1 + self._rank)
+
+    async def generate(self, *_: Any, **__: Any) -> None:
+        """RLinf's own loop, which does not run here."""
+        raise RuntimeError(WRONG_RUNNER)
 
     async def plugin_version(self) -> str:
         """The version of this package that the worker process runs."""

@@ -25,6 +25,7 @@ from rlinf_async.core.summary import RunSummary
 from rlinf_async.core.tracing import StepReport
 from rlinf_async.display import RunDisplay
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.checkpoint import read_ledger, resume_step, write_ledger
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.fleet import Fleet
@@ -222,6 +223,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         (self.run_dir / "summary.json").write_text(json.dumps(summary.as_dict(), indent=2) + "\n")
         self.display.summary(summary, str(self.run_dir))
         self._fleet.kill()
+        compat.clear_failure()
 
     @contextmanager
     def _ending_in_order(self) -> Iterator[None]:

@@ -14,9 +14,10 @@ from rlinf.config import validate_cfg
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.scheduler import Cluster
 from rlinf.utils.placement import HybridComponentPlacement
-from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
+
+from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:

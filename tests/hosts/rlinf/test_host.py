@@ -1,20 +1,28 @@
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import rlinf.workers.env.env_worker as env_module
 from omegaconf import OmegaConf
+from rlinf.runners.async_ppo_embodied_runner import AsyncPPOEmbodiedRunner
 from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.scheduler import Cluster, Worker
+from rlinf.workers.actor.async_ppo_fsdp_worker import AsyncPPOEmbodiedFSDPActor
 from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor
+from rlinf.workers.env.async_env_worker import AsyncEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
+from rlinf.workers.rollout.hf.async_huggingface_worker import AsyncMultiStepRolloutWorker
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async import plugin
+from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS, USERS_MODULE, RLinfHost, prepare
+from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner
 
 STOCK = (EnvWorker, MultiStepRolloutWorker, EmbodiedFSDPActor)
+ASYNCHRONOUS = (AsyncEnvWorker, AsyncMultiStepRolloutWorker, AsyncPPOEmbodiedFSDPActor)
 
 
 @pytest.fixture
@@ -37,6 +45,28 @@ def test_an_active_config_turns_rlinfs_classes_into_ours(installed):
     names = [worker.create_group(config()).worker_cls_name for worker in STOCK]
     assert names == ["ShardedEnvWorker", "BatchingRolloutWorker", "StreamingActorWorker"]
     assert type(EmbodiedRunner.__new__(EmbodiedRunner, cfg=config())).__name__ == "AsyncEmbodiedRunner"
+
+
+def test_the_classes_of_rlinfs_asynchronous_script_become_ours_too(installed):
+    names = [worker.create_group(config()).worker_cls_name for worker in ASYNCHRONOUS]
+    assert names == ["ShardedEnvWorker", "BatchingRolloutWorker", "StreamingActorWorker"]
+
+
+def test_a_runner_of_rlinfs_asynchronous_script_is_made_as_ours_with_its_arguments(installed, monkeypatch):
+    made = []
+    monkeypatch.setattr(AsyncEmbodiedRunner, "__init__", lambda self, cfg, **groups: made.append(groups))
+    cfg = config()
+    runner = AsyncPPOEmbodiedRunner(cfg=cfg, actor=1, rollout=2, env=3, reward=None)
+    assert type(runner) is AsyncEmbodiedRunner
+    assert made == [{"actor": 1, "rollout": 2, "env": 3, "reward": None}]
+
+
+def test_a_launcher_that_starts_the_cluster_without_a_config_is_checked_at_its_first_worker(installed):
+    cfg = config("rollout.pipeline_stage_num=1")
+    EnvWorker.create_group(cfg)
+    assert cfg.rollout.pipeline_stage_num == 2
+    with pytest.raises(ValueError, match="did you mean async"):
+        EnvWorker.create_group(config("async.rolout.shards=2"))
 
 
 @pytest.mark.parametrize("off", ["async.mode=off", "~async", "runner.only_eval=true"])
@@ -75,11 +105,18 @@ def test_preparing_writes_what_was_resolved_where_rlinf_looks_for_it():
     assert cfg.rollout.pipeline_stage_num == 2
 
 
-def test_another_version_of_rlinf_is_refused_by_its_number(monkeypatch):
-    monkeypatch.setattr("rlinf_async.hosts.rlinf.host.version", lambda package: "0.4.0")
-    with pytest.raises(ValueError, match=r"RLinf 0\.3\.0, but RLinf 0\.4\.0"):
+def test_an_rlinf_that_lacks_what_we_extend_is_refused_before_anything_starts(monkeypatch):
+    tree = compat.RLinfTree(Path("/their/rlinf"), "0.5.0", ("EnvWorker.env_interact_step",))
+    monkeypatch.setattr(compat, "rlinf_tree", lambda: tree)
+    with pytest.raises(ValueError, match=r"RLinf 0\.5\.0 in /their/rlinf .* no EnvWorker\.env_interact_step"):
         prepare(config())
     prepare(config("async.mode=off"))
+
+
+def test_without_any_rlinf_the_remedy_is_said(monkeypatch):
+    monkeypatch.setattr(compat, "rlinf_tree", lambda: None)
+    with pytest.raises(ValueError, match="PYTHONPATH"):
+        prepare(config())
 
 
 def test_a_config_that_needs_nothing_of_ours_changes_nothing():

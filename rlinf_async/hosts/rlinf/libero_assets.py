@@ -1,0 +1,16 @@
+"""LIBERO's assets, where the package lacks them and the user has named a folder of his own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from rlinf_async.simulators.libero import ASSETS_VARIABLE, prepare_libero
+
+
+def link_assets(cfg: DictConfig) -> None:
+    """Make LIBERO find the assets in the folder that `RLINF_ASYNC_LIBERO_ASSETS` names, if it names one."""
+    if assets := os.environ.get(ASSETS_VARIABLE):
+        prepare_libero(Path(assets), Path(cfg.runner.logger.log_path).absolute() / "libero")

@@ -1,0 +1,112 @@
+"""Which of our classes takes the place of which class of RLinf, or of a subclass of the user's."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from rlinf_async.entry_points import find, load_class
+from rlinf_async.hosts.rlinf import compat
+
+GROUP = "rlinf_async.workers"
+
+WORKERS = {
+    "rlinf.workers.env.env_worker.EnvWorker": "env",
+    "rlinf.workers.env.async_env_worker.AsyncEnvWorker": "env",
+    "rlinf.workers.rollout.hf.huggingface_worker.MultiStepRolloutWorker": "rollout",
+    "rlinf.workers.rollout.hf.async_huggingface_worker.AsyncMultiStepRolloutWorker": "rollout",
+    "rlinf.workers.actor.fsdp_actor_worker.EmbodiedFSDPActor": "actor",
+    "rlinf.workers.actor.embodied_fsdp_actor_worker.EmbodiedFSDPActor": "actor",
+    "rlinf.workers.actor.async_ppo_fsdp_worker.AsyncPPOEmbodiedFSDPActor": "actor",
+}
+"""RLinf's classes, of its synchronous and of its asynchronous script, and the entry points of ours."""
+
+RUNNERS = (
+    "rlinf.runners.embodied_runner.EmbodiedRunner",
+    "rlinf.runners.async_ppo_embodied_runner.AsyncPPOEmbodiedRunner",
+)
+
+BYPASSED = {
+    "env": (
+        "interact",
+        "_run_interact_once",
+        "evaluate",
+        "bootstrap_step",
+        "finish_rollout",
+        "record_env_metrics",
+        "store_last_obs_and_intervened_info",
+        "send_rollout_trajectories",
+        "get_reward_model_output",
+        "assign_history_reward",
+    ),
+    "rollout": ("generate", "generate_one_epoch", "evaluate", "_predict_rollout_actions"),
+    "actor": ("recv_rollout_trajectories", "sync_model_to_rollout"),
+}
+"""Methods of RLinf's own loops. Ours never call them, so what a subclass does there would be lost."""
+
+
+def dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def replacement(cls: type) -> type:
+    """The class that runs instead of `cls`, a worker class that was given a config with a level on.
+
+    A subclass of one of RLinf's workers keeps what it adds: our class is put before it. A package can name a
+    class of its own instead, by an entry point of `rlinf_async.workers` with the dotted name of `cls`.
+
+    Raises:
+        ValueError: `cls` is no worker that we know, or it changes a method that our loops do not call.
+    """
+    if dotted(cls) in entry_points(group=GROUP).names:
+        return load_class(GROUP, dotted(cls))
+    known = next((base for base in cls.__mro__ if dotted(base) in WORKERS), None)
+    if known is None:
+        raise ValueError(
+            f"async is on, and {dotted(cls)} is no worker that rlinf-async can make asynchronous: it extends "
+            f"none of {', '.join(WORKERS)}. Provide a class by an entry point {GROUP}: {dotted(cls)}, or use "
+            "async.mode=off"
+        )
+    role = WORKERS[dotted(known)]
+    ours = load_class(GROUP, role)
+    return ours if cls is known else _before(ours, cls, known, role)
+
+
+def _before(ours: Any, users: type, known: type, role: str) -> type:
+    """Our class with the user's behind it, so that what he overrides is what ours extend."""
+    own = users.__mro__[: users.__mro__.index(known)]
+    lost = sorted({name for cls in own for name in BYPASSED[role] if name in vars(cls)})
+    if lost:
+        raise ValueError(
+            f"async is on, and {dotted(users)} overrides {', '.join(lost)} of RLinf's {known.__name__}, "
+            "which the asynchronous loops do not call. Provide a subclass of rlinf-async's worker by an "
+            f"entry point {GROUP}: {dotted(users)}, or use async.mode=off"
+        )
+    return type(ours)(f"Async{users.__name__}", (ours, users), {"__module__": users.__module__})
+
+
+def runner_replacement(cls: type) -> type:
+    """The runner that takes the place of `cls`.
+
+    Raises:
+        ValueError: `cls` is a runner of the user's, whose own loop would not run.
+    """
+    ours = load_class("rlinf_async.runners", "embodied")
+    if issubclass(cls, ours):
+        return cls
+    if dotted(cls) not in RUNNERS:
+        raise ValueError(
+            f"async is on, and {dotted(cls)} is a runner that rlinf-async does not know: its loop would "
+            "not run. Provide a subclass of rlinf-async's runner by an entry point "
+            "rlinf_async.runners: embodied, or use async.mode=off"
+        )
+    return ours
+
+
+def replacements() -> dict[str, str]:
+    """RLinf's class names, as the RLinf that is here has them, and what runs instead of them."""
+    classes = {
+        compat.home(name): find(GROUP, WORKERS[compat.home(name)]).value
+        for name in ("EnvWorker", "MultiStepRolloutWorker", "EmbodiedFSDPActor")
+    }
+    return {**classes, RUNNERS[0]: find("rlinf_async.runners", "embodied").value}

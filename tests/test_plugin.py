@@ -1,0 +1,76 @@
+"""The plugin comes to runs that ask for it, loads nothing for others, and never stays away silently."""
+
+import subprocess
+import sys
+
+from rlinf_async import plugin
+
+DRIVER = """
+import sys
+from hydra.core.plugins import Plugins
+{before}
+Plugins.instance().discover()
+{after}
+import ray
+from omegaconf import OmegaConf
+from rlinf.scheduler import Cluster
+ray.init = lambda *_, **__: sys.exit("Ray starts")
+cfg = OmegaConf.create({{"cluster": {{"num_nodes": 1, "component_placement": {{}}}}, "runner": {{"task_type": "embodied"}}, "env": {{"train": {{}}}},
+    "actor": {{"model": {{"model_type": "mlp_policy"}}}}, **{block}}})
+try:
+    Cluster(cluster_cfg=cfg.cluster)
+finally:
+    print("LOADED", "rlinf_async.hosts.rlinf.host" in sys.modules)
+"""
+BLOCKED = """
+import sys
+from importlib.abc import MetaPathFinder
+class Blocker(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if {{name, name.split(".")[0]}} & set({blocked!r}):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+SIMULATORS = ("metaworld", "mujoco", "libero", "robosuite", "mani_skill", "gymnasium_robotics")
+
+
+def drive(block: str, *, before: str = "", after: str = "") -> subprocess.CompletedProcess[str]:
+    code = DRIVER.format(before=before, after=after, block=block)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_a_misspelt_block_ends_the_run_before_ray_whether_rlinf_is_imported_early_or_late():
+    for imported in ({"before": "import rlinf.scheduler"}, {"after": "import rlinf.scheduler"}):
+        done = drive('{"async": {"mod": "full"}}', **imported)
+        assert done.returncode == 1
+        assert "did you mean async.mode" in done.stderr
+        assert "Ray starts" not in done.stderr
+
+
+def test_a_plugin_that_cannot_load_ends_a_run_with_a_block_and_says_why():
+    done = drive(
+        '{"async": {"mode": "full"}}', before=BLOCKED.format(blocked=("rlinf_async.hosts.rlinf.models",))
+    )
+    assert done.returncode == 1
+    assert "the config asks for rlinf-async, which cannot be loaded here: No module named" in done.stderr
+    assert "Ray starts" not in done.stderr
+
+
+def test_a_run_without_a_block_loads_nothing_of_ours():
+    done = drive("{}")
+    assert "LOADED False" in done.stdout
+    assert "Ray starts" in done.stderr
+
+
+def test_the_doorway_needs_no_simulator():
+    code = BLOCKED.format(blocked=SIMULATORS) + "from rlinf_async import plugin; plugin.register()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_watching_twice_guards_once(monkeypatch):
+    monkeypatch.delitem(sys.modules, plugin.CLUSTER, raising=False)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    plugin.watch()
+    plugin.watch()
+    assert [type(finder).__name__ for finder in sys.meta_path].count("_ClusterFinder") == 1
