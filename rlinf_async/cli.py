@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,6 +72,10 @@ def explain(
     diff: Annotated[
         str | None, typer.Option("--diff", help="Another config: say what differs. Overrides apply to both.")
     ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="GPUs per node of the cluster it is for; default: this machine's.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes of that cluster; default: the config's.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a config will do, without starting anything."""
@@ -83,7 +88,8 @@ def explain(
     for name in names:
         stem, directory = _or_exit(differences.place, name, config_dir)
         configs.append(_compose(stem, overrides, directory))
-    found = _or_exit(differences.differences if diff is not None else facts_of, *configs)
+    say = differences.differences if diff is not None else facts_of
+    found = _or_exit(partial(say, gpus=gpus, nodes=nodes), *configs)
     if as_json:
         typer.echo(json.dumps(found if diff is None else {"a": names[0], "b": names[1], **found}, indent=2))
     elif diff is None:

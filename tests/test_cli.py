@@ -94,6 +94,15 @@ def test_an_unknown_config_lists_those_that_there_are():
     assert all(name in result.output for name in PACKAGED)
 
 
+def test_a_config_is_explained_for_the_cluster_that_is_named():
+    everywhere = [f"cluster.component_placement.{part}=all" for part in ("env", "rollout", "actor")]
+    base = ("metaworld_ppo_mlp", *everywhere, "env.train.total_num_envs=64", "actor.micro_batch_size=5")
+    for options, ranks in ((("--gpus", "8"), 8), (("--gpus", "8", "--nodes", "4"), 32), ((), 1)):
+        facts = explain(*base, *options)
+        assert set(facts["ranks"].values()) == {ranks}
+        assert facts["cluster"]["assumed"] is (not options)
+
+
 @pytest.mark.parametrize("mode", ["off", "train", "rollout", "streamer", "full"])
 def test_the_presets_compose_onto_any_config_from_any_directory(tmp_path: Path, mode):
     (tmp_path / "mine.yaml").write_text("runner: {seq_length: 1}\n")

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.rlinf.placement import world_sizes
+from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.refusals import refuse_unsupported
 from rlinf_async.hosts.rlinf.settings import Settings
 
@@ -33,11 +33,13 @@ def uses_us(cfg: DictConfig) -> bool:
     return any(OmegaConf.select(cfg, f"env.{part}.env_class") for part in ("train", "eval"))
 
 
-def resolve(cfg: DictConfig, *, sizes: Mapping[str, int] | None = None) -> Settings:
+def resolve(
+    cfg: DictConfig, *, sizes: Mapping[str, int] | None = None, cluster: Machines | None = None
+) -> Settings:
     """Check a config whose async block is active, and resolve every `auto`.
 
     `sizes` are the processes per component when the cluster is up; before, they are worked out from the
-    placement and the accelerators of this machine.
+    placement and the `cluster`, by default of machines like this one.
 
     Raises:
         ValueError: an unsupported feature or sizes that do not fit, with the remedy.
@@ -46,7 +48,7 @@ def resolve(cfg: DictConfig, *, sizes: Mapping[str, int] | None = None) -> Setti
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     refuse_unsupported(plain, asynchrony)
     if sizes is None:
-        sizes = world_sizes(plain["cluster"]["component_placement"], resources=_resources(plain))
+        sizes = world_sizes(plain["cluster"], cluster or machines(cfg))
     settings = Settings.read(plain, asynchrony, sizes)
     _check_evaluation(plain, settings)
     return settings
@@ -67,10 +69,13 @@ def write_back(cfg: DictConfig, settings: Settings) -> None:
             cfg[KEY] = OmegaConf.merge(cfg[KEY], {"rollout": rollout})
 
 
-def _resources(cfg: Mapping[str, Any]) -> int:
-    """What `all` means in a placement: accelerators of the cluster, or nodes where there are none."""
-    nodes = int(cfg["cluster"].get("num_nodes", 1))
-    return nodes * max(1, torch.cuda.device_count())
+def machines(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None) -> Machines:
+    """The cluster that `cfg` is placed on: as many nodes as it says, each like this machine, unless told."""
+    return Machines(
+        nodes=int(cfg.cluster.get("num_nodes", 1)) if nodes is None else nodes,
+        gpus=torch.cuda.device_count() if gpus is None else gpus,
+        named=gpus is not None or nodes is not None,
+    )
 
 
 def _check_evaluation(cfg: Mapping[str, Any], settings: Settings) -> None:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.core.nested import dotted
-from rlinf_async.hosts.rlinf.config import resolve, write_back
+from rlinf_async.hosts.rlinf.config import machines, resolve, write_back
 from rlinf_async.hosts.rlinf.explain import explain
 from rlinf_async.hosts.rlinf.host import is_active
 
@@ -34,8 +34,12 @@ def place(name: str, directory: Path | None) -> tuple[str, Path | None]:
     return path.stem, path.absolute().parent
 
 
-def differences(a: DictConfig, b: DictConfig) -> dict[str, dict[str, dict[str, Any]]]:
+def differences(
+    a: DictConfig, b: DictConfig, *, gpus: int | None = None, nodes: int | None = None
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
+
+    `gpus` and `nodes` are those that `explain` takes.
 
     A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out.
 
@@ -43,24 +47,25 @@ def differences(a: DictConfig, b: DictConfig) -> dict[str, dict[str, dict[str, A
         ValueError: one of the configs cannot run, with the remedy.
     """
     return {
-        "facts": _differing(*[dotted(_sayings(cfg)) for cfg in (a, b)]),
-        "config": _differing(*[dotted(_resolved(cfg)) for cfg in (a, b)]),
+        "facts": _differing(*[dotted(_sayings(cfg, gpus, nodes)) for cfg in (a, b)]),
+        "config": _differing(*[dotted(_resolved(cfg, gpus, nodes)) for cfg in (a, b)]),
     }
 
 
-def _sayings(cfg: DictConfig) -> dict[str, Any]:
-    facts = {name: value for name, value in explain(cfg).items() if value not in (None, [])}
+def _sayings(cfg: DictConfig, gpus: int | None, nodes: int | None) -> dict[str, Any]:
+    said = explain(cfg, gpus=gpus, nodes=nodes)
+    facts = {name: value for name, value in said.items() if value not in (None, [])}
     # A run writes `auto` down as a number: the same shards for another reason are no difference.
     facts.get("shards", {}).pop("why", None)
     # As a list: RLinf's names have dots, which would look like keys of keys.
     return {**facts, "classes": [f"{stock} -> {ours}" for stock, ours in facts["classes"].items()]}
 
 
-def _resolved(cfg: DictConfig) -> dict[str, Any]:
+def _resolved(cfg: DictConfig, gpus: int | None, nodes: int | None) -> dict[str, Any]:
     """The config as a run would write it down, with every `auto` resolved."""
     resolved = copy.deepcopy(cfg)
     if is_active(cfg):
-        write_back(resolved, resolve(resolved))
+        write_back(resolved, resolve(resolved, cluster=machines(cfg, gpus=gpus, nodes=nodes)))
     return OmegaConf.to_container(resolved, resolve=True)  # type: ignore[return-value]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,9 +13,10 @@ from rich.table import Table
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import VECTORISED_SIMULATORS
-from rlinf_async.hosts.rlinf.config import read_async, resolve
+from rlinf_async.hosts.rlinf.config import machines, read_async, resolve
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.host import is_active
+from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import Settings, simulators_apart
 
@@ -27,8 +29,10 @@ PROXIMAL = {
 }
 
 
-def explain(cfg: DictConfig) -> dict[str, Any]:
-    """Plain data that `--json` prints.
+def explain(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None) -> dict[str, Any]:
+    """Plain data that `--json` prints, for a cluster of so many nodes with so many accelerators each.
+
+    By default there are as many nodes as the config says, each like this machine.
 
     Raises:
         ValueError: the config cannot run, with the remedy.
@@ -36,6 +40,7 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
     missing = [section for section in SECTIONS if section not in cfg]
     if missing:
         raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
+    cluster = machines(cfg, gpus=gpus, nodes=nodes)
     asynchrony = read_async(cfg) if is_active(cfg) else AsyncConfig()
     facts: dict[str, Any] = {
         "mode": asynchrony.mode,
@@ -47,11 +52,12 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
         "deterministic": asynchrony.deterministic,
         "shards": None,
         "exactness": dict.fromkeys(asynchrony.levels, "off"),
+        "cluster": {"nodes": cluster.nodes, "gpus_per_node": cluster.gpus, "assumed": not cluster.named},
         "placement": OmegaConf.to_container(cfg.cluster.component_placement, resolve=True),
     }
     if not asynchrony.active:
         return facts
-    settings = resolve(cfg)
+    settings = resolve(cfg, cluster=cluster)
     plain = OmegaConf.to_container(cfg, resolve=True)
     facts["exactness"] = exactness(plain, settings)  # type: ignore[arg-type]
     return {
@@ -59,8 +65,16 @@ def explain(cfg: DictConfig) -> dict[str, Any]:
         **_shards(cfg, settings),
         **_batches(settings),
         "publication": _publication(settings),
-        "remarks": _remarks(cfg, settings),
+        "remarks": [*_beyond(plain, cluster), *_remarks(cfg, settings)],  # type: ignore[arg-type]
     }
+
+
+def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:
+    """What the placement names that an assumed cluster has not."""
+    try:
+        world_sizes(cfg["cluster"], replace(cluster, named=True))
+    except ValueError as error:
+        yield f"{error}; RLinf would refuse it on such a cluster: --gpus and --nodes name yours"
 
 
 def _correction(asynchrony: AsyncConfig) -> dict[str, Any]:
@@ -180,6 +194,7 @@ def show(facts: dict[str, Any], console: Console) -> None:
     table.add_column(overflow="fold")
     for row in (*_level_rows(facts), *_class_rows(facts)):
         table.add_row(*row)
+    table.add_row("cluster", _machines(facts["cluster"]))
     for name in ("placement", "ranks", "shards", "inference_batch", "batch"):
         for key, value in (facts.get(name) or {}).items():
             table.add_row(f"{name.replace('_', ' ')}: {key.replace('_', ' ')}", _plain(value))
@@ -210,6 +225,13 @@ def _class_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "classes", "RLinf's, and what takes their places"
     for stock, ours in facts["classes"].items():
         yield f"  {stock.rsplit('.', 1)[1]}", f"-> {ours}"
+
+
+def _machines(cluster: Mapping[str, Any]) -> str:
+    nodes, gpus = cluster["nodes"], cluster["gpus_per_node"]
+    each = f"{gpus} GPU{'' if gpus == 1 else 's'}" if gpus else "no GPU, where a rank is a node"
+    whose = "; assumed like this machine, --gpus and --nodes name another" if cluster["assumed"] else ""
+    return f"{nodes} node{'' if nodes == 1 else 's'} with {each}{whose}"
 
 
 def _plain(value: Any) -> str:

@@ -1,47 +1,141 @@
-"""How many processes each component has, from `cluster.component_placement`, before Ray is up."""
+"""Which processes each component has, and on what, from RLinf's `cluster` section before Ray is up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 COMPONENTS = ("env", "rollout", "actor")
+CLUSTER, NODES = "cluster", "node"
+"""RLinf's own node groups: every accelerator of the cluster, and every node."""
+
+Assignment = tuple[tuple[int, ...], ...]
+"""For every process of a component, in order, the ranks of the resources that it has in its node group."""
 
 
-def world_sizes(component_placement: Mapping[str, Any], *, resources: int) -> dict[str, int]:
-    """Processes per component, with `resources` accelerators (or nodes, where there are none).
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """The nodes that a run is placed on, all alike."""
+
+    nodes: int
+    gpus: int
+    """Accelerators per node; where there are none, the ranks of a placement are nodes."""
+    named: bool = False
+    """Whether somebody asks for these machines. A cluster that is only assumed may be larger than it looks:
+    then a placement beyond it is counted, not refused."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("nodes", 1), ("gpus", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}; nearest: {least}")
+
+    @property
+    def resources(self) -> int:
+        """What `all` means in a placement that names no node group."""
+        return self.nodes * max(1, self.gpus)
+
+
+def world_sizes(cluster: Mapping[str, Any], machines: Machines) -> dict[str, int]:
+    """Processes per component, as RLinf counts them.
 
     Raises:
         ValueError: a component that every run needs is not placed, or its placement cannot be read.
     """
-    sizes: dict[str, int] = {}
-    for names, placement in component_placement.items():
-        size = _world_size(str(names), placement, resources)
-        for name in str(names).split(","):
-            sizes[name.strip()] = size
-    missing = [name for name in COMPONENTS if name not in sizes]
+    return {name: len(processes) for name, processes in assignments(cluster, machines).items()}
+
+
+def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Assignment]:
+    """The resources of every process of every component.
+
+    Args:
+        cluster: RLinf's `cluster` section as plain data.
+
+    Raises:
+        ValueError: as `world_sizes`, and where `machines` are named, a placement that they have no room for.
+    """
+    found: dict[str, Assignment] = {}
+    for names, placement in cluster["component_placement"].items():
+        groups, text = _groups_and_ranks(placement)
+        available = sum(_group_size(cluster, group, machines) for group in groups)
+        where = f"cluster.component_placement.{names}={text}"
+        processes = _assigned(str(text), available, where, bounded=machines.named)
+        found |= {name.strip(): processes for name in str(names).split(",")}
+    missing = [name for name in COMPONENTS if name not in found]
     if missing:
-        raise ValueError(f"cluster.component_placement places {sorted(sizes)} but not {', '.join(missing)}")
-    return sizes
+        raise ValueError(f"cluster.component_placement places {sorted(found)} but not {', '.join(missing)}")
+    return found
 
 
-def _world_size(names: str, placement: Any, resources: int) -> int:
-    text = placement["placement"] if isinstance(placement, Mapping) else placement
-    total = 0
-    for part in str(text).split(","):
+def _groups_and_ranks(placement: Any) -> tuple[list[str], Any]:
+    if not isinstance(placement, Mapping):
+        return [CLUSTER], placement
+    groups = placement.get("node_group", CLUSTER)
+    labels = groups if isinstance(groups, list) else str(groups).split(",")
+    return [str(label).strip() for label in labels], placement["placement"]
+
+
+def _group_size(cluster: Mapping[str, Any], label: str, machines: Machines) -> int:
+    """How many ranks a node group has: its robots, its accelerators, or else its nodes."""
+    if label == CLUSTER:
+        return machines.resources
+    if label == NODES:
+        return machines.nodes
+    known = {str(group["label"]): group for group in cluster.get("node_groups") or ()}
+    if label not in known:
+        raise ValueError(
+            f"cluster.component_placement names node_group={label!r}, but cluster.node_groups has "
+            f"{', '.join(known) or 'none'}"
+        )
+    group = known[label]
+    ranks = _ranks(
+        str(group["node_ranks"]), machines.nodes, f"node_ranks of node group {label}", bounded=machines.named
+    )
+    if group.get("hardware"):
+        return sum(int(config["node_rank"]) in ranks for config in group["hardware"]["configs"])
+    return len(ranks) * (1 if group.get("ignore_hardware") else max(1, machines.gpus))
+
+
+def _assigned(text: str, available: int, where: str, *, bounded: bool) -> Assignment:
+    """The parts of a placement, `resources` or `resources:processes`, divided evenly as RLinf does."""
+    processes: list[tuple[int, ...]] = []
+    for part in text.split(","):
         if not part.strip():
             continue
-        ranks, _, processes = part.partition(":")
-        total += _count(processes or ranks, resources, f"cluster.component_placement.{names}={text}")
-    if not total:
-        raise ValueError(f"cluster.component_placement.{names}={text!r} places no process")
-    return total
+        resources_text, _, processes_text = part.partition(":")
+        resources = _ranks(resources_text, available, where, bounded=bounded)
+        if processes_text:
+            first, last = _range(processes_text, where)
+            if first != len(processes):
+                raise ValueError(f"{where}: processes go on with {len(processes)}, not with {first}")
+            count = last - first + 1
+        else:
+            count = len(resources)
+        if count % len(resources) and len(resources) % count:
+            raise ValueError(
+                f"{where}: {count} processes and {len(resources)} resources do not divide each other"
+            )
+        if count >= len(resources):
+            processes += [(rank,) for rank in resources for _ in range(count // len(resources))]
+        else:
+            each = len(resources) // count
+            processes += [tuple(resources[i * each : (i + 1) * each]) for i in range(count)]
+    if not processes:
+        raise ValueError(f"{where!r} places no process")
+    return tuple(processes)
 
 
-def _count(ranks: str, resources: int, where: str) -> int:
-    if ranks.strip().lower() == "all":
-        return resources
-    first, _, last = (part.strip() for part in ranks.partition("-"))
+def _ranks(text: str, available: int, where: str, *, bounded: bool) -> range:
+    if text.strip().lower() == "all":
+        return range(available)
+    first, last = _range(text, where)
+    if bounded and last >= available:
+        raise ValueError(f"{where}: rank {last} is beyond the {available} that the cluster has there")
+    return range(first, last + 1)
+
+
+def _range(text: str, where: str) -> tuple[int, int]:
+    first, _, last = (part.strip() for part in text.partition("-"))
     if not first.isdigit() or (last and not last.isdigit()) or (last and int(last) < int(first)):
-        raise ValueError(f"{where}: {ranks!r} is not a rank, a range a-b, or all")
-    return int(last or first) - int(first) + 1
+        raise ValueError(f"{where}: {text!r} is not a rank, a range a-b, or all")
+    return int(first), int(last or first)

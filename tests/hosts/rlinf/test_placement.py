@@ -8,11 +8,18 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf.scheduler import ComponentPlacement
 
-from rlinf_async.hosts.rlinf.placement import world_sizes
+from rlinf_async.hosts.rlinf.placement import Machines, assignments, world_sizes
+
+EIGHT = Machines(nodes=1, gpus=8)
+ROBOTS = [
+    {"label": "a800", "node_ranks": "0-1"},
+    {"label": "cpu", "node_ranks": 1, "ignore_hardware": True},
+    {"label": "franka", "node_ranks": "2-3", "hardware": {"configs": [{"node_rank": 2}, {"node_rank": 3}]}},
+]
 
 
-def sizes(placement, resources=8):
-    return world_sizes({"env,rollout,actor": placement}, resources=resources)["env"]
+def sizes(placement, machines=EIGHT, **cluster):
+    return world_sizes({"component_placement": {"env,rollout,actor": placement}, **cluster}, machines)["env"]
 
 
 @pytest.mark.parametrize(
@@ -65,12 +72,13 @@ def test_rlinf_counts_the_same(text):
 
 def test_components_may_be_placed_together_or_each_by_itself():
     placement = {"actor, rollout": "0-1", "env": {"node_group": "node", "placement": 0}}
-    assert world_sizes(placement, resources=2) == {"actor": 2, "rollout": 2, "env": 1}
+    cluster = {"component_placement": placement}
+    assert world_sizes(cluster, Machines(nodes=1, gpus=2)) == {"actor": 2, "rollout": 2, "env": 1}
 
 
 def test_a_component_that_is_missing_is_named():
     with pytest.raises(ValueError, match=r"places \['actor', 'env'\] but not rollout"):
-        world_sizes({"actor,env": 0}, resources=1)
+        world_sizes({"component_placement": {"actor,env": 0}}, EIGHT)
 
 
 @pytest.mark.parametrize("placement", ["a", "3-1", "0-x", "-1", "0:all-2"])
@@ -82,3 +90,66 @@ def test_a_placement_that_cannot_be_read_is_named(placement):
 def test_a_placement_of_nothing_is_refused():
     with pytest.raises(ValueError, match="places no process"):
         sizes("")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "group", "count"),
+    [
+        (1, 8, None, 8),
+        (4, 8, None, 32),
+        (4, 0, None, 4),
+        (4, 8, "node", 4),
+        (4, 8, "cluster", 32),
+        (4, 8, "a800", 16),
+        (4, 0, "a800", 2),
+        (4, 8, "cpu", 1),
+        (4, 8, "franka", 2),
+        (4, 8, "a800, franka", 18),
+        (4, 8, ["a800", "cpu"], 17),
+    ],
+)
+def test_all_means_what_the_named_cluster_has(nodes, gpus, group, count):
+    placement = "all" if group is None else {"node_group": group, "placement": "all"}
+    assert sizes(placement, Machines(nodes=nodes, gpus=gpus), node_groups=ROBOTS) == count
+
+
+def test_a_node_group_that_nobody_defines_is_named_with_those_that_are():
+    with pytest.raises(
+        ValueError, match=r"node_group='h100', but cluster\.node_groups has a800, cpu, franka"
+    ):
+        sizes({"node_group": "h100", "placement": "all"}, node_groups=ROBOTS)
+
+
+def test_every_process_has_its_share_of_the_resources_in_order():
+    placement = {"env": "0-3:0-1", "rollout": "4-5:0-3", "actor": "0-1,6-7"}
+    found = assignments({"component_placement": placement}, EIGHT)
+    assert found == {
+        "env": ((0, 1), (2, 3)),
+        "rollout": ((4,), (4,), (5,), (5,)),
+        "actor": ((0,), (1,), (6,), (7,)),
+    }
+
+
+def test_a_placement_beyond_a_cluster_is_refused_if_somebody_names_it_and_counted_if_it_is_assumed():
+    named = Machines(nodes=2, gpus=4, named=True)
+    assert sizes("0-7", named) == 8
+    with pytest.raises(ValueError, match="=0-8: rank 8 is beyond the 8 that the cluster has there"):
+        sizes("0-8", named)
+    assert sizes("0-8", Machines(nodes=2, gpus=4)) == 9
+
+
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        ("0-2:0-1", "2 processes and 3 resources do not divide"),
+        ("0-1:1-2", "processes go on with 0, not with 1"),
+    ],
+)
+def test_processes_that_rlinf_cannot_place_are_refused(placement, words):
+    with pytest.raises(ValueError, match=words):
+        sizes(placement)
+
+
+def test_machines_are_at_least_a_node():
+    with pytest.raises(ValueError, match="nodes=0 must be at least 1"):
+        Machines(nodes=0, gpus=8)
