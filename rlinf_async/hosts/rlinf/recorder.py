@@ -43,12 +43,12 @@ class ShardRecorder:
 
     def append(self, output: ShardOutput, answer: dict[str, Any]) -> None:
         self._note(output)
-        keep, inputs = self._worker.collect_prev_infos, _inputs(output, answer)
+        inputs = _inputs(output, answer)
         self._result.append_step_result(
             ChunkStepResult(
                 actions=inputs.get("action"),
-                prev_logprobs=answer["prev_logprobs"] if keep else None,
-                prev_values=answer["prev_values"] if keep else None,
+                prev_logprobs=answer["prev_logprobs"],
+                prev_values=answer["prev_values"],
                 forward_inputs=inputs,
                 versions=torch.full_like(
                     answer["prev_logprobs"], float(answer["version"]), dtype=torch.float32
@@ -62,10 +62,7 @@ class ShardRecorder:
     def build(self, output: ShardOutput, answer: dict[str, Any]) -> list[Piece]:
         self._note(output)
         self._result.append_step_result(
-            ChunkStepResult(
-                prev_values=answer["prev_values"] if self._worker.collect_prev_infos else None,
-                **self._outcome(output, answer),
-            )
+            ChunkStepResult(prev_values=answer["prev_values"], **self._outcome(output, answer))
         )
         plan = self._settings.plan
         bootstrap = _inputs(output, answer) if self._settings.asynchrony.recomputes else {}

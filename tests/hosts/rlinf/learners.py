@@ -103,14 +103,16 @@ def _rank(rank, ranks, port, cases, directory):
     dist.init_process_group("gloo")
     gc.freeze()  # RLinf collects garbage after every batch; what was imported need not be searched each time
     known = {}
-    with _without_ray(rank, ranks):
+    with without_ray(rank, ranks):
         outcomes = {case.name: _run(case, rank, ranks, known) for case in cases}
     torch.save(outcomes, directory / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 @contextmanager
-def _without_ray(rank, ranks):
+def without_ray(rank, ranks):
+    """Real workers may be built in this process, as rank `rank`."""
+
     def start(self):
         self._rank, self._world_size = rank, ranks
         self._accelerator_type = AcceleratorType.NO_ACCEL

@@ -1,0 +1,208 @@
+"""Shards that train and shards that evaluate, on real env workers."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+import torch
+
+from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
+from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
+from tests.hosts.rlinf.workers import (
+    ACTION,
+    CHUNK,
+    HORIZON,
+    SHARDS,
+    Walks,
+    config,
+    in_one_process,
+    with_walks,
+)
+
+ENVS = 6
+EVALUATES = ("runner.val_check_interval=1", "env.eval.total_num_envs=8")
+
+
+def moves(size=1.0):
+    return {"actions": torch.full((ENVS, CHUNK, ACTION), size)}
+
+
+def shard_of(*overrides, stage=1):
+    cfg = config(f"rollout.pipeline_stage_num={SHARDS}", *overrides)
+    with in_one_process():
+        worker = with_walks(ShardedEnvWorker(cfg))
+    return TrainShard(worker, stage, worker._threads["train"][stage], worker._busy), worker
+
+
+def rollout(shard, *, decisions=HORIZON):
+    async def main():
+        outputs = [await shard.start()]
+        for _ in range(decisions):
+            outputs.append(await shard.step(moves()))
+        shard.finish()
+        return outputs
+
+    return asyncio.run(main())
+
+
+def seen(output):
+    return shard_states(output).tolist()
+
+
+def shard_states(output):
+    return getattr(output, "env", output).obs["states"]
+
+
+def test_a_shard_is_the_environments_of_its_stage():
+    shard, worker = shard_of()
+    assert (shard.size, shard.horizon) == (ENVS, HORIZON)
+    assert [row[0] for row in seen(rollout(shard)[0])] == list(range(6, 12))
+    assert [env.rollouts for env in worker.env_list] == [0, 1]
+
+
+def test_environments_that_reset_themselves_go_on_where_the_last_rollout_was_cut():
+    shard, _ = shard_of("env.train.auto_reset=true")
+    before = None
+    for _ in range(3):
+        outputs = rollout(shard, decisions=2)
+        if before is not None:
+            assert seen(outputs[0]) == before
+        before = seen(outputs[-1])
+        assert not outputs[0].env.dones.any()
+        assert outputs[0].env.rewards is None
+        assert seen(outputs[0]) != before
+
+
+def test_what_a_hand_did_last_is_known_to_the_next_rollout():
+    shard, _ = shard_of("env.train.auto_reset=true", "++env.train.taken_over=true")
+    first, last = (rollout(shard)[index] for index in (0, -1))
+    assert first.env.intervene_actions is None
+    assert last.env.intervene_flags is not None
+    again = rollout(shard)[0].env
+    shown = rollout(shard)
+    assert torch.equal(again.intervene_actions, last.env.intervene_actions)
+    assert again.intervene_flags.shape == (ENVS, CHUNK)
+    assert shown[0].env.intervene_flags is not None
+
+
+def test_environments_that_do_not_reset_themselves_begin_anew():
+    shard, worker = shard_of()
+    first = rollout(shard)[0]
+    worker.env_list[1].is_start = False
+    second = rollout(shard)[0]
+    assert worker.env_list[1].is_start
+    assert [row[1] for row in seen(first)] == [1] * ENVS
+    assert [row[1:] for row in seen(second)] == [[2, 0, 0]] * ENVS
+    for output in (first, second):
+        env = output.env
+        for ends in (env.dones, env.terminations, env.truncations):
+            assert ends.shape == (ENVS, CHUNK)
+            assert not ends.any()
+
+
+def test_a_first_observation_may_bring_the_last_one_of_the_episode_before(monkeypatch):
+    shard, worker = shard_of()
+    final, reset = {"states": torch.full((ENVS, 4), 5.0)}, worker.env_list[1].reset
+    monkeypatch.setattr(worker.env_list[1], "reset", lambda: (reset()[0], {"final_observation": final}))
+    output = rollout(shard, decisions=0)[0]
+    assert torch.equal(output.env.final_obs["states"], final["states"])
+    assert torch.equal(shard.observation(output)["final_obs"]["states"], final["states"])
+
+
+def test_the_policy_is_asked_with_what_rlinfs_rollout_worker_reads():
+    shard, _ = shard_of("env.train.auto_reset=true")
+    outputs = rollout(shard)
+    asked = [shard.observation(output) for output in outputs]
+    for output, question in zip(outputs, asked, strict=True):
+        assert question.keys() == {"obs", "final_obs"}
+        assert torch.equal(question["obs"]["states"], output.env.obs["states"])
+        assert (question["final_obs"] is not None) == bool(
+            output.env.dones is not None and output.env.dones.any()
+        )
+    assert any(question["final_obs"] is not None for question in asked)
+
+
+def test_statistics_come_with_the_output_that_ended_the_episodes():
+    outputs = rollout(shard_of()[0])
+    assert outputs[0].info == {}
+    assert outputs[-1].info["episode_len"].tolist() == [HORIZON * CHUNK] * ENVS
+
+
+def test_a_busy_shard_is_counted_as_its_stage():
+    shard, worker = shard_of(stage=0)
+    rollout(shard)
+    busy = worker._busy.pop()
+    assert busy[0] > 0
+    assert busy[1] == 0
+
+
+@pytest.mark.parametrize(("saves", "flushed"), [(True, [1]), (False, [])])
+def test_videos_are_written_when_a_rollout_ends(saves, flushed, monkeypatch):
+    shard, worker = shard_of()
+    called = []
+    monkeypatch.setattr(Walks, "flush_video", lambda self: called.append(self.name[0] // ENVS), raising=False)
+    worker.cfg.env.train.video_cfg.save_video = saves
+    rollout(shard, decisions=1)
+    assert called == flushed
+
+
+def test_an_environment_that_makes_no_videos_may_be_asked_to_save_them():
+    shard, worker = shard_of()
+    worker.cfg.env.train.video_cfg.save_video = True
+    rollout(shard, decisions=1)
+    assert worker.env_list[1].rollouts == 1
+
+
+def eval_shard(*overrides, stage=1):
+    cfg = config(f"rollout.pipeline_stage_num={SHARDS}", *EVALUATES, *overrides)
+    with in_one_process():
+        worker = ShardedEnvWorker(cfg)
+        worker._worker_info = None
+        worker.eval_env_list = worker._setup_env_and_wrappers(
+            env_cls=Walks, env_cfg=cfg.env.eval, num_envs_per_stage=worker.eval_num_envs_per_stage
+        )
+    return EvalShard(worker, stage, worker._threads["eval"][stage]), worker
+
+
+def evaluation(shard):
+    async def main():
+        outputs = [await shard.start()]
+        for _ in range(HORIZON):
+            outputs.append(await shard.step({"actions": torch.ones(4, CHUNK, ACTION)}))
+        shard.finish()
+        return outputs
+
+    return asyncio.run(main())
+
+
+def test_evaluation_shards_keep_the_statistics_of_each_episode_once():
+    shard, worker = eval_shard()
+    assert (shard.size, shard.horizon) == (4, HORIZON)
+    for rollouts in (1, 2):
+        outputs = evaluation(shard)
+        assert [row[:2] for row in seen(outputs[0])] == [[name, rollouts] for name in range(4, 8)]
+        assert shard.observation(outputs[0])["final_obs"] is None
+        assert torch.equal(shard.observation(outputs[0])["obs"]["states"], shard_states(outputs[0]))
+        assert sum(len(info["return"]) for info in shard.episodes) == 4 * rollouts
+        assert worker.eval_env_list[1].is_start
+        assert [env.rollouts for env in worker.eval_env_list] == [0, rollouts]
+
+
+def test_evaluation_that_resets_itself_goes_on_and_counts_every_episode():
+    shard, worker = eval_shard("env.eval.auto_reset=true")
+    first, second = evaluation(shard), evaluation(shard)
+    assert seen(second[0]) == seen(first[-1])
+    assert sum(len(info["return"]) for info in shard.episodes) > 8
+    assert worker.eval_env_list[1].rollouts == 0
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_videos_of_an_evaluation_are_written_when_it_ends(saves, monkeypatch):
+    shard, worker = eval_shard()
+    called = []
+    monkeypatch.setattr(Walks, "flush_video", lambda self: called.append(1), raising=False)
+    worker.cfg.env.eval.video_cfg.save_video = saves
+    evaluation(shard)
+    assert called == [1] * saves

@@ -1,0 +1,139 @@
+"""What the pieces of one rollout say about themselves."""
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+import torch
+from rlinf.data.embodied_io_struct import EnvOutput
+
+from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.rlinf.env_shard import ShardOutput
+from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
+from rlinf_async.hosts.rlinf.recorder import ShardRecorder
+from rlinf_async.hosts.rlinf.wire import unpack
+from tests.hosts.rlinf.workers import ACTION, CHUNK, HORIZON, config, in_one_process, settings_of
+
+ENVS = 6
+TICKET = Ticket(shard=1, batch=7, epoch=2, place=0, version=3)
+
+
+def output(step, *, info=None):
+    """Whose states say where and when they were seen."""
+    states = torch.stack([torch.arange(ENVS), torch.full((ENVS,), step)], dim=1).float()
+    picture = torch.full((ENVS, 2, 2), step, dtype=torch.uint8)
+    ends = torch.zeros(ENVS, CHUNK, dtype=torch.bool)
+    rewards = torch.full((ENVS, CHUNK), float(step))
+    seen = {"states": states, "main_images": picture}
+    return ShardOutput(
+        EnvOutput(obs=seen, rewards=rewards, dones=ends, terminations=ends, truncations=ends), info or {}
+    )
+
+
+def answer(step, version, *, echoes=None):
+    return {
+        "actions": torch.zeros(ENVS, CHUNK, ACTION),
+        "version": version,
+        "prev_logprobs": torch.full((ENVS, CHUNK * ACTION), float(step)),
+        "prev_values": torch.full((ENVS, 1), float(step)),
+        "bootstrap_values": None,
+        "forward_inputs": {
+            "states": output(step).env.obs["states"],
+            "action": torch.full((ENVS, CHUNK * ACTION), float(step)),
+        },
+        "echoes": echoes or {},
+    }
+
+
+def pieces_of(versions, *overrides, ranks=4, last=None, echoes=None):
+    """The rollout whose decisions were made by `versions`, and whose last value was `last`'s."""
+    cfg, made = config(*overrides), []
+    with in_one_process():
+        worker = ShardedEnvWorker(cfg)
+        record = ShardRecorder(
+            TICKET, settings=settings_of(cfg, ranks=ranks), worker=worker, stage=0, episodes=made
+        )
+        for step, version in enumerate(versions):
+            record.append(
+                output(step, info={"return": torch.tensor([step])}), answer(step, version, echoes=echoes)
+            )
+        end = len(versions)
+        closing = answer(end, last if last is not None else versions[-1], echoes=echoes)
+        return record.build(output(end, info={"return": torch.tensor([end])}), closing), made
+
+
+def test_a_piece_is_as_old_as_its_oldest_action_whichever_came_first():
+    for piece in pieces_of([4, 3, 6, 5, 5])[0]:
+        assert (piece.oldest, piece.newest) == (3, 6)
+        assert piece.staleness == 4
+
+
+def test_the_policy_that_only_values_the_last_observation_does_not_act():
+    for piece in pieces_of([4, 4, 5, 5, 5], last=9)[0]:
+        assert (piece.oldest, piece.newest) == (4, 5)
+
+
+def test_each_decision_keeps_the_version_that_made_it():
+    made = [4, 3, 6, 5, 5]
+    for piece in pieces_of(made)[0]:
+        versions = unpack(piece.payload[0])["versions"]
+        assert versions.dtype == torch.float32
+        assert versions[:, 0, 0].tolist() == made
+        assert (versions == versions[:, :1, :1]).all()
+
+
+def test_a_piece_counts_the_steps_of_its_environments_not_the_decisions():
+    assert [piece.env_steps for piece in pieces_of([0] * HORIZON)[0]] == [3 * HORIZON * CHUNK] * 2
+    assert [piece.env_steps for piece in pieces_of([0] * 3)[0]] == [3 * 3 * CHUNK] * 2
+
+
+def test_each_part_has_the_bootstrap_inputs_of_its_own_environments():
+    first, second = (unpack(piece.payload[0])["bootstrap_inputs"] for piece in pieces_of([0] * HORIZON)[0])
+    assert first["states"].tolist() == [[0, HORIZON], [1, HORIZON], [2, HORIZON]]
+    assert second["states"].tolist() == [[3, HORIZON], [4, HORIZON], [5, HORIZON]]
+
+
+def test_bootstrap_inputs_have_the_pictures_that_stayed_behind():
+    for piece in pieces_of([0] * HORIZON, echoes={"image": "main_images"})[0]:
+        data = unpack(piece.payload[0])
+        assert (data["bootstrap_inputs"]["image"] == HORIZON).all()
+        assert data["forward_inputs"]["image"][:, 0, 0, 0].tolist() == list(range(HORIZON))
+
+
+@pytest.mark.parametrize("overrides", [("async.mode=rollout",), ("async.train.proximal=loglinear",)])
+def test_nothing_is_kept_for_values_that_nobody_recomputes(overrides):
+    for piece in pieces_of([0] * HORIZON, *overrides)[0]:
+        assert unpack(piece.payload[0])["bootstrap_inputs"] == {}
+
+
+def test_the_parts_of_a_rollout_go_to_the_ranks_of_their_environments():
+    pieces, _ = pieces_of([0] * HORIZON)
+    assert [(piece.part, piece.rank, piece.size, piece.ticket) for piece in pieces] == [
+        (0, 0, 3, TICKET),
+        (1, 1, 3, TICKET),
+    ]
+    for piece in pieces:
+        states = unpack(piece.payload[0])["forward_inputs"]["states"]
+        assert states[0, :, 0].tolist() == [3 * piece.part + env for env in range(3)]
+
+
+def test_values_have_a_row_more_than_actions():
+    for piece in pieces_of([0] * HORIZON)[0]:
+        data = unpack(piece.payload[0])
+        assert data["prev_values"][:, 0, 0].tolist() == list(range(HORIZON + 1))
+        assert data["prev_logprobs"][:, 0, 0].tolist() == list(range(HORIZON))
+        assert data["actions"][:, 0, 0].tolist() == list(range(HORIZON))
+        assert len(data["dones"]) == len(data["rewards"]) == HORIZON + 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "noted"),
+    [
+        ((), [HORIZON]),
+        (("env.train.auto_reset=true",), list(range(HORIZON + 1))),
+        (("env.train.ignore_terminations=true",), list(range(HORIZON + 1))),
+    ],
+)
+def test_episode_statistics_are_noted_when_rlinf_would(overrides, noted):
+    _, episodes = pieces_of([0] * HORIZON, *overrides)
+    assert [int(info["return"]) for info in episodes] == noted

@@ -1,0 +1,227 @@
+"""Answers of one inference rank: whose they are, who made them, and what padding leaves of them."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+import torch
+from rlinf.hybrid_engines.weight_syncer import BucketWeightSyncer
+
+from rlinf_async.hosts.rlinf import weights
+from rlinf_async.hosts.rlinf.wire import seal
+from rlinf_async.loops.request_broker import Pending
+from tests.hosts.rlinf.workers import ACTION, CHUNK, Reckoner, config, in_one_process, rollout_worker
+from tests.making import request
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with in_one_process():
+        yield rollout_worker(config("runner.val_check_interval=1"))
+
+
+@pytest.fixture(autouse=True)
+def fresh(worker):
+    """Nothing is left of the test before."""
+    worker._buckets, worker.hf_model, worker.version = (), Reckoner(), 0
+    worker.weight_syncer, worker.finished_episodes = syncer(), None
+
+
+def syncer():
+    return BucketWeightSyncer(64, None, "cpu", load_instant=False)
+
+
+def observation(shard, size, *, age=1.0):
+    name = torch.arange(size) + 10.0 * shard
+    states = torch.stack([name, torch.ones(size), torch.full((size,), age), torch.zeros(size)], dim=1)
+    picture = torch.full((size, 2, 2), shard, dtype=torch.uint8)
+    return {
+        "states": states,
+        "main_images": picture,
+        "wrist_images": None,
+        "task_descriptions": ["walk"] * size,
+    }
+
+
+def asked(shard, size, *, mode="train", final=None):
+    payload = {"obs": observation(shard, size), "final_obs": final}
+    return Pending(number=shard, request=request(shard, size, payload=seal(payload), mode=mode))
+
+
+def answers(worker, batch):
+    return asyncio.run(worker.act(batch))
+
+
+def alone(states):
+    """What the policy says of these states by themselves."""
+    actions, result = Reckoner().predict_action_batch({"states": states}, "train")
+    return actions, result["prev_values"], result["prev_logprobs"]
+
+
+def sent(version):
+    """The weights of a learner whose policy writes `version` beside its actions."""
+
+    class Actor:
+        model, _is_weight_sender, weight_syncer = Reckoner(), True, syncer()
+        param_names_need_sync = ("version",)
+
+        def get_rollout_state_dict(self):
+            return self.model.state_dict()
+
+    with torch.no_grad():
+        Actor.model.version.fill_(float(version))
+    return asyncio.run(weights.snapshot(Actor(), version))
+
+
+def test_every_shard_gets_the_answer_to_its_own_observations(worker):
+    sizes = {0: 2, 1: 1, 2: 3}
+    batch = [asked(shard, size) for shard, size in sizes.items()]
+    for (shard, size), answer in zip(sizes.items(), answers(worker, batch), strict=True):
+        states = observation(shard, size)["states"]
+        actions, values, logprobs = alone(states)
+        assert answer["actions"].shape == (size, CHUNK, ACTION)
+        assert torch.equal(answer["actions"], actions)
+        assert torch.equal(answer["prev_values"], values)
+        assert torch.equal(answer["prev_logprobs"], logprobs)
+        assert torch.equal(answer["forward_inputs"]["states"], states)
+        assert torch.equal(answer["forward_inputs"]["action"], actions.flatten(1))
+    assert worker.hf_model.asked == [6]
+
+
+def test_pictures_that_the_policy_hands_back_are_named_and_left_out(worker):
+    for answer in answers(worker, [asked(1, 2), asked(2, 2)]):
+        assert answer["echoes"] == {"image": "main_images"}
+        assert "image" not in answer["forward_inputs"]
+
+
+@pytest.mark.parametrize("version", [1, 7])
+def test_an_answer_bears_the_version_whose_weights_made_it(worker, version):
+    before = answers(worker, [asked(0, 2), asked(1, 1)])
+    asyncio.run(worker.load(version, sent(version)))
+    after = answers(worker, [asked(0, 2), asked(1, 1), asked(2, 1, mode="eval")])
+    for answer, label in [(each, 0) for each in before] + [(each, version) for each in after[:2]]:
+        assert answer["version"] == label
+        assert (answer["forward_inputs"]["made_by"] == label).all()
+    assert after[2]["version"] == version
+
+
+def test_loading_tells_the_policy_the_step_and_counts_episodes_from_the_first_one(worker, monkeypatch):
+    told = []
+    monkeypatch.setattr(Reckoner, "set_global_step", lambda self, step: told.append(step), raising=False)
+    for version in (4, 6):
+        asyncio.run(worker.load(version, sent(version)))
+    assert told == [4, 6]
+    assert worker.finished_episodes == 4 * worker.total_num_train_envs * worker.rollout_epoch
+
+
+def test_values_of_final_observations_go_to_the_shards_whose_episodes_ended(worker):
+    finals = {1: observation(1, 2, age=9.0), 3: observation(3, 1, age=8.0), 4: observation(4, 3, age=7.0)}
+    batch = [asked(shard, size, final=finals.get(shard)) for shard, size in enumerate((1, 2, 2, 1, 3))]
+    for shard, answer in enumerate(answers(worker, batch)):
+        if shard in finals:
+            _, values, _ = alone(finals[shard]["states"])
+            assert torch.equal(answer["bootstrap_values"], values)
+        else:
+            assert answer["bootstrap_values"] is None
+    assert worker.hf_model.asked == [9, 6]
+
+
+def test_a_policy_without_a_critic_gives_no_values_of_final_observations(worker, monkeypatch):
+    monkeypatch.delattr(Reckoner, "value_head")
+    (answer,) = answers(worker, [asked(0, 2, final=observation(0, 2))])
+    assert answer["bootstrap_values"] is None
+
+
+def test_padding_changes_the_size_of_forward_passes_and_nothing_else(worker):
+    batch = [asked(0, 2, final=observation(0, 2, age=9.0)), asked(1, 3)]
+    plain = answers(worker, batch)
+    worker._buckets = (4, 8)
+    padded = answers(worker, batch)
+    assert worker.hf_model.asked == [5, 2, 8, 4]
+    for one, other in zip(plain, padded, strict=True):
+        assert one.keys() == other.keys()
+        for name in ("actions", "prev_values", "prev_logprobs"):
+            assert torch.equal(one[name], other[name])
+        assert one["forward_inputs"].keys() == other["forward_inputs"].keys()
+        assert all(
+            torch.equal(one["forward_inputs"][n], other["forward_inputs"][n]) for n in one["forward_inputs"]
+        )
+        assert one["echoes"] == other["echoes"]
+    assert torch.equal(plain[0]["bootstrap_values"], padded[0]["bootstrap_values"])
+    assert plain[1]["bootstrap_values"] is padded[1]["bootstrap_values"] is None
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_a_batch_that_fits_or_that_no_bucket_holds_is_not_padded(worker, size):
+    worker._buckets = (4, 8)
+    answers(worker, [asked(0, size)])
+    assert worker.hf_model.asked == [size]
+
+
+def test_training_and_evaluation_are_answered_apart_in_the_order_of_the_requests(worker):
+    modes = ["eval", "train", "eval", "train"]
+    batch = [asked(shard, 1 + shard, mode=mode) for shard, mode in enumerate(modes)]
+    found = answers(worker, batch)
+    assert worker.hf_model.asked == [2 + 4, 1 + 3]
+    for shard, (mode, answer) in enumerate(zip(modes, found, strict=True)):
+        actions, values, _ = alone(observation(shard, 1 + shard)["states"])
+        assert len(answer["actions"]) == 1 + shard
+        assert torch.equal(answer["actions"], actions) == (mode == "train")
+        if mode == "train":
+            assert torch.equal(answer["prev_values"], values)
+        else:
+            assert answer.keys() == {"version", "actions"}
+
+
+def test_a_policy_without_values_answers_without(worker, monkeypatch):
+    known = Reckoner.predict_action_batch
+
+    def without(self, env_obs, mode, **_):
+        actions, result = known(self, env_obs, mode)
+        return actions, {**result, "prev_values": None}
+
+    monkeypatch.setattr(Reckoner, "predict_action_batch", without)
+    for answer in answers(worker, [asked(0, 2), asked(1, 1)]):
+        assert answer["prev_values"] is None
+        assert answer["prev_logprobs"] is not None
+
+
+def test_weights_do_not_change_inside_a_forward_pass(worker, monkeypatch):
+    known, order = Reckoner.predict_action_batch, []
+
+    async def main():
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow(self, env_obs, mode, **_):
+            loop.call_soon_threadsafe(begun.set)
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+            order.append("acted")
+            return known(self, env_obs, mode)
+
+        monkeypatch.setattr(Reckoner, "predict_action_batch", slow)
+        acting = asyncio.create_task(worker.act([asked(0, 1)]))
+        await begun.wait()
+        loading = asyncio.create_task(worker.load(5, sent_before))
+        loading.add_done_callback(lambda _: order.append("loaded"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        go_on.set()
+        (answer,) = await acting
+        await loading
+        return answer
+
+    sent_before = sent(5)
+    answer = asyncio.run(main())
+    assert order == ["acted", "loaded"]
+    assert (answer["version"], float(answer["forward_inputs"]["made_by"])) == (0, 0.0)
+    assert worker.version == 5
+
+
+def test_a_rank_that_has_acted_has_been_busy(worker):
+    asyncio.run(worker.pop_busy())
+    answers(worker, [asked(0, 2)])
+    (busy,) = asyncio.run(worker.pop_busy())
+    assert 0 < busy <= 1
