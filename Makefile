@@ -15,8 +15,9 @@ ARGS ?=
 
 SETUP := $(VENV)/.setup
 SETUP_LIBERO := $(VENV)/.setup-libero
+SETUP_MANISKILL := $(VENV)/.setup-maniskill
 
-.PHONY: setup setup-libero demo test check docs format constraints clean
+.PHONY: setup setup-libero setup-maniskill demo test check docs format constraints clean
 
 setup: $(SETUP)
 
@@ -32,12 +33,13 @@ $(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py
 	touch $@
 
 setup-libero: $(SETUP_LIBERO)
+setup-maniskill: $(SETUP_MANISKILL)
 
-$(SETUP_LIBERO): $(SETUP)
-	$(BIN)/python .ci/requirements.py --no-deps libero > $(VENV)/no-deps-libero.txt
-	$(BIN)/python .ci/requirements.py libero > $(VENV)/requirements-libero.txt
-	$(PIP) install --no-deps -r $(VENV)/no-deps-libero.txt
-	$(INSTALL) -r $(VENV)/requirements-libero.txt
+$(SETUP_LIBERO) $(SETUP_MANISKILL): $(VENV)/.setup-%: $(SETUP)
+	$(BIN)/python .ci/requirements.py --no-deps $* > $(VENV)/no-deps-$*.txt
+	$(BIN)/python .ci/requirements.py $* > $(VENV)/requirements-$*.txt
+	$(PIP) install --no-deps -r $(VENV)/no-deps-$*.txt
+	$(INSTALL) -r $(VENV)/requirements-$*.txt
 	touch $@
 
 demo: setup

@@ -11,7 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-NO_DEPS = {"rlinf", "hf-libero", "robosuite", "bddl"}
+NO_DEPS = {"rlinf", "hf-libero", "robosuite", "bddl", "mani_skill", "sapien"}
 
 
 def name(requirement: str) -> str:

@@ -7,7 +7,14 @@ from typer.testing import CliRunner
 from rlinf_async import cli
 from rlinf_async.doctor import Check
 
-PACKAGED = ["metaworld_ppo_mlp", "metaworld_grpo_mlp", "metaworld_ppo_vla", "libero_object_ppo_vla"]
+PACKAGED = {
+    "metaworld_ppo_mlp": 2,
+    "metaworld_grpo_mlp": 2,
+    "metaworld_ppo_vla": 2,
+    "libero_object_ppo_vla": 2,
+    "maniskill_ppo_mlp": 8,
+}
+"""The configs, and their shards."""
 
 
 def invoke(*arguments: str):
@@ -27,7 +34,7 @@ def test_every_packaged_config_is_explained(name):
     assert facts["max_staleness"] == 1
     assert facts["correction"] == "decoupled"
     assert len(facts["classes"]) == 4
-    assert facts["shards"]["total"] == 2
+    assert facts["shards"]["total"] == PACKAGED[name]
     assert set(facts["exactness"]) == {"train", "rollout", "streamer"}
 
 

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_batches_divide_what_a_step_collects(name):
     assert config.actor.global_batch_size % config.actor.micro_batch_size == 0
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("mlp")])
+@pytest.mark.parametrize("name", [name for name in NAMES if re.fullmatch("metaworld_.*_mlp", name)])
 def test_the_warm_start_is_of_the_task_that_is_trained(name):
     config = composed(name)
     start = WarmStart(**OmegaConf.to_container(config.warm_start, resolve=True))

@@ -48,7 +48,7 @@ ELSEWHERE = {
     r"rlinf-async (explain|train) --config-dir \. -n points": (
         "tests/test_docs_extending.py::test_the_worker_takes_the_place_of_ours_and_the_config_resolves"
     ),
-    r"make (setup|setup-libero|check|docs|test)": ".ci/run",
+    r"make (setup|setup-libero|setup-maniskill|check|docs|test)": ".ci/run",
     r"make demo": "tests/runs/test_matrix.py",
 }
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""

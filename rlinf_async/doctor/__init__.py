@@ -10,7 +10,7 @@ import os
 import resource
 import sys
 
-from rlinf_async.doctor import installation, machine
+from rlinf_async.doctor import installation, machine, vulkan
 from rlinf_async.doctor.check import Check
 from rlinf_async.hosts.rlinf.compat import rlinf_tree
 
@@ -34,6 +34,7 @@ def run_checks() -> list[Check]:
         installation.check_worker_hook(),
         installation.check_plugin_scan(installation.scan_source()),
         machine.check_rendering(),
+        vulkan.check_vulkan(),
         machine.check_ray_address(commands, noted=machine.noted_cluster(os.environ), environ=os.environ),
         machine.check_dashboard(commands),
         machine.check_shared_memory(free=machine.free_shared_memory(), memory=machine.memory()),

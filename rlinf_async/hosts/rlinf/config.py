@@ -13,6 +13,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.refusals import refuse_unsupported
 from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.simulators import hold_one_environment
 
 KEY = "async"
 
@@ -83,6 +84,11 @@ def _check_evaluation(cfg: Mapping[str, Any], settings: Settings) -> None:
         return
     shards, total = settings.plan.shards, int(cfg["env"]["eval"]["total_num_envs"])
     group = int(cfg["env"]["eval"].get("group_size") or 1)
+    if hold_one_environment(cfg["env"]["eval"]) and total != shards:
+        raise ValueError(
+            f"env.eval.total_num_envs={total}: {cfg['env']['eval']['env_type']} simulates one environment at "
+            f"a time on the CPU; use {shards}, one for each shard"
+        )
     if total % (shards * group):
         nearest = max(1, round(total / (shards * group))) * shards * group
         raise ValueError(

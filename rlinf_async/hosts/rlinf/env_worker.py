@@ -22,7 +22,8 @@ from rlinf_async.hosts.rlinf.memory import MemoryFile, MemoryPool
 from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.request_channel import RequestClient
-from rlinf_async.hosts.rlinf.settings import Settings, simulators_apart
+from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.simulators import simulators_apart
 from rlinf_async.hosts.rlinf.threads import hand_over_quickly
 from rlinf_async.hosts.rlinf.trajectory_channel import TrajectoryClient
 from rlinf_async.loops.env import evaluate_shard, run_shard, together

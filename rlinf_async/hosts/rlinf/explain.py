@@ -18,7 +18,8 @@ from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.host import is_active
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.replacements import replacements
-from rlinf_async.hosts.rlinf.settings import Settings, simulators_apart
+from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.simulators import hold_one_environment, simulators_apart
 
 SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
 """What every config of an RLinf run has."""
@@ -114,6 +115,8 @@ def _shards(cfg: DictConfig, settings: Settings) -> dict[str, Any]:
 def _why_so_many(cfg: DictConfig, settings: Settings) -> str:
     """Where the number of shards comes from."""
     rollout, simulator = settings.asynchrony.rollout, str(cfg.env.train.env_type)
+    if hold_one_environment(cfg.env.train):
+        return f"{simulator} simulates one environment at a time on the CPU: each is a shard"
     if not rollout.enabled:
         return "level 2 is off: rollout.pipeline_stage_num, and at least one for each inference rank"
     if rollout.shards != "auto":

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards
+from rlinf_async.core.sharding import ShardPlan, choose_shards
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
+from rlinf_async.hosts.rlinf.simulators import hold_one_environment, shards_of_one, simulators_apart
 
 LOSSES = {"actor_critic": "actor_critic", "actor": "actor", "decoupled_actor_critic": "actor_critic"}
 """Losses that have a correction for off-policy data, and the on-policy loss that each reduces to."""
@@ -151,7 +152,6 @@ def _auto_batch(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
 
 def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
     train = cfg["env"]["train"]
-    stages = int(cfg["rollout"].get("pipeline_stage_num", 1))
     one_each = ShardPlan(
         total_envs=int(train["total_num_envs"]),
         env_workers=sizes["env"],
@@ -161,28 +161,27 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         rollout_epochs=int(train.get("rollout_epoch", 1)),
         group_size=int(train.get("group_size") or 1),
     )
-    if asynchrony.rollout.enabled:
-        asked = asynchrony.rollout.shards
-        shards = choose_shards(
-            asked=None if asked == "auto" else int(asked),
-            simulator=str(train["env_type"]),
-            stages=stages,
-            fits=lambda n: one_each.fits(n) and _evaluates(cfg, shards=n * sizes["env"]),
-            most=one_each.envs_per_shard // one_each.group_size,
-            separate=simulators_apart(train),
-        )
-    else:
-        # Without level 2 a shard belongs to one inference rank: give every rank something to do.
-        shards = max(stages, math.ceil(sizes["rollout"] / sizes["env"]))
-    return replace(one_each, shards_per_worker=shards)
+    return replace(one_each, shards_per_worker=_shards_per_worker(cfg, asynchrony, one_each))
 
 
-def simulators_apart(train: Mapping[str, Any]) -> bool:
-    """Whether the simulators of an `env` section have a process each.
-
-    Our own Meta-World says by `processes` where its simulators are.
-    """
-    return train["env_type"] in SEPARATE_SIMULATORS and "processes" not in train
+def _shards_per_worker(cfg: Mapping[str, Any], asynchrony: AsyncConfig, one_each: ShardPlan) -> int:
+    train = cfg["env"]["train"]
+    stages = int(cfg["rollout"].get("pipeline_stage_num", 1))
+    level_2 = asynchrony.rollout
+    asked = int(level_2.shards) if level_2.enabled and level_2.shards != "auto" else None
+    if hold_one_environment(train):
+        return shards_of_one(train, environments=one_each.envs_per_shard, asked=asked)
+    if not level_2.enabled:
+        # A shard belongs to one inference rank: give every rank something to do.
+        return max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
+    return choose_shards(
+        asked=asked,
+        simulator=str(train["env_type"]),
+        stages=stages,
+        fits=lambda n: one_each.fits(n) and _evaluates(cfg, shards=n * one_each.env_workers),
+        most=one_each.envs_per_shard // one_each.group_size,
+        separate=simulators_apart(train),
+    )
 
 
 def _evaluates(cfg: Mapping[str, Any], *, shards: int) -> bool:

@@ -9,7 +9,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from omegaconf import OmegaConf
 
 from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
-from tests.hosts.rlinf.given import ONE_EACH, config
+from tests.hosts.rlinf.given import BASE, ONE_EACH, config
 
 
 def made(changes=None):
@@ -124,6 +124,16 @@ def test_an_evaluation_shard_larger_than_a_batch_is_refused_with_the_size_that_i
     ):
         evaluating(32, rollout={"max_batch_size": 8, "shards": 2})
     assert evaluating(32, rollout={"max_batch_size": 16, "shards": 2}).max_batch_size == 16
+
+
+def test_evaluation_gives_a_simulator_that_holds_one_environment_one():
+    cpu = {"env_type": "maniskill", "init_params": {"sim_backend": "cpu"}, "total_num_envs": 8}
+    cfg = made({"runner.val_check_interval": 5, "env.train": {**BASE["env"]["train"], **cpu}})
+    cfg.env.eval = {**cpu, "total_num_envs": 16}
+    with pytest.raises(ValueError, match=r"env.eval.total_num_envs=16: maniskill simulates one .*; use 8"):
+        resolve(cfg, sizes=ONE_EACH)
+    cfg.env.eval.total_num_envs = 8
+    resolve(cfg, sizes=ONE_EACH)
 
 
 def test_an_automatic_batch_size_covers_evaluation():

@@ -36,6 +36,13 @@ def test_the_number_of_shards_is_explained(overrides, total, words):
     assert words in shards["why"]
 
 
+@pytest.mark.parametrize("mode", ["full", "train"])
+def test_environments_that_must_be_shards_of_their_own_are_explained(mode):
+    shards = explain(compose_config("maniskill_ppo_mlp", [f"async.mode={mode}"]))["shards"]
+    assert (shards["total"], shards["environments_each"]) == (8, 1)
+    assert shards["why"] == "maniskill simulates one environment at a time on the CPU: each is a shard"
+
+
 def test_it_says_how_new_weights_reach_inference():
     assert "beside training" in facts()["publication"]
     stops = facts("weight_syncer.type=patch")["publication"]

@@ -191,3 +191,29 @@ def test_a_total_that_does_not_divide_is_refused_with_one_that_does():
 @pytest.mark.parametrize(("kind", "beside"), [("bucket", True), ("patch", False)])
 def test_only_buckets_are_published_beside_training(kind, beside):
     assert read({"weight_syncer.type": kind}).publishes_beside_training is beside
+
+
+ON_THE_CPU = {"env.train.env_type": "maniskill", "env.train.init_params": {"sim_backend": "cpu"}}
+"""ManiSkill, which simulates one environment at a time there."""
+
+
+@pytest.mark.parametrize("backend", ["cpu", "physx_cpu"])
+@pytest.mark.parametrize("block", [{}, {"rollout": {"shards": 4}}, {"rollout": {"enabled": False}}])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_simulator_that_holds_one_environment_is_a_shard_whatever_the_level(backend, block, stages):
+    changes = {**ON_THE_CPU, "env.train.init_params": {"sim_backend": backend}}
+    made = read({**changes, "rollout.pipeline_stage_num": stages}, sizes=processes(env=2), **block)
+    assert (made.plan.shards_per_worker, made.plan.envs_per_shard) == (4, 1)
+
+
+@pytest.mark.parametrize("backend", ["gpu", "physx_cuda:1", "auto"])
+def test_on_a_gpu_that_simulator_is_not_split(backend):
+    changes = {**ON_THE_CPU, "env.train.init_params": {"sim_backend": backend}}
+    assert read(changes).plan.shards_per_worker == 1
+
+
+def test_two_environments_in_a_simulator_that_holds_one_are_refused_with_what_is_valid():
+    with pytest.raises(ValueError, match=r"shards=2: maniskill simulates one .*; use auto or 8"):
+        read(ON_THE_CPU, rollout={"shards": 2})
+    with pytest.raises(ValueError, match=r"group_size=4: maniskill simulates one .*; use 1, or"):
+        read({**ON_THE_CPU, "env.train.group_size": 4, "algorithm.adv_type": "grpo"})

@@ -1,0 +1,39 @@
+"""Whether ManiSkill finds a Vulkan device, which it needs even where nothing is drawn."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from rlinf_async.doctor.check import Check, probe
+
+DRIVERS_VARIABLE = "VK_ICD_FILENAMES"
+"""Names the description files of Vulkan drivers, instead of those that the system has installed."""
+
+SOFTWARE_DRIVER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+"""SwiftShader, a Vulkan driver that computes on the CPU, in Debian's package chromium-common."""
+
+PROBE = """
+import sapien
+sapien.render.RenderMaterial()  # every task makes one
+"""
+
+
+def check_vulkan(code: str = PROBE, driver: Path = SOFTWARE_DRIVER) -> Check:
+    """Whether tasks can be built: a GPU's driver answers, or one that computes on the CPU.
+
+    Args:
+        driver: the description file of the software driver, there or not.
+    """
+    if any(importlib.util.find_spec(package) is None for package in ("mani_skill", "sapien")):
+        return Check("vulkan", "ok", "not tried: ManiSkill is not installed")
+    named = os.environ.get(DRIVERS_VARIABLE)
+    failure = probe(code)
+    if failure is None:
+        where = f"{DRIVERS_VARIABLE}={named}" if named else "a driver of the system"
+        return Check("vulkan", "ok", f"ManiSkill has {where}")
+    mend = f"without a GPU: export {DRIVERS_VARIABLE}={driver}"
+    if not driver.is_file():
+        mend = f"without a GPU: apt-get install libx11-6 chromium-common, and {mend.partition(': ')[2]}"
+    return Check("vulkan", "warn", f"ManiSkill cannot build a task: {failure}", mend)
