@@ -15,8 +15,13 @@ import ray
 from omegaconf import OmegaConf
 from rlinf.scheduler import Cluster
 ray.init = lambda *_, **__: sys.exit("Ray starts")
-cfg = OmegaConf.create({{"cluster": {{"num_nodes": 1, "component_placement": {{}}}}, "runner": {{"task_type": "embodied"}}, "env": {{"train": {{}}}},
-    "actor": {{"model": {{"model_type": "mlp_policy"}}}}, **{block}}})
+cfg = OmegaConf.create({{
+    "cluster": {{"num_nodes": 1, "component_placement": {{}}}},
+    "runner": {{"task_type": "embodied"}},
+    "env": {{"train": {{}}}},
+    "actor": {{"model": {{"model_type": "mlp_policy"}}}},
+    **{block},
+}})
 try:
     Cluster(cluster_cfg=cfg.cluster)
 finally:

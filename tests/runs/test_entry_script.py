@@ -61,11 +61,16 @@ def test_a_wrong_block_ends_a_script_before_ray_starts(runs: Runner, tmp_path: P
     assert "Started a local Ray" not in output
 
 
-@pytest.mark.skipif("RLINF_HOME" not in os.environ, reason="RLINF_HOME names no checkout of RLinf")
-def test_rlinfs_own_script_runs_asynchronously(runs: Runner, tmp_path: Path) -> None:
-    home = Path(os.environ["RLINF_HOME"])
-    runs.environment["EMBODIED_PATH"] = str(home / "examples" / "embodiment")
-    script = home / "examples" / "embodiment" / "train_embodied_agent.py"
-    status, output = run_script(runs, script, users_config(tmp_path))
+def test_a_third_partys_extension_and_env_worker_run_asynchronously(runs: Runner, tmp_path: Path) -> None:
+    (tmp_path / "marks").mkdir()
+    runs.environment |= {
+        "RLINF_EXT_MODULE": "tests.runs.their_extension",
+        "THEIR_MARKS": str(tmp_path / "marks"),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+    }
+    theirs = users_config(tmp_path, "actor.model.model_type=their_policy")
+    status, output = run_script(runs, SCRIPT.with_name("their_script.py"), theirs)
     assert status == 0, output
+    assert "CLASSES AsyncCalibratedEnvWorker BatchingRolloutWorker" in output
     assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
+    assert {path.name for path in (tmp_path / "marks").iterdir()} == {"environment", "model", "worker"}

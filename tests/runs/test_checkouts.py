@@ -1,0 +1,75 @@
+"""RLinf as its users have it: a checkout on PYTHONPATH, not installed, and its unmodified scripts."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.checkouts import TREES, checkout
+from tests.runs.conftest import Runner
+from tests.runs.test_entry_script import run_script, users_config
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS_NEED = ("pandas", "datasets", "torchdata", "peft", "qwen_vl_utils", "torchvision")
+"""What RLinf's scripts import beside RLinf's own needs, for its reward models."""
+absent = [name for name in SCRIPTS_NEED if find_spec(name) is None]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(
+        bool(absent), reason=f"RLinf's scripts import {', '.join(absent)}, not installed here"
+    ),
+]
+NOT_INSTALLED = """
+import importlib.metadata as metadata
+find = metadata.Distribution.from_name.__func__
+def from_name(cls, name):
+    if name == "rlinf":
+        raise metadata.PackageNotFoundError(name)
+    return find(cls, name)
+metadata.Distribution.from_name = classmethod(from_name)
+"""
+"""Python reads it at its start: there is no distribution `rlinf`, as for users of a checkout."""
+ASYNC_PPO = (
+    "algorithm.loss_type=decoupled_actor_critic",
+    "+algorithm.staleness_threshold=1",
+    "+algorithm.behave_weight_threshold=2.0",
+)
+
+
+@pytest.fixture(params=TREES)
+def tree(request: pytest.FixtureRequest, runs: Runner, tmp_path: Path) -> Path:
+    home = checkout(request.param)
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "sitecustomize.py").write_text(NOT_INSTALLED)
+    places = (start, home, ROOT, ROOT / "rlinf_async" / "_hydra")
+    runs.environment["PYTHONPATH"] = os.pathsep.join(map(str, places))
+    runs.environment["EMBODIED_PATH"] = str(home / "examples" / "embodiment")
+    return home
+
+
+def test_rlinfs_own_script_runs_asynchronously_by_one_word(tree: Path, runs: Runner, tmp_path: Path) -> None:
+    script = tree / "examples" / "embodiment" / "train_embodied_agent.py"
+    status, output = run_script(runs, script, users_config(tmp_path, "~async"), "+async.mode=full")
+    assert status == 0, output
+    assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
+    versions = json.loads((tmp_path / "run" / "run.json").read_text())["versions"]
+    assert f'version = "{versions["rlinf"]}"' in (tree / "pyproject.toml").read_text()
+
+
+def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp_path: Path) -> None:
+    script = tree / "examples" / "embodiment" / "train_async.py"
+    status, output = run_script(runs, script, users_config(tmp_path, *ASYNC_PPO))
+    assert status == 0, output
+    assert "levels train + rollout + streamer" in output
+    assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
+
+
+def test_a_run_that_fails_says_so_by_its_exit_status(tree: Path, runs: Runner, tmp_path: Path) -> None:
+    script = tree / "examples" / "embodiment" / "train_embodied_agent.py"
+    del runs.environment["HYDRA_FULL_ERROR"]  # with it, RLinf's main branch notices the failure by itself
+    status, output = run_script(runs, script, users_config(tmp_path), "env.train.task_name=brew-coffee-v3")
+    assert status == 1, output
+    assert "brew-coffee-v3" in output
