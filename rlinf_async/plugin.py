@@ -78,8 +78,8 @@ def _register_or_explain() -> None:
         register()
     except ImportError as error:
         raise RuntimeError(
-            f"the config asks for rlinf-async, which cannot be loaded here: {error}. Mend that "
-            "(`rlinf-async doctor` looks for causes), or take the async block out of the config"
+            f"the config asks for rlinf-async, which cannot be loaded here: {error}. Fix that "
+            "(rlinf-async doctor looks for causes), or take the async block out of the config"
         ) from error
 
 

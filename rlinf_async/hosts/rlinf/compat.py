@@ -183,7 +183,7 @@ def home(name: str) -> str:
 
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(name)
     module, _, attribute = home(name).rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 
