@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from rlinf_async.core.names import did_you_mean, nearest
@@ -19,6 +19,8 @@ MODES: dict[str, tuple[bool, bool, bool]] = {
     "full": (True, True, True),
 }
 """The preset of each mode: which of levels 1 (train), 2 (rollout) and 3 (streamer) are enabled."""
+
+LEVELS = ("train", "rollout", "streamer")
 
 MAX_WEIGHT = {"tis": 2.0, "mis": 2.0, "vtrace": 1.0}
 """Bounds of importance weights by correction: IMPALA's for V-trace, and what practice agrees on for TIS."""
@@ -163,6 +165,8 @@ class AsyncConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
+    offload: Literal["auto", "keep"] = "auto"
+    """Offloading that a level has no use for: auto switches it off and says so, keep refuses to start."""
     deterministic: bool = False
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
     trace: bool = True
@@ -175,6 +179,7 @@ class AsyncConfig:
     def __post_init__(self) -> None:
         for flag in ("deterministic", "trace"):
             _flag(f"async.{flag}", getattr(self, flag))
+        _choice("async.offload", self.offload, ("auto", "keep"))
         if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):
             raise ValueError(
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
@@ -203,7 +208,7 @@ class AsyncConfig:
         mode: Any = block.get("mode", "off")
         mode = "off" if mode is False else mode  # YAML reads a bare `off` as False
         _choice("async.mode", mode, list(MODES))
-        preset = dict(zip(("train", "rollout", "streamer"), MODES[mode], strict=True))
+        preset = dict(zip(LEVELS, MODES[mode], strict=True))
         levels: dict[str, Any] = {}
         for name, level in (("train", TrainConfig), ("rollout", RolloutConfig), ("streamer", StreamerConfig)):
             given = block.get(name)
@@ -216,6 +221,10 @@ class AsyncConfig:
             levels[name] = level(**{"enabled": preset[name], **given})
         own = {name: block[name] for name in block if name not in ("mode", *levels)}
         return cls(mode=mode, **own, **levels)
+
+    def without(self, levels: Collection[str]) -> AsyncConfig:
+        """The same with `levels` off."""
+        return replace(self, **{name: replace(getattr(self, name), enabled=False) for name in levels})
 
     @property
     def active(self) -> bool:
@@ -254,6 +263,17 @@ class AsyncConfig:
             "rollout": self.rollout.enabled,
             "streamer": self.streamer.enabled,
         }
+
+
+def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
+    """Levels of a valid `async` block that only `mode: full` switches on, which a run may do without.
+
+    Whoever gives a level's own flag, or the mode of one level, asks for that level.
+    """
+    block = block or {}
+    if block.get("mode") != "full":
+        return frozenset()
+    return frozenset(level for level in LEVELS if "enabled" not in (block.get(level) or {}))
 
 
 def _known_keys(path: str, block: Mapping[str, Any], schema: type) -> None:

@@ -69,7 +69,7 @@ def raised(module: ast.Module) -> Iterator[str]:
                 ast.unparse(kind).rpartition(".")[2] not in NO_MESSAGES
             ):
                 yield from texts(module, message)
-            case ast.Call(func=ast.Name(id="PeerError" | "DeadlineError"), args=[message, *_]):
+            case ast.Call(func=ast.Name(id="PeerError" | "DeadlineError" | "Reason"), args=[message, *_]):
                 yield from texts(module, message)
 
 

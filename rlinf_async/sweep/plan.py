@@ -11,9 +11,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rlinf_async.config import LEVELS
 from rlinf_async.sweep.cell import Cell
 from rlinf_async.sweep.home import Home
-from rlinf_async.sweep.settings import LEVELS, Setting, parse_settings
+from rlinf_async.sweep.settings import Setting, parse_settings
 from rlinf_async.sweep.workload import Workload
 
 OWN = {

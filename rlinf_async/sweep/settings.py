@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from rlinf_async.config import MODES
+from rlinf_async.config import LEVELS, MODES
 from rlinf_async.core.names import did_you_mean
 
-LEVELS = ("train", "rollout", "streamer")
 PRESETS = {flags: name for name, flags in MODES.items()}
 
 

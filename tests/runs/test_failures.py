@@ -79,7 +79,7 @@ def test_an_interrupt_ends_in_order_and_leaves_no_process(runs: Runner) -> None:
     [
         ("async.train.max_stalenes=2", "did you mean async.train.max_staleness"),
         ("async.rollout.shards=3", "nearest number of shards"),
-        ("actor.enable_offload=true", "actor.enable_offload"),
+        ("reward.use_reward_model=true", "reward.use_reward_model"),
     ],
 )
 def test_bad_input_is_one_clear_error_before_ray_starts(runs: Runner, override: str, words: str) -> None:

@@ -96,9 +96,9 @@ def test_the_digest_changes_with_the_config_and_only_with_it(tmp_path):
         (("runner.task_type=reasoning",), {}, "runner.task_type='reasoning' has no asynchronous levels"),
         (("~env.train.total_num_envs",), {}, "the config gives no env.train.total_num_envs"),
         (
-            ("actor.enable_offload=true",),
+            ("reward.use_reward_model=true",),
             {},
-            "setting full cannot run: async.train does not support actor.ena",
+            "setting full cannot run: async.train does not support reward.u",
         ),
         (("async.rollout.shards=5",), {"modes": "off,train,rollout"}, "setting rollout cannot run: .*shards"),
     ],
@@ -110,7 +110,7 @@ def test_what_cannot_be_swept_is_refused_before_anything_starts(tmp_path, overri
 
 
 def test_what_a_level_refuses_may_be_swept_without_that_level(tmp_path):
-    assert len(planned(tmp_path, "actor.enable_offload=true", modes="off").cells) == 1
+    assert len(planned(tmp_path, "reward.use_reward_model=true", modes="off").cells) == 1
 
 
 def test_a_place_that_is_not_the_sweeps_is_refused(tmp_path):

@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
-from rlinf_async.config import AsyncConfig
-from rlinf_async.sweep.settings import ALL, LADDER, LEVELS, Setting, parse_settings
+from rlinf_async.config import LEVELS, AsyncConfig
+from rlinf_async.sweep.settings import ALL, LADDER, Setting, parse_settings
 
 
 def names(text: str) -> list[str]:

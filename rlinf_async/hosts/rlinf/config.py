@@ -10,21 +10,35 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
-from rlinf_async.hosts.rlinf.refusals import refuse_unsupported
-from rlinf_async.hosts.rlinf.settings import Settings
-from rlinf_async.hosts.rlinf.simulators import hold_one_environment
+from rlinf_async.hosts.rlinf.reasons import RefusedError, reasons_of, refuse
+from rlinf_async.hosts.rlinf.settings import LOSSES, Settings
 
 KEY = "async"
 
 
 def read_async(cfg: DictConfig) -> AsyncConfig:
-    """The `async` block of a config, or the one that turns everything off."""
+    """The `async` block of a config, with the levels that it can have; off where there is none."""
+    return read_fit(cfg).asynchrony
+
+
+def read_fit(cfg: DictConfig) -> Fit:
+    """How the `async` block and the rest of a config come together.
+
+    Raises:
+        ValueError: the block is not valid.
+    """
     block = cfg.get(KEY) if KEY in cfg else None
     plain = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
     if plain is not None and not isinstance(plain, Mapping):
         raise ValueError(f"async={plain!r} must be a block; nearest: async.mode={plain!r}")
-    return AsyncConfig.from_mapping(plain)
+    asked = AsyncConfig.from_mapping(plain)
+    return fit(_plain(cfg)) if asked.active else Fit(asynchrony=asked)
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
 
 
 def uses_us(cfg: DictConfig) -> bool:
@@ -45,19 +59,27 @@ def resolve(
     Raises:
         ValueError: an unsupported feature or sizes that do not fit, with the remedy.
     """
-    asynchrony = read_async(cfg)
-    plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    refuse_unsupported(plain, asynchrony)
-    if sizes is None:
-        sizes = world_sizes(plain["cluster"], cluster or machines(cfg))
-    settings = Settings.read(plain, asynchrony, sizes)
-    _check_evaluation(plain, settings)
+    plain, fitted = _plain(cfg), read_fit(cfg)
+    if plain["algorithm"].get("loss_type") not in LOSSES:
+        refuse(fitted.reasons)  # the sizes of other algorithms are others
+    try:
+        if sizes is None:
+            sizes = world_sizes(plain["cluster"], cluster or machines(cfg))
+        settings = Settings.read(plain, fitted.asynchrony, sizes)
+    except ValueError as error:
+        raise RefusedError([*fitted.reasons, *reasons_of(error)]) from error
+    refuse(fitted.reasons)
     return settings
 
 
 def write_back(cfg: DictConfig, settings: Settings) -> None:
     """Write what was resolved where RLinf's own code, and the reader of the run directory, look for it."""
+    fitted = read_fit(cfg)
     with open_dict(cfg):
+        for change in fitted.changes:
+            OmegaConf.update(cfg, change.key, change.value)
+        for level in fitted.dropped:
+            OmegaConf.update(cfg, f"{KEY}.{level}.enabled", False)
         # An env shard is what RLinf calls a pipeline stage of an env worker.
         cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
         cfg.actor.micro_batch_size = settings.micro_batch_size
@@ -77,26 +99,3 @@ def machines(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = No
         gpus=torch.cuda.device_count() if gpus is None else gpus,
         named=gpus is not None or nodes is not None,
     )
-
-
-def _check_evaluation(cfg: Mapping[str, Any], settings: Settings) -> None:
-    if cfg["runner"].get("val_check_interval", -1) <= 0:
-        return
-    shards, total = settings.plan.shards, int(cfg["env"]["eval"]["total_num_envs"])
-    group = int(cfg["env"]["eval"].get("group_size") or 1)
-    if hold_one_environment(cfg["env"]["eval"]) and total != shards:
-        raise ValueError(
-            f"env.eval.total_num_envs={total}: {cfg['env']['eval']['env_type']} simulates one environment at "
-            f"a time on the CPU; use {shards}, one for each shard"
-        )
-    if total % (shards * group):
-        nearest = max(1, round(total / (shards * group))) * shards * group
-        raise ValueError(
-            f"env.eval.total_num_envs={total} does not divide into {shards} shards of groups of {group}; "
-            f"nearest: {nearest}"
-        )
-    if settings.asynchrony.rollout.enabled and total // shards > settings.max_batch_size:
-        raise ValueError(
-            f"a shard of {total // shards} evaluation environments exceeds max_batch_size="
-            f"{settings.max_batch_size}; set async.rollout.max_batch_size to at least {total // shards}"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,8 +13,10 @@ from rich.table import Table
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import VECTORISED_SIMULATORS
-from rlinf_async.hosts.rlinf.config import machines, read_async, resolve
+from rlinf_async.hosts.rlinf.config import machines, read_fit, resolve
+from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
+from rlinf_async.hosts.rlinf.fit import Fit
 from rlinf_async.hosts.rlinf.host import is_active
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.replacements import replacements
@@ -42,10 +44,13 @@ def explain(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = Non
     if missing:
         raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
     cluster = machines(cfg, gpus=gpus, nodes=nodes)
-    asynchrony = read_async(cfg) if is_active(cfg) else AsyncConfig()
+    fitted = read_fit(cfg) if is_active(cfg) else Fit(asynchrony=AsyncConfig())
+    asynchrony = fitted.asynchrony
     facts: dict[str, Any] = {
         "mode": asynchrony.mode,
         "levels": asynchrony.levels,
+        "dropped": dict(fitted.dropped),
+        "changes": [asdict(change) for change in fitted.changes],
         "classes": replacements() if asynchrony.active else {},
         "max_staleness": asynchrony.max_staleness,
         "correction": asynchrony.train.correction if asynchrony.off_policy else "none needed",
@@ -66,7 +71,11 @@ def explain(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = Non
         **_shards(cfg, settings),
         **_batches(settings),
         "publication": _publication(settings),
-        "remarks": [*_beyond(plain, cluster), *_remarks(cfg, settings)],  # type: ignore[arg-type]
+        "remarks": [
+            *_beyond(plain, cluster),  # type: ignore[arg-type]
+            *effects(plain, settings, cluster),  # type: ignore[arg-type]
+            *_remarks(cfg, settings),
+        ],
     }
 
 
@@ -211,6 +220,10 @@ def _level_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "levels", ", ".join(on) or "none: RLinf's own workers and runner run"
     for name in on:
         yield f"  {name}", facts["exactness"][name]
+    for name, why in facts["dropped"].items():
+        yield f"  {name}", f"off: {why}"
+    for change in facts["changes"]:
+        yield "changed", f"{change['key']}={_plain(change['value'])}: {change['why']}"
     yield "max staleness", str(facts["max_staleness"])
     yield "correction", facts["correction"]
     if facts["proximal"]:
@@ -240,4 +253,4 @@ def _machines(cluster: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

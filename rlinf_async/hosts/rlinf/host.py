@@ -11,9 +11,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rlinf_async.display import RunDisplay
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import compat
-from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.config import read_async, read_fit, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
@@ -39,7 +40,10 @@ def prepare(cfg: DictConfig) -> None:
     active = read_async(cfg).active
     if active:
         compat.check_rlinf()
-        write_back(cfg, resolve(cfg))
+        settings, notes = resolve(cfg), read_fit(cfg).notes
+        write_back(cfg, settings)
+        for note in notes:
+            RunDisplay().note(note)
     if uses_us(cfg):
         _load_in_workers(active)
 

@@ -27,11 +27,16 @@ def pad(observations: Mapping[str, Any], size: int) -> dict[str, Any]:
     return {name: _pad(value, size) for name, value in observations.items()}
 
 
-def trim(value: Any, size: int) -> Any:
-    """The first `size` samples of what a policy has returned for a padded batch."""
+def trim(value: Any, size: int, *, copy: bool = False) -> Any:
+    """The first `size` samples of what a policy has returned for a padded batch.
+
+    `copy`: in memory of their own, where the policy will write into that of `value`.
+    """
     if isinstance(value, Mapping):
-        return {name: trim(one, size) for name, one in value.items()}
-    return value[:size] if isinstance(value, torch.Tensor) else value
+        return {name: trim(one, size, copy=copy) for name, one in value.items()}
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value[:size].clone() if copy else value[:size]
 
 
 def _pad(value: Any, size: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ CLUSTER, NODES = "cluster", "node"
 
 Assignment = tuple[tuple[int, ...], ...]
 """For every process of a component, in order, the ranks of the resources that it has in its node group."""
+
+Resource = tuple[str, int]
+"""A node group and a rank in it: an accelerator, or a node where there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,23 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
     if missing:
         raise ValueError(f"cluster.component_placement places {sorted(found)} but not {', '.join(missing)}")
     return found
+
+
+def occupancy(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Counter[Resource]]:
+    """Processes of each component on each resource; one that has several is counted on the first.
+
+    Raises:
+        ValueError: as `assignments`.
+    """
+    groups = {
+        name.strip(): ",".join(_groups_and_ranks(placement)[0])
+        for names, placement in cluster["component_placement"].items()
+        for name in str(names).split(",")
+    }
+    found = assignments(cluster, machines)
+    return {
+        name: Counter((groups[name], ranks[0]) for ranks in processes) for name, processes in found.items()
+    }
 
 
 def _groups_and_ranks(placement: Any) -> tuple[list[str], Any]:

@@ -13,11 +13,13 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.echoes import without_echoes
 from rlinf_async.hosts.rlinf.host import WRONG_RUNNER, InstallsPlugin
 from rlinf_async.hosts.rlinf.memory import readable
 from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
+from rlinf_async.hosts.rlinf.placement import COMPONENTS
 from rlinf_async.hosts.rlinf.request_channel import RequestServer
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.threads import hand_over_quickly
@@ -46,6 +48,13 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
         )
 
     def init_worker(self) -> None:
+        # RLinf captures graphs of as many environments as its own loop would bring together; batches of
+        # ours are padded to one size. There are no graphs to capture without CUDA.
+        self.enable_cuda_graph = self.enable_cuda_graph and self.torch_device_type == "cuda"
+        if self.enable_cuda_graph:
+            sizes = {name: self.placement.get_world_size(name) for name in COMPONENTS}
+            (size,) = resolve(self.cfg, sizes=sizes).buckets
+            self.per_node_train_batch_size = self.per_node_eval_batch_size = size
         super().init_worker()
         # Ranks sample apart, and a run with the same seed and the same batches samples the same.
         torch.manual_seed(int(self.cfg.actor.get("seed", 0)) + 1 + self._rank)
@@ -117,7 +126,8 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
     def _forward(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
         size = sum(sizes)
         actions, result = self.predict(self._padded(payloads, size), mode=mode)
-        actions, result = trim(actions, size), trim(result, size)
+        # A captured graph writes the next answer where this one is.
+        actions, result = (trim(value, size, copy=self.enable_cuda_graph) for value in (actions, result))
         parts: dict[str, list[Any]] = {"actions": list(torch.split(actions, sizes))}
         if mode == "train":
             for name in ("prev_logprobs", "prev_values"):

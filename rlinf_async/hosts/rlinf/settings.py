@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, choose_shards
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
+from rlinf_async.hosts.rlinf.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.simulators import hold_one_environment, shards_of_one, simulators_apart
 
 LOSSES = {"actor_critic": "actor_critic", "actor": "actor", "decoupled_actor_critic": "actor_critic"}
@@ -33,7 +35,8 @@ class Settings:
     update_epoch: int
     max_batch_size: int
     buckets: tuple[int, ...]
-    """Sizes that batches are padded to, ascending; none where policies take batches of any size."""
+    """Sizes that batches are padded to, ascending; none where policies take batches of any size, one where
+    they are captured as CUDA graphs."""
     loss: str
     advantage: str
     weight_syncer: str
@@ -69,18 +72,18 @@ class Settings:
             micro_batch_size=int(actor["micro_batch_size"]) if micro == "auto" else int(micro),
             update_epoch=int(algorithm.get("update_epoch", 1)),
             max_batch_size=most,
-            buckets=buckets_up_to(most, least=plan.envs_per_shard) if _pads(cfg, asynchrony) else (),
+            buckets=_buckets(cfg, asynchrony, plan, most),
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
             weight_syncer=str(cfg.get("weight_syncer", {}).get("type", "bucket")),
             seed=int(actor.get("seed", 0)),
         )
-        settings._check()
+        refuse([*settings._reasons(), *_evaluation_reasons(cfg, settings)])
         return settings
 
-    def _check(self) -> None:
+    def _reasons(self) -> Iterator[Reason]:
         if self.asynchrony.rollout.enabled and self.max_batch_size < self.plan.envs_per_shard:
-            raise ValueError(
+            yield Reason(
                 f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of "
                 f"{self.plan.envs_per_shard} environments; a request is never split: use at least "
                 f"{self.plan.envs_per_shard}, or more shards"
@@ -92,17 +95,18 @@ class Settings:
         )
         if self.samples_per_batch % per_step:
             per_rank = self.samples_per_batch // self.plan.learner_ranks
-            raise ValueError(
+            yield Reason(
                 f"micro_batch_size={self.micro_batch_size} x {self.plan.learner_ranks} learner ranks do not "
                 f"divide {samples}; nearest micro_batch_size: {_divisor(per_rank, self.micro_batch_size)}"
             )
-        if self.global_batch_size % per_step or self.samples_per_batch % self.global_batch_size:
+        elif self.global_batch_size % per_step or self.samples_per_batch % self.global_batch_size:
             steps = self.samples_per_batch // per_step
             nearest = per_step * _divisor(steps, self.global_batch_size / per_step)
-            raise ValueError(
+            yield Reason(
                 f"actor.global_batch_size={self.global_batch_size} must be a multiple of micro_batch_size="
                 f"{self.micro_batch_size} x {self.plan.learner_ranks} learner ranks, and divide {samples}; "
-                f"nearest: {nearest}"
+                f"nearest: {nearest}",
+                f"actor.global_batch_size={nearest}",
             )
 
     @property
@@ -136,18 +140,36 @@ class Settings:
         return self.asynchrony.streamer.enabled and not deferred
 
 
-def _pads(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    """Whether batches are padded: auto pads for policies that are compiled for every size they meet."""
+def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, most: int) -> tuple[int, ...]:
+    """Sizes to pad to: the captured one, or several for policies compiled for every size that they meet."""
+    if cfg["rollout"].get("enable_cuda_graph", False):
+        return (most if asynchrony.rollout.enabled else _all_in_flight(cfg, asynchrony, plan),)
     asked = asynchrony.rollout.pad
     compiles = bool(cfg["rollout"].get("enable_torch_compile", False))
-    return asynchrony.rollout.enabled and (compiles if asked == "auto" else asked)
+    pads = asynchrony.rollout.enabled and (compiles if asked == "auto" else asked)
+    return buckets_up_to(most, least=plan.envs_per_shard) if pads else ()
+
+
+def _all_in_flight(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan) -> int:
+    """Environments in the largest batch while level 2 is off: of all shards that share a lane."""
+    lanes = [plan.lane(shard) for shard in range(plan.shards)]
+    sharing = Counter(lane[:1] if asynchrony.deterministic else lane for lane in lanes)
+    return max(sharing.values()) * max(plan.envs_per_shard, _evaluation_shard(cfg, plan))
 
 
 def _auto_batch(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
     """An inference rank's fair share of the environments, but at least the largest request."""
-    evaluates = cfg["runner"].get("val_check_interval", -1) > 0
-    evaluation = int(cfg["env"]["eval"]["total_num_envs"]) // plan.shards if evaluates else 0
-    return max(plan.envs_per_shard, math.ceil(plan.total_envs / plan.inference_ranks), evaluation)
+    fair = math.ceil(plan.total_envs / plan.inference_ranks)
+    return max(plan.envs_per_shard, fair, _evaluation_shard(cfg, plan))
+
+
+def _evaluation_shard(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
+    """Evaluation environments in one shard; 0 in a run that does not evaluate."""
+    return int(cfg["env"]["eval"]["total_num_envs"]) // plan.shards if _evaluating(cfg) else 0
+
+
+def _evaluating(cfg: Mapping[str, Any]) -> bool:
+    return cfg["runner"].get("val_check_interval", -1) > 0
 
 
 def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
@@ -186,10 +208,36 @@ def _shards_per_worker(cfg: Mapping[str, Any], asynchrony: AsyncConfig, one_each
 
 def _evaluates(cfg: Mapping[str, Any], *, shards: int) -> bool:
     """Whether the evaluation environments, if there are any, divide into so many shards."""
-    if cfg["runner"].get("val_check_interval", -1) <= 0:
+    if not _evaluating(cfg):
         return True
     evaluation = cfg["env"]["eval"]
     return int(evaluation["total_num_envs"]) % (shards * int(evaluation.get("group_size") or 1)) == 0
+
+
+def _evaluation_reasons(cfg: Mapping[str, Any], settings: Settings) -> Iterator[Reason]:
+    if not _evaluating(cfg):
+        return
+    shards, total = settings.plan.shards, int(cfg["env"]["eval"]["total_num_envs"])
+    group = int(cfg["env"]["eval"].get("group_size") or 1)
+    if hold_one_environment(cfg["env"]["eval"]) and total != shards:
+        yield Reason(
+            f"env.eval.total_num_envs={total}: {cfg['env']['eval']['env_type']} simulates one environment at "
+            f"a time on the CPU; use {shards}, one for each shard",
+            f"env.eval.total_num_envs={shards}",
+        )
+    elif total % (shards * group):
+        nearest = max(1, round(total / (shards * group))) * shards * group
+        yield Reason(
+            f"env.eval.total_num_envs={total} does not divide into {shards} shards of groups of {group}; "
+            f"nearest: {nearest}",
+            f"env.eval.total_num_envs={nearest}",
+        )
+    if settings.asynchrony.rollout.enabled and total // shards > settings.max_batch_size:
+        yield Reason(
+            f"a shard of {total // shards} evaluation environments exceeds max_batch_size="
+            f"{settings.max_batch_size}; set async.rollout.max_batch_size to at least {total // shards}",
+            f"async.rollout.max_batch_size={total // shards}",
+        )
 
 
 def _divisor(number: int, wanted: float) -> int:

@@ -8,7 +8,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.rlinf.config import read_async, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.config import read_async, read_fit, resolve, uses_us, write_back
 from tests.hosts.rlinf.given import BASE, ONE_EACH, config
 
 
@@ -61,9 +61,46 @@ def test_the_sizes_of_a_cluster_that_is_up_beat_the_placement():
     assert resolve(made(), sizes={**ONE_EACH, "env": 2}).plan.env_workers == 2
 
 
-def test_an_unsupported_setting_is_refused_before_sizes_are_looked_at():
-    with pytest.raises(ValueError, match=r"does not support actor\.enable_offload=True"):
-        resolve(made({"actor.enable_offload": True, "env.train.total_num_envs": 7}))
+def test_everything_that_stands_in_the_way_is_said_at_once_with_overrides_to_paste():
+    changes = {
+        "reward.use_reward_model": True,
+        "actor.enable_offload": True,
+        "actor.global_batch_size": 7,
+        "runner.val_check_interval": 5,
+        "env.eval.total_num_envs": 5,
+        "async": {"mode": "full", "offload": "keep", "rollout": {"shards": 4}},
+    }
+    with pytest.raises(ValueError, match="4 things stand in the way") as caught:
+        resolve(made(changes), sizes=ONE_EACH)
+    lines = str(caught.value).splitlines()
+    assert [line.split("=")[0].split()[-1] for line in lines[1:-1]] == [
+        "reward.use_reward_model",
+        "async.offload",
+        "actor.global_batch_size",
+        "env.eval.total_num_envs",
+    ]
+    overrides = ("reward.use_reward_model=false", "actor.enable_offload=false", "env.eval.total_num_envs=4")
+    assert all(override in lines[-1].split() for override in overrides)
+
+
+def test_one_thing_that_stands_in_the_way_is_said_by_itself():
+    with pytest.raises(ValueError, match=r"^async.train does not support reward\.use_reward_model=True"):
+        resolve(made({"reward.use_reward_model": True}))
+
+
+def test_the_sizes_of_an_algorithm_that_cannot_run_are_of_no_interest():
+    with pytest.raises(ValueError, match=r"^algorithm.loss_type='embodied_sac'"):
+        resolve(made({"algorithm.loss_type": "embodied_sac", "actor.global_batch_size": 7}))
+
+
+def test_what_has_given_way_is_written_back_and_then_as_if_the_user_had_said_it():
+    cfg = made({"actor.model.model_type": "gr00t", "actor.enable_offload": True})
+    write_back(cfg, resolve(cfg, sizes=ONE_EACH))
+    assert cfg["async"].train.enabled is False
+    assert cfg.actor.enable_offload is False
+    found = read_fit(cfg)
+    assert found.asynchrony.levels == {"train": False, "rollout": True, "streamer": True}
+    assert (found.notes, found.reasons) == ([], ())
 
 
 def test_what_was_resolved_is_written_where_rlinf_looks_for_it():

@@ -63,3 +63,45 @@ def test_a_deterministic_run_says_what_it_costs_and_needs():
     assert "the same weights, bit for bit" in shown(*settings)
     assert any("kernels must be deterministic" in remark for remark in facts(*settings)["remarks"])
     assert not any("deterministic" in remark for remark in facts()["remarks"])
+
+
+def remark(words, *overrides):
+    return [each for each in facts(*overrides)["remarks"] if words in each]
+
+
+def test_a_level_that_has_nothing_to_do_says_so():
+    assert remark("level 3 streams nothing")  # eight update epochs: normalisation is deferred
+    assert not remark("level 3 streams nothing", "async.streamer.normalization=running")
+    assert not remark("level 3 streams nothing", "async.mode=train")
+    assert remark("one shard in all", "async.rollout.shards=1")
+    apart = ("++cluster.component_placement.env.placement=0:0-1", "async.rollout.shards=1")
+    assert remark("one shard per env worker", *apart)
+    assert not remark("one shard", "async.mode=train")
+    assert not remark("one shard")
+
+
+def test_parts_that_are_placed_together_share_the_compute_and_it_says_which():
+    (all_three,) = remark("placed together")
+    assert all_three.startswith("learner, inference and environments")
+    assert not remark("placed together", "async.mode=rollout")
+    places = [
+        f"cluster.component_placement.{name}.placement={rank}" for rank, name in enumerate(("env", "rollout"))
+    ]
+    (two,) = remark("placed together", *places)
+    assert two.startswith("learner and environments")
+
+
+def test_captured_graphs_have_one_size_to_which_batches_are_padded():
+    found = facts("rollout.enable_cuda_graph=true")
+    assert found["inference_batch"]["padded_to"] == [32]
+    assert any("captured for batches of 32" in each for each in found["remarks"])
+
+
+def test_what_gives_way_is_shown_with_its_reason():
+    given = ("actor.enable_offload=true", "actor.model.model_type=gr00t")
+    found = facts(*given)
+    assert found["levels"] == {"train": False, "rollout": True, "streamer": True}
+    assert [change["key"] for change in found["changes"]] == ["actor.enable_offload"]
+    text = " ".join(shown(*given).split())
+    assert "off: it does not support actor.model.model_type='gr00t'" in text
+    assert "actor.enable_offload=false" in text

@@ -38,3 +38,11 @@ def test_padding_repeats_the_last_sample_of_every_field_and_trimming_takes_it_aw
     assert torch.equal(trim(padded["images"], 3), observations["images"])
     assert trim({"values": padded["images"], "nothing": None}, 3)["values"].shape == (3, 2)
     assert trim(None, 3) is None
+
+
+def test_a_copy_survives_that_the_policy_writes_its_next_answer_into_the_same_memory():
+    answer = torch.arange(3)
+    view, copy = trim(answer, 2), trim({"actions": answer}, 2, copy=True)
+    answer.fill_(7)
+    assert view.tolist() == [7, 7]
+    assert copy["actions"].tolist() == [0, 1]

@@ -1,21 +1,23 @@
 import pytest
 
-from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.rlinf.refusals import REFUSALS, SELF_SCORING_MODELS, refuse_unsupported
+from rlinf_async.config import LEVELS
+from rlinf_async.hosts.rlinf.fit import fit
+from rlinf_async.hosts.rlinf.reasons import refuse
+from rlinf_async.hosts.rlinf.refusals import REFUSALS, SELF_SCORING_MODELS
 from rlinf_async.hosts.rlinf.settings import LOSSES
 from tests.hosts.rlinf.given import config
 
-LEVELS = ("train", "rollout", "streamer")
 WRONG = {
     "rollout.expert_model": {"model_path": "teacher"},
     "rollout.collect_prev_infos": False,
     "runner.weight_sync_interval": 2,
+    "actor.model.model_type": "gr00t",
 }
 """A value that is refused, where it is not True."""
 
 
 def check(changes, mode, **block):
-    refuse_unsupported(config(changes), AsyncConfig.from_mapping({"mode": mode, **block}))
+    refuse(fit(config({**changes, "async": {"mode": mode, **block}})).reasons)
 
 
 def wrong(refusal):
@@ -83,9 +85,9 @@ def test_the_way_out_that_a_refusal_names_is_open(changes):
 def test_models_that_score_old_actions_anew_are_refused_where_samples_are_old(model):
     changes = {"actor.model.model_type": model}
     with pytest.raises(ValueError, match=f"model_type='{model}'.*async.train.enabled=false"):
-        check(changes, "full")
-    check(changes, "full", train={"enabled": False})
-    check(changes, "full", train={"max_staleness": 0})
+        check(changes, "train")
+    check(changes, "rollout")
+    check(changes, "train", train={"max_staleness": 0})
 
 
 def test_vtrace_is_refused_where_there_is_no_critic():
@@ -94,6 +96,8 @@ def test_vtrace_is_refused_where_there_is_no_critic():
         check({"algorithm.adv_type": "grpo", "algorithm.loss_type": "actor"}, "full", train=train)
     check({}, "full", train=train)
     check({"algorithm.adv_type": "grpo"}, "rollout", train=train)
+    # V-trace is part of level 1, which gives way here.
+    check({"algorithm.adv_type": "grpo", "actor.model.model_type": "gr00t"}, "full", train=train)
 
 
 def test_a_fixed_lag_is_refused_where_evaluation_would_draw_from_the_same_generator():

@@ -217,3 +217,37 @@ def test_two_environments_in_a_simulator_that_holds_one_are_refused_with_what_is
         read(ON_THE_CPU, rollout={"shards": 2})
     with pytest.raises(ValueError, match=r"group_size=4: maniskill simulates one .*; use 1, or"):
         read({**ON_THE_CPU, "env.train.group_size": 4, "algorithm.adv_type": "grpo"})
+
+
+GRAPHS = {"rollout.enable_cuda_graph": True}
+EVALUATING = {"runner.val_check_interval": 5, "env.eval.total_num_envs": 32}
+
+
+def test_captured_graphs_have_one_size_the_largest_batch_that_a_rank_can_meet():
+    assert read(GRAPHS).buckets == (8,)
+    assert read(GRAPHS, rollout={"max_batch_size": 5, "pad": False}).buckets == (5,)
+    assert read({**GRAPHS, **EVALUATING}, rollout={"shards": 2}).buckets == (16,)
+    assert read({**GRAPHS, "rollout.enable_torch_compile": True}).buckets == (8,)
+
+
+@pytest.mark.parametrize("changes", [{}, EVALUATING])
+@pytest.mark.parametrize(
+    ("env", "rollout", "stages"), [(1, 1, 1), (1, 2, 1), (2, 1, 2), (2, 4, 1), (4, 2, 1)]
+)
+def test_without_level_2_the_captured_size_holds_everybody_who_may_be_in_flight(
+    env, rollout, stages, changes
+):
+    given = {**GRAPHS, **changes, "rollout.pipeline_stage_num": stages, "env.train.total_num_envs": 16}
+    made = read(given, sizes=processes(env=env, rollout=rollout), rollout={"enabled": False})
+    shards = range(made.plan.shards)
+    lanes = {made.plan.lane(shard) for shard in shards}
+    crowd = max(sum(made.plan.lane(shard) == lane for shard in shards) for lane in lanes)
+    each = max(16, 32 if changes else 0) // made.plan.shards
+    assert made.buckets == (crowd * each,)
+
+
+def test_everything_about_sizes_that_stands_in_the_way_is_said_at_once():
+    with pytest.raises(ValueError, match="2 things stand in the way") as caught:
+        read({"actor.global_batch_size": 7, **EVALUATING}, rollout={"shards": 3 + 1, "max_batch_size": 4})
+    assert "actor.global_batch_size=7" in str(caught.value)
+    assert "exceeds max_batch_size=4" in str(caught.value)

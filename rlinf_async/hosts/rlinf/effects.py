@@ -1,0 +1,47 @@
+"""Where a level that is on has little or nothing to do, and what it shares with another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rlinf_async.hosts.rlinf.placement import Machines, occupancy
+from rlinf_async.hosts.rlinf.settings import Settings
+
+WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
+"""RLinf's components, in the words of a reader."""
+
+
+def effects(cfg: Mapping[str, Any], settings: Settings, machines: Machines) -> Iterator[str]:
+    """A remark for each level of a run, and for each setting, that does less than one might expect."""
+    levels, plan = settings.asynchrony, settings.plan
+    if levels.streamer.enabled and not settings.streams:
+        yield (
+            "level 3 streams nothing: with normalisation deferred the learner waits for the whole batch; "
+            "async.streamer.normalization=running streams"
+        )
+    if levels.rollout.enabled and plan.shards == 1:
+        yield "level 2 has one shard in all, and changes nothing"
+    elif levels.rollout.enabled and plan.shards_per_worker == 1:
+        yield "level 2 has one shard per env worker: env workers do not wait for each other, and that is all"
+    together = collocated(cfg, machines)
+    if len(together) > 1 and (levels.train.enabled or levels.streamer.enabled):
+        yield (
+            f"{', '.join(together[:-1])} and {together[-1]} are placed together and share the compute there: "
+            "what the levels overlap fills gaps, and does not run at full speed twice"
+        )
+    if cfg["rollout"].get("enable_cuda_graph", False):
+        yield (
+            f"CUDA graphs are captured for batches of {settings.buckets[0]}, to which smaller ones are "
+            "padded; workers without CUDA capture none"
+        )
+
+
+def collocated(cfg: Mapping[str, Any], machines: Machines) -> list[str]:
+    """Those of learner, inference and environments that have an accelerator (or node) in common."""
+    places = occupancy(cfg["cluster"], machines)
+    return [
+        word
+        for name, word in WORDS.items()
+        if any(places[name].keys() & places[other].keys() for other in WORDS if other != name)
+    ]

@@ -1,0 +1,109 @@
+"""How an `async` block and RLinf's settings come together: what gives way to what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlinf_async.config import LEVELS, AsyncConfig, preset_levels
+from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.rlinf.reasons import Reason
+from rlinf_async.hosts.rlinf.refusals import Refusal, contradictions, unsupported
+
+OFFLOADS = {
+    "actor.enable_offload": "the learner works while rollouts go on",
+    "rollout.enable_offload": "inference goes on while the learner works",
+    "env.train.enable_offload": "simulators go on while the learner works",
+    "env.eval.enable_offload": "evaluation runs beside the rollouts for training",
+}
+"""RLinf's keys that move a part off its accelerator while another works, and why none can leave."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting of RLinf's that a run changes, so that its levels can work."""
+
+    key: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={str(self.value).lower()}: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What a config comes to.
+
+    A level that only `mode: full` asks for gives way to a setting of RLinf's that it cannot serve; the
+    setting is refused where the level was asked for by name, and where no level would remain.
+    """
+
+    asynchrony: AsyncConfig
+    """With the levels that remain; all that were asked for, if there are `reasons`."""
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """Levels that have given way, and why."""
+    changes: tuple[Change, ...] = ()
+    """RLinf's settings that give way to the levels."""
+    reasons: tuple[Reason, ...] = ()
+    """Why the config cannot run."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What has given way, for a reader."""
+        dropped = [f"async.{level} stays off: {why}" for level, why in self.dropped.items()]
+        return [*dropped, *map(str, self.changes)]
+
+
+def fit(cfg: Mapping[str, Any]) -> Fit:
+    """The levels that `cfg`, a config as plain data, can have, and what has to change for them.
+
+    Raises:
+        ValueError: the `async` block is not valid.
+    """
+    asked = AsyncConfig.from_mapping(cfg.get("async"))
+    if not asked.active:
+        return Fit(asynchrony=asked)
+    found = unsupported(cfg, asked)
+    stopped = {level for levels in found.values() for level in levels}
+    dropped = stopped & preset_levels(cfg.get("async"))
+    remaining = asked.without(dropped)
+    if not remaining.active:
+        dropped, remaining = set(), asked
+    refused = [refusal for refusal, levels in found.items() if not dropped.issuperset(levels)]
+    changes = tuple(_changes(cfg))
+    reasons = [
+        *contradictions(cfg, remaining),
+        *(_reason(cfg, refusal, found[refusal]) for refusal in refused),
+    ]
+    if asked.offload == "keep":
+        reasons += [_cannot_keep(change) for change in changes]
+    return Fit(
+        asynchrony=asked if reasons else remaining,
+        dropped={level: _why(cfg, level, found) for level in LEVELS if level in dropped},
+        changes=changes,
+        reasons=tuple(reasons),
+    )
+
+
+def _changes(cfg: Mapping[str, Any]) -> Iterator[Change]:
+    for key, why in OFFLOADS.items():
+        if lookup(cfg, key):
+            yield Change(key, False, why)
+
+
+def _cannot_keep(change: Change) -> Reason:
+    text = (
+        f"async.offload=keep leaves {change.key} on, but {change.why}; set it to false, or async.offload=auto"
+    )
+    return Reason(text, f"{change.key}=false")
+
+
+def _reason(cfg: Mapping[str, Any], refusal: Refusal, levels: tuple[str, ...]) -> Reason:
+    return Reason(f"async.{levels[0]} {refusal.says(lookup(cfg, refusal.key))}", refusal.override)
+
+
+def _why(cfg: Mapping[str, Any], level: str, found: Mapping[Refusal, tuple[str, ...]]) -> str:
+    stops = [refusal for refusal, levels in found.items() if level in levels]
+    return "; ".join(f"it {refusal.says(lookup(cfg, refusal.key))}" for refusal in stops)

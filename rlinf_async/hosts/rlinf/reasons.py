@@ -1,0 +1,46 @@
+"""Why a config cannot run: everything that stands in the way, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One thing that stands in the way, and what to do about it."""
+
+    text: str
+    override: str = ""
+    """What to do as a Hydra override, where it is one."""
+
+
+class RefusedError(ValueError):
+    """A config that cannot run, with all reasons."""
+
+    def __init__(self, reasons: Sequence[Reason]) -> None:
+        self.reasons = tuple(dict.fromkeys(reasons))
+        super().__init__(_together(self.reasons))
+
+
+def refuse(reasons: Sequence[Reason]) -> None:
+    """Raise if there is any reason to.
+
+    Raises:
+        RefusedError: names all of them.
+    """
+    if reasons:
+        raise RefusedError(reasons)
+
+
+def reasons_of(error: ValueError) -> tuple[Reason, ...]:
+    """What `error` says, as reasons."""
+    return error.reasons if isinstance(error, RefusedError) else (Reason(str(error)),)
+
+
+def _together(reasons: Sequence[Reason]) -> str:
+    if len(reasons) == 1:
+        return reasons[0].text
+    lines = [f"{len(reasons)} things stand in the way:", *(f"  - {reason.text}" for reason in reasons)]
+    overrides = [reason.override for reason in reasons if reason.override]
+    return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])

@@ -1,0 +1,95 @@
+"""What of an `async` block a config can have, and what gives way to it."""
+
+import pytest
+
+from rlinf_async.config import LEVELS
+from rlinf_async.hosts.rlinf.fit import OFFLOADS, fit
+from tests.hosts.rlinf.given import config
+
+SELF_SCORING = {"actor.model.model_type": "gr00t"}
+OFFLOADED = dict.fromkeys(OFFLOADS, True)
+
+
+def fitted(changes=None, **block):
+    return fit(config({**(changes or {}), "async": {"mode": "full", **block}}))
+
+
+def on(fit):
+    return [level for level, enabled in fit.asynchrony.levels.items() if enabled]
+
+
+def overrides(fit):
+    return [reason.override for reason in fit.reasons]
+
+
+def test_a_config_that_everything_goes_with_has_all_levels_and_changes_nothing():
+    found = fitted()
+    assert on(found) == list(LEVELS)
+    assert (found.dropped, found.changes, found.reasons, found.notes) == ({}, (), (), [])
+
+
+def test_a_level_of_the_preset_gives_way_to_a_model_that_cannot_have_it_and_says_so():
+    found = fitted(SELF_SCORING)
+    assert (on(found), found.reasons) == (["rollout", "streamer"], ())
+    (note,) = found.notes
+    assert note.startswith("async.train stays off: it does not support actor.model.model_type='gr00t'")
+
+
+@pytest.mark.parametrize(
+    "block", [{"train": {"enabled": True}}, {"mode": "train"}, {"mode": "off", "train": {"enabled": True}}]
+)
+def test_a_level_that_was_asked_for_by_name_is_refused_by_name(block):
+    found = fitted(SELF_SCORING, **block)
+    (reason,) = found.reasons
+    assert reason.text.startswith("async.train does not support actor.model.model_type='gr00t'")
+    assert found.asynchrony.train.enabled  # the run must not go on as if nothing had been asked for
+    assert not found.dropped
+
+
+def test_other_keys_of_a_level_do_not_ask_for_it():
+    assert on(fitted(SELF_SCORING, train={"max_staleness": 2})) == ["rollout", "streamer"]
+
+
+def test_without_a_level_that_remains_it_is_an_error_and_never_a_synchronous_run():
+    for found in (
+        fitted({"reward.use_reward_model": True}),
+        fitted(SELF_SCORING, rollout={"enabled": False}, streamer={"enabled": False}),
+    ):
+        assert found.asynchrony.active
+        assert len(found.reasons) == 1
+        assert not found.dropped
+
+
+def test_levels_asked_for_by_name_are_refused_where_no_level_can_be():
+    found = fitted({"reward.use_reward_model": True}, rollout={"enabled": True})
+    assert overrides(found) == ["reward.use_reward_model=false"]
+
+
+def test_everything_that_stands_in_the_way_is_named_at_once():
+    found = fitted(
+        {**SELF_SCORING, "reward.use_reward_model": True, "algorithm.loss_type": "sac"},
+        train={"enabled": True},
+    )
+    assert len(found.reasons) == 3
+    assert "algorithm.loss_type='sac'" in found.reasons[0].text
+    assert overrides(found)[1:] == ["reward.use_reward_model=false", "async.train.enabled=false"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_offloading_that_a_level_has_no_use_for_is_switched_off_and_said(level):
+    found = fitted(OFFLOADED, mode=level)
+    assert found.reasons == ()
+    assert {change.key: change.value for change in found.changes} == dict.fromkeys(OFFLOADS, False)
+    assert found.notes[0].startswith("actor.enable_offload=false: ")
+
+
+def test_keeping_the_offloading_is_refused_with_all_overrides_at_once():
+    found = fitted(OFFLOADED, offload="keep")
+    assert overrides(found) == [f"{key}=false" for key in OFFLOADS]
+    assert overrides(fitted({"actor.enable_offload": True}, offload="keep")) == ["actor.enable_offload=false"]
+    assert fitted(offload="keep").reasons == ()
+
+
+def test_with_all_levels_off_nothing_is_touched():
+    found = fitted({**OFFLOADED, "reward.use_reward_model": True}, mode="off")
+    assert (found.changes, found.dropped, found.reasons) == ((), {}, ())
