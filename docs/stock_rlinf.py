@@ -68,7 +68,8 @@ def _node(rank: int, config: ClusterConfig, gpus: int) -> NodeInfo:
 
 def world_sizes(cfg: DictConfig, *, gpus: int) -> dict[str, int]:
     """Processes per component, by RLinf's own placement."""
-    placement = HybridComponentPlacement(cfg, PaperCluster(cfg.cluster, gpus=gpus))
+    with _quietly():
+        placement = HybridComponentPlacement(cfg, PaperCluster(cfg.cluster, gpus=gpus))
     return {name: placement.get_world_size(name) for name in placement.components}
 
 
@@ -85,7 +86,7 @@ def validate(cfg: DictConfig, *, gpus: int) -> DictConfig:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the warnings about keys that RLinf has moved."""
+    """Without RLinf's words about placements, and about keys that it has moved."""
     logging.disable(logging.WARNING)
     try:
         yield

@@ -13,7 +13,9 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.reasons import RefusedError, reasons_of, refuse
-from rlinf_async.hosts.rlinf.settings import LOSSES, Settings
+from rlinf_async.hosts.rlinf.refusals import other_algorithm
+from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
 
 KEY = "async"
 
@@ -29,16 +31,23 @@ def read_fit(cfg: DictConfig) -> Fit:
     Raises:
         ValueError: the block is not valid.
     """
+    asked = AsyncConfig.from_mapping(read_block(cfg))
+    return fit(_plain(cfg)) if asked.active else Fit(asynchrony=asked)
+
+
+def read_block(cfg: DictConfig) -> Mapping[str, Any]:
+    """The `async` block of a config as it is written, as plain data; empty if it has none."""
     block = cfg.get(KEY) if KEY in cfg else None
     plain = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
     if plain is not None and not isinstance(plain, Mapping):
         raise ValueError(f"async={plain!r} must be a block; nearest: async.mode={plain!r}")
-    asked = AsyncConfig.from_mapping(plain)
-    return fit(_plain(cfg)) if asked.active else Fit(asynchrony=asked)
+    return plain or {}
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
-    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+    """The config as RLinf counts with it, and the block with what RLinf's own asynchronous keys ask for."""
+    plain = as_rlinf_counts(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+    return {**plain, KEY: translated(plain, read_block(cfg))}
 
 
 def uses_us(cfg: DictConfig) -> bool:
@@ -60,8 +69,8 @@ def resolve(
         ValueError: an unsupported feature or sizes that do not fit, with the remedy.
     """
     plain, fitted = _plain(cfg), read_fit(cfg)
-    if plain["algorithm"].get("loss_type") not in LOSSES:
-        refuse(fitted.reasons)  # the sizes of other algorithms are others
+    if other_algorithm(plain):
+        refuse(fitted.reasons)  # its sizes are others
     try:
         if sizes is None:
             sizes = world_sizes(plain["cluster"], cluster or machines(cfg))

@@ -58,10 +58,6 @@ def _streaming_reasons(cfg: Mapping[str, Any], settings: Settings) -> list[str]:
             f"the {settings.optimizer_steps} optimizer steps of the first pass are cut in order of arrival; "
             f"actor.global_batch_size={settings.samples_per_batch} is exact"
         )
-        if settings.asynchrony.correction != "none":
-            reasons.append(
-                "off-policy pieces are anchored at the policy that they meet, a step into the batch"
-            )
     masked = not train.get("auto_reset") and not train.get("ignore_terminations")
     if algorithm.get("entropy_bonus", 0) and masked:
         reasons.append("the entropy bonus is a mean over the valid samples of each micro-batch")

@@ -9,19 +9,22 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import VECTORISED_SIMULATORS
-from rlinf_async.hosts.rlinf.config import machines, read_fit, resolve
+from rlinf_async.hosts.rlinf.config import machines, read_block, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import Fit
 from rlinf_async.hosts.rlinf.host import is_active
+from rlinf_async.hosts.rlinf.keys import without_effect
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.simulators import hold_one_environment, simulators_apart
+from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
 
 SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
 """What every config of an RLinf run has."""
@@ -64,16 +67,18 @@ def explain(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = Non
     if not asynchrony.active:
         return facts
     settings = resolve(cfg, cluster=cluster)
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    facts["exactness"] = exactness(plain, settings)  # type: ignore[arg-type]
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    facts["exactness"] = exactness(plain, settings)
     return {
         **facts,
         **_shards(cfg, settings),
         **_batches(settings),
         "publication": _publication(settings),
+        "translated": translations(plain, read_block(cfg)) if asynchrony.train.enabled else [],
         "remarks": [
-            *_beyond(plain, cluster),  # type: ignore[arg-type]
-            *effects(plain, settings, cluster),  # type: ignore[arg-type]
+            *_beyond(plain, cluster),
+            *without_effect(plain),
+            *effects(plain, settings, cluster),
             *_remarks(cfg, settings),
         ],
     }
@@ -167,15 +172,13 @@ def _batches(settings: Settings) -> dict[str, Any]:
 
 def _remarks(cfg: DictConfig, settings: Settings) -> list[str]:
     remarks = []
+    if cfg.algorithm.loss_type == ASYNC_PPO and settings.asynchrony.recomputes:
+        remarks.append(
+            "RLinf's asynchronous PPO interpolates the proximal policy; here it is recomputed, which is "
+            "exact; async.train.proximal=loglinear interpolates"
+        )
     if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
-        remarks.append(
-            "algorithm.normalize_advantages=false is ignored by RLinf 0.3.0's actor, and so it is here"
-        )
-    if settings.asynchrony.train.balance == "free":
-        remarks.append(
-            "async.train.balance=free: a batch is what comes first, so that fast environments and short "
-            "episodes weigh more than in RLinf; async.train.balance=exact does not"
-        )
+        remarks.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
     if settings.asynchrony.deterministic:
         remarks.append(
             "async.deterministic: weights are published once all rollouts that need the ones before have "
@@ -183,8 +186,9 @@ def _remarks(cfg: DictConfig, settings: Settings) -> list[str]:
         )
     if settings.asynchrony.train.balance == "free":
         remarks.append(
-            "async.train.balance=free: fast environments contribute more than slow ones, to training and to "
-            "the reported success; async/share tells how much"
+            "async.train.balance=free: a batch is what comes first, so that fast environments and short "
+            "episodes weigh more than in RLinf, in training and in the reported success; async/share tells "
+            "how much, and async.train.balance=exact keeps their shares"
         )
     interpolates = settings.asynchrony.train.proximal == "loglinear"
     if settings.asynchrony.off_policy and (interpolates or settings.asynchrony.correction == "none"):
@@ -204,14 +208,10 @@ def show(facts: dict[str, Any], console: Console) -> None:
     table = Table(show_header=False, title="What this config does", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for row in (*_level_rows(facts), *_class_rows(facts)):
-        table.add_row(*row)
-    table.add_row("cluster", _machines(facts["cluster"]))
-    for name in ("placement", "ranks", "shards", "inference_batch", "batch"):
-        for key, value in (facts.get(name) or {}).items():
-            table.add_row(f"{name.replace('_', ' ')}: {key.replace('_', ' ')}", _plain(value))
+    for name, text in (*_level_rows(facts), *_class_rows(facts), *_size_rows(facts)):
+        table.add_row(name, escape(text))
     for remark in facts.get("remarks", []):
-        table.add_row("note", remark)
+        table.add_row("note", escape(remark))
     console.print(table)
 
 
@@ -227,20 +227,53 @@ def _level_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "max staleness", str(facts["max_staleness"])
     yield "correction", facts["correction"]
     if facts["proximal"]:
-        yield "  proximal policy", PROXIMAL[facts["proximal"]]
+        yield "  proximal", PROXIMAL[facts["proximal"]]
     if facts["max_weight"]:
         yield "  weights", f"at most {facts['max_weight']:g}"
     if facts["deterministic"]:
         yield "deterministic", "every run with these settings gives the same weights, bit for bit"
     if "publication" in facts:
         yield "new weights", facts["publication"]
+    for line in facts.get("translated", []):
+        yield "RLinf's key", line
 
 
 def _class_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if facts["classes"]:
-        yield "classes", "RLinf's, and what takes their places"
+    """Without their modules, of which `--json` tells: a reader wants to know whether a class is replaced."""
     for stock, ours in facts["classes"].items():
-        yield f"  {stock.rsplit('.', 1)[1]}", f"-> {ours}"
+        module, _, name = ours.partition(":")
+        yield "class", f"{stock.rsplit('.', 1)[1]} -> {name} ({module.partition('.')[0]})"
+
+
+def _size_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "cluster", _machines(facts["cluster"])
+    yield "placement", "; ".join(f"{names}: {_plain(where)}" for names, where in facts["placement"].items())
+    if facts["shards"] is None:
+        return
+    ranks, shards, inference, batch = (facts[key] for key in ("ranks", "shards", "inference_batch", "batch"))
+    yield "ranks", _plain(ranks)
+    yield (
+        "shards",
+        f"{shards['total']}, {shards['per_env_worker']} per env worker; {shards['environments_each']} "
+        f"environments each, in groups of {shards['group_size']}",
+    )
+    yield "  why", shards["why"]
+    yield (
+        "inference",
+        f"batches of at most {inference['at_most']}, wait {inference['max_wait_ms']:g} ms, padded to "
+        f"{inference['padded_to']}",
+    )
+    yield (
+        "a step",
+        f"{batch['trajectories_per_step']} trajectories x {batch['decisions_per_trajectory']} decisions = "
+        f"{batch['samples_per_step']} samples, {batch['env_steps_per_step']} env steps",
+    )
+    yield (
+        "  training",
+        f"{batch['optimizer_steps_per_step']} optimizer steps of {batch['global_batch_size']} samples, each "
+        f"in {batch['micro_batches_per_optimizer_step']} micro-batches of {batch['micro_batch_size']} a rank",
+    )
+    yield "steps", str(batch["steps"])
 
 
 def _machines(cluster: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from rlinf_async.config import LEVELS, AsyncConfig, preset_levels
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.rlinf.reasons import Reason
-from rlinf_async.hosts.rlinf.refusals import Refusal, contradictions, unsupported
+from rlinf_async.hosts.rlinf.refusals import Refusal, contradictions, other_algorithm, unsupported
 
 OFFLOADS = {
     "actor.enable_offload": "the learner works while rollouts go on",
@@ -65,6 +65,8 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     asked = AsyncConfig.from_mapping(cfg.get("async"))
     if not asked.active:
         return Fit(asynchrony=asked)
+    if other := other_algorithm(cfg):
+        return Fit(asynchrony=asked, reasons=(other,))
     found = unsupported(cfg, asked)
     stopped = {level for levels in found.values() for level in levels}
     dropped = stopped & preset_levels(cfg.get("async"))

@@ -15,6 +15,21 @@ SELF_SCORING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"}
 """Models that replace the stored log-probabilities by their own during training."""
 
 
+ADVANTAGES = ("gae", "grpo")
+"""RLinf's `algorithm.adv_type` of PPO and of GRPO."""
+
+OTHER_ALGORITHMS = {
+    "embodied_sac": "SAC",
+    "embodied_dagger": "DAgger",
+    "embodied_nft": "NFT",
+    "offline_iql": "IQL",
+    "opd": "on-policy distillation",
+    "rlt_ac": "RLT",
+    "rlt_td3": "RLT",
+}
+"""Losses of RLinf that are no policy gradient on fresh rollouts, by the names that users know."""
+
+
 def _always(asynchrony: AsyncConfig) -> bool:
     return True
 
@@ -50,10 +65,8 @@ def _absent(key: str, why: str) -> Refusal:
 
 
 REFUSALS = (
-    _false("reward.use_reward_model", "rewards come from the simulator"),
     _absent("runner.use_training_pipeline", "async.streamer takes its place"),
     _absent("runner.enable_decoupled_mode", "async.rollout takes its place"),
-    _absent("runner.overlap_env_bootstrap", "shards already reset while others work"),
     _false("rollout.collect_transitions", "only on-policy losses are supported"),
     Refusal(
         "rollout.collect_prev_infos",
@@ -63,12 +76,29 @@ REFUSALS = (
         "rollout.collect_prev_infos=true",
     ),
     _absent("rollout.expert_model", "DAgger is not supported"),
-    _false("cluster.profiling.enabled", "profiling opens windows per synchronous step"),
+    Refusal(
+        "cluster.profiling",
+        lambda block: not block or not block.get("enabled", True),
+        LEVELS,
+        "remove it: profiling opens windows per synchronous step",
+        "~cluster.profiling",
+    ),
+    _false("env.train.smooth_intervene", "every action is asked of the policy"),
+    _false(
+        "cluster.net_emulation.enabled", "actions and observations travel on ways that it does not slow down"
+    ),
+    Refusal(
+        "rollout.collect_final_values",
+        lambda value: value in (None, True),
+        LEVELS,
+        "set it to true: advantages are estimated with the values of final observations",
+        "rollout.collect_final_values=true",
+    ),
     Refusal(
         "runner.weight_sync_interval",
         lambda value: value in (None, 1),
-        ("train",),
-        "set it to 1: staleness is bounded by async.train.max_staleness",
+        LEVELS,
+        "set it to 1: weights are published after every step, and async.train.max_staleness bounds their age",
         "runner.weight_sync_interval=1",
     ),
     Refusal(
@@ -93,13 +123,31 @@ def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Refusal
     return found
 
 
-def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """What no level supports, and settings of the `async` block that do not go with `cfg`."""
+def other_algorithm(cfg: Mapping[str, Any]) -> Reason | None:
+    """That `cfg` trains by anything but PPO and GRPO: then nothing else matters."""
     loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
     if loss not in LOSSES:
+        what = f"algorithm.loss_type={loss!r} is {OTHER_ALGORITHMS.get(loss, 'none of these')}"
+    elif advantage not in ADVANTAGES:
+        what = f"algorithm.adv_type={advantage!r} is none of these"
+    else:
+        return None
+    return Reason(
+        f"{what}; rlinf-async makes PPO and GRPO asynchronous (loss_type {', '.join(LOSSES)}, with adv_type "
+        f"{' or '.join(ADVANTAGES)}); use async.mode=off"
+    )
+
+
+def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """What no level supports, and settings of the `async` block that do not go with `cfg`."""
+    advantage = lookup(cfg, "algorithm.adv_type")
+    if lookup(cfg, "reward.use_reward_model") and not lookup(cfg, "reward.standalone_realworld"):
+        # Of the other kind, the environment asks its reward model by itself.
         yield Reason(
-            f"algorithm.loss_type={loss!r} has no off-policy correction; asynchronous runs support "
-            f"{', '.join(LOSSES)}, or async.mode=off"
+            "async does not support reward.use_reward_model=True, the reward model "
+            f"{lookup(cfg, 'reward.model.model_type')!r}; set it to false, so that rewards come from the "
+            "simulator, or use async.mode=off",
+            "reward.use_reward_model=false",
         )
     backend = lookup(cfg, "actor.training_backend")
     if backend not in (None, "fsdp"):

@@ -84,7 +84,7 @@ def test_everything_that_stands_in_the_way_is_said_at_once_with_overrides_to_pas
 
 
 def test_one_thing_that_stands_in_the_way_is_said_by_itself():
-    with pytest.raises(ValueError, match=r"^async.train does not support reward\.use_reward_model=True"):
+    with pytest.raises(ValueError, match=r"^async does not support reward\.use_reward_model=True"):
         resolve(made({"reward.use_reward_model": True}))
 
 

@@ -13,8 +13,8 @@ def facts(*overrides: str) -> dict:
     return explain(compose_config("metaworld_ppo_mlp", overrides))
 
 
-def shown(*overrides: str) -> str:
-    console = Console(width=200, file=io.StringIO())
+def shown(*overrides: str, width: int = 200) -> str:
+    console = Console(width=width, file=io.StringIO())
     show(facts(*overrides), console)
     return console.file.getvalue()
 
@@ -105,3 +105,47 @@ def test_what_gives_way_is_shown_with_its_reason():
     text = " ".join(shown(*given).split())
     assert "off: it does not support actor.model.model_type='gr00t'" in text
     assert "actor.enable_offload=false" in text
+
+
+ASYNC_PPO = (
+    "algorithm.loss_type=decoupled_actor_critic",
+    "+algorithm.staleness_threshold=3",
+    "+algorithm.behave_weight_threshold=2.5",
+    "+algorithm.rollout_store_size_per_rank=2",
+)
+
+
+def test_rlinfs_own_asynchronous_keys_are_shown_with_what_they_become():
+    said = facts(*ASYNC_PPO)
+    assert (said["max_staleness"], said["correction"], said["max_weight"]) == (3, "mis", 2.5)
+    text = shown(*ASYNC_PPO)
+    assert "algorithm.staleness_threshold=3 -> async.train.max_staleness=3" in text
+    assert "algorithm.rollout_store_size_per_rank=2 has no effect here" in text
+    assert "async.train.proximal=loglinear interpolates" in text
+    assert facts()["translated"] == []
+    assert facts(*ASYNC_PPO, "async.mode=rollout")["translated"] == []
+
+
+def test_what_is_said_of_a_free_balance_is_said_once():
+    said = [remark for remark in facts("async.train.balance=free")["remarks"] if "balance=free" in remark]
+    assert len(said) == 1
+
+
+def test_streamed_pieces_are_anchored_at_the_policy_before_the_batch_and_nothing_else_is_said():
+    said = explain(compose_config("metaworld_grpo_mlp", []))["exactness"]["streamer"]
+    assert "cut in order of arrival" in said
+    assert "anchored" not in said
+
+
+def test_a_table_of_eighty_columns_leaves_most_of_them_to_what_is_said():
+    lines = shown(width=80).splitlines()
+    assert {len(line) for line in lines[1:]} == {80}
+    assert "EnvWorker -> ShardedEnvWorker (rlinf_async)" in shown(width=80)
+    first = next(line for line in lines if "levels" in line)
+    assert first.index("train, rollout, streamer") < 20
+
+
+def test_a_placement_beyond_the_assumed_cluster_is_a_note():
+    beyond = ("cluster.component_placement.env.placement=0-3", "cluster.num_nodes=2")
+    assert any("rank 3 is beyond the 2" in remark for remark in facts(*beyond)["remarks"])
+    assert not any("beyond" in remark for remark in facts()["remarks"])

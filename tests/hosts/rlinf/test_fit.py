@@ -67,12 +67,17 @@ def test_levels_asked_for_by_name_are_refused_where_no_level_can_be():
 
 def test_everything_that_stands_in_the_way_is_named_at_once():
     found = fitted(
-        {**SELF_SCORING, "reward.use_reward_model": True, "algorithm.loss_type": "sac"},
+        {**SELF_SCORING, "reward.use_reward_model": True, "actor.training_backend": "megatron"},
         train={"enabled": True},
     )
     assert len(found.reasons) == 3
-    assert "algorithm.loss_type='sac'" in found.reasons[0].text
-    assert overrides(found)[1:] == ["reward.use_reward_model=false", "async.train.enabled=false"]
+    assert overrides(found) == ["reward.use_reward_model=false", "", "async.train.enabled=false"]
+
+
+def test_of_an_algorithm_that_cannot_run_nothing_else_is_named():
+    found = fitted({**SELF_SCORING, "reward.use_reward_model": True, "algorithm.loss_type": "embodied_sac"})
+    (reason,) = found.reasons
+    assert reason.text.startswith("algorithm.loss_type='embodied_sac' is SAC")
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -3,7 +3,7 @@ import pytest
 from rlinf_async.config import LEVELS
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.reasons import refuse
-from rlinf_async.hosts.rlinf.refusals import REFUSALS, SELF_SCORING_MODELS
+from rlinf_async.hosts.rlinf.refusals import OTHER_ALGORITHMS, REFUSALS, SELF_SCORING_MODELS
 from rlinf_async.hosts.rlinf.settings import LOSSES
 from tests.hosts.rlinf.given import config
 
@@ -11,7 +11,9 @@ WRONG = {
     "rollout.expert_model": {"model_path": "teacher"},
     "rollout.collect_prev_infos": False,
     "runner.weight_sync_interval": 2,
+    "rollout.collect_final_values": False,
     "actor.model.model_type": "gr00t",
+    "cluster.profiling": {"backend": "nsight"},
 }
 """A value that is refused, where it is not True."""
 
@@ -64,9 +66,49 @@ def test_losses_with_a_correction_are_supported(loss, mode):
 
 
 @pytest.mark.parametrize("mode", LEVELS)
-def test_another_loss_is_refused_with_those_that_are_supported(mode):
-    with pytest.raises(ValueError, match=r"loss_type='embodied_sac'.*actor_critic, actor.*async.mode=off"):
-        check({"algorithm.loss_type": "embodied_sac"}, mode)
+@pytest.mark.parametrize(("loss", "name"), sorted(OTHER_ALGORITHMS.items()))
+def test_another_algorithm_is_refused_by_its_name_before_anything_else(mode, loss, name):
+    changes = {
+        "algorithm.loss_type": loss,
+        "rollout.collect_transitions": True,
+        "reward.use_reward_model": True,
+    }
+    with pytest.raises(ValueError, match=rf"^algorithm\.loss_type='{loss}' is {name};") as caught:
+        check(changes, mode)
+    assert str(caught.value).endswith("use async.mode=off")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithm.loss_type": "mine"}, "loss_type='mine' is none of these"),
+        ({"algorithm.adv_type": "reinpp"}, "algorithm.adv_type='reinpp' is none of these"),
+        ({"algorithm.adv_type": "opd", "algorithm.loss_type": "opd"}, "'opd' is on-policy distillation"),
+    ],
+)
+def test_what_is_no_ppo_and_no_grpo_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        check(changes, "full")
+
+
+def test_a_reward_model_is_refused_by_its_name_and_key_unless_the_environment_asks_it_by_itself():
+    reward = {"use_reward_model": True, "model": {"model_type": "resnet"}}
+    with pytest.raises(ValueError, match=r"reward\.use_reward_model=True, the reward model 'resnet';"):
+        check({"reward": reward}, "rollout")
+    check({"reward": {**reward, "standalone_realworld": True}}, "full")
+    check({"reward": {**reward, "use_reward_model": False}}, "full")
+    check({"reward": reward}, "off")
+
+
+def test_weights_that_are_to_be_published_now_and_then_are_refused_at_every_level():
+    for mode in LEVELS:
+        with pytest.raises(ValueError, match=r"does not support runner\.weight_sync_interval=4; set it to 1"):
+            check({"runner.weight_sync_interval": 4}, mode)
+
+
+@pytest.mark.parametrize("block", [None, {}, {"enabled": False, "backend": "nsight"}])
+def test_profiling_that_is_off_is_allowed(block):
+    check({"cluster.profiling": block}, "full")
 
 
 def test_another_training_backend_is_refused():

@@ -1,0 +1,94 @@
+"""RLinf's keys in other words: those that RLinf moves by itself, and those of its asynchronous PPO."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlinf_async.core.nested import lookup
+
+ASYNC_PPO = "decoupled_actor_critic"
+"""The `algorithm.loss_type` of configs that are made for RLinf's own asynchronous PPO, `train_async.py`."""
+
+MOVED = (
+    ("algorithm.rollout_epoch", "env.train", "rollout_epoch"),
+    ("algorithm.eval_rollout_epoch", "env.eval", "rollout_epoch"),
+)
+"""Keys of RLinf 0.2 that its `validate_cfg` moves, unless the new one is there, to a section and a name."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A key of RLinf's asynchronous PPO, and the setting under `async` that does the same."""
+
+    key: str
+    level: str
+    settings: Mapping[str, Any]
+    """The level's keys; a value None stands for the value that RLinf's key has."""
+
+
+TRANSLATIONS = (
+    # Both count policy versions, which are global steps: older trajectories are not trained.
+    Translation("algorithm.staleness_threshold", "train", {"max_staleness": None}),
+    # RLinf leaves out samples whose weight pi_prox / mu is above the threshold: a mask, not a clip.
+    Translation("algorithm.behave_weight_threshold", "train", {"correction": "mis", "max_weight": None}),
+)
+
+
+def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The config after what RLinf's `validate_cfg` moves in the sections that we count with.
+
+    Our check comes before it: RLinf starts the cluster first.
+    """
+    moved = copy.deepcopy(dict(cfg))
+    for key, section, name in MOVED:
+        value, place = lookup(moved, key), lookup(moved, section)
+        if value is not None and isinstance(place, dict):
+            place.setdefault(name, value)
+    return moved
+
+
+def translated(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
+    """The `async` block with what the config says by RLinf's own keys; an explicit key of the block wins."""
+    result = dict(block)
+    for translation, value in _present(cfg):
+        given = dict(result.get(translation.level) or {})
+        if _contradicts(translation, given):
+            continue
+        wanted = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
+        result[translation.level] = {**wanted, **given}
+    return result
+
+
+def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> list[str]:
+    """What `translated` does, a line for each key of RLinf's, and why one has no effect."""
+    lines = []
+    for translation, value in _present(cfg):
+        given = dict(block.get(translation.level) or {})
+        path = f"async.{translation.level}"
+        wanted = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
+        if _contradicts(translation, given) or not wanted.keys() - given.keys():
+            said = ", ".join(f"{path}.{name}={given[name]}" for name in wanted if name in given)
+            lines.append(f"{translation.key}={value} has no effect: {said} says otherwise")
+        else:
+            made = ", ".join(f"{path}.{name}={given.get(name, wanted[name])}" for name in wanted)
+            lines.append(f"{translation.key}={value} -> {made}")
+    return lines
+
+
+def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
+    """The translations that apply, with the values of RLinf's keys."""
+    if lookup(cfg, "algorithm.loss_type") != ASYNC_PPO:
+        return []
+    found = ((translation, lookup(cfg, translation.key)) for translation in TRANSLATIONS)
+    return [(translation, value) for translation, value in found if value is not None]
+
+
+def _contradicts(translation: Translation, given: Mapping[str, Any]) -> bool:
+    """Whether the block asks for something else than what the translation is part of."""
+    return any(
+        fixed is not None and name in given and given[name] != fixed
+        for name, fixed in translation.settings.items()
+    )

@@ -1,0 +1,121 @@
+"""RLinf's own asynchronous keys and those that it moves: what they become, against RLinf's code."""
+
+import pytest
+import torch
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from omegaconf import OmegaConf
+from rlinf.algorithms.losses import compute_decoupled_ppo_actor_loss
+
+from rlinf_async.core.objectives import importance_weight, ppo_loss
+from rlinf_async.hosts.rlinf.config import read_async, resolve
+from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated, translations
+from tests.hosts.rlinf.given import ONE_EACH, config
+
+ASYNC_PPO = {
+    "algorithm.loss_type": "decoupled_actor_critic",
+    "algorithm.staleness_threshold": 4,
+    "algorithm.behave_weight_threshold": 3.0,
+}
+
+
+def train(changes=None, **block):
+    cfg = config({**ASYNC_PPO, "async": {"mode": "full", "train": block}, **(changes or {})})
+    return read_async(OmegaConf.create(cfg)).train
+
+
+def test_thresholds_become_a_bound_of_staleness_and_a_mask_of_weights():
+    asked = train()
+    assert (asked.max_staleness, asked.correction, asked.weight_bound) == (4, "mis", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("block", "found"),
+    [
+        ({"max_staleness": 2}, (2, "mis", 3.0)),
+        ({"max_weight": 5.0}, (4, "mis", 5.0)),
+        ({"correction": "mis"}, (4, "mis", 3.0)),
+        ({"correction": "tis"}, (4, "tis", 2.0)),
+        ({"correction": "tis", "max_weight": 7.0}, (4, "tis", 7.0)),
+        ({"correction": "decoupled"}, (4, "decoupled", float("inf"))),
+    ],
+)
+def test_an_explicit_key_beats_a_translation(block, found):
+    asked = train(**block)
+    assert (asked.max_staleness, asked.correction, asked.weight_bound) == found
+
+
+@pytest.mark.parametrize("loss", ["actor_critic", "actor"])
+def test_only_configs_for_rlinfs_asynchronous_ppo_are_translated(loss):
+    asked = train({"algorithm.loss_type": loss})
+    assert (asked.max_staleness, asked.correction) == (1, "decoupled")
+
+
+def test_a_threshold_that_is_null_bounds_nothing_as_in_rlinf():
+    asked = train({"algorithm.behave_weight_threshold": None, "algorithm.staleness_threshold": None})
+    assert (asked.max_staleness, asked.correction, asked.weight_bound) == (1, "decoupled", float("inf"))
+
+
+def test_what_is_translated_is_said_and_what_is_beaten_too():
+    cfg = config(ASYNC_PPO)
+    assert translations(cfg, {"mode": "full"}) == [
+        "algorithm.staleness_threshold=4 -> async.train.max_staleness=4",
+        "algorithm.behave_weight_threshold=3.0 -> async.train.correction=mis, async.train.max_weight=3.0",
+    ]
+    beaten = {"train": {"max_staleness": 1, "correction": "tis"}}
+    assert translations(cfg, beaten) == [
+        "algorithm.staleness_threshold=4 has no effect: async.train.max_staleness=1 says otherwise",
+        "algorithm.behave_weight_threshold=3.0 has no effect: async.train.correction=tis says otherwise",
+    ]
+
+
+def test_a_block_is_not_changed_by_its_translation():
+    block = {"mode": "full", "train": {"max_staleness": 2}}
+    assert translated(config(ASYNC_PPO), block)["train"]["correction"] == "mis"
+    assert block == {"mode": "full", "train": {"max_staleness": 2}}
+
+
+def test_masked_weights_are_those_of_rlinfs_decoupled_loss():
+    """RLinf divides by the samples that it keeps, we by all: the sums are equal."""
+    torch.manual_seed(0)
+    current, proximal, behaviour, advantages = (torch.randn(64) for _ in range(4))
+    threshold = 1.5
+    theirs, metrics = compute_decoupled_ppo_actor_loss(
+        logprobs=current,
+        old_logprobs=behaviour,
+        proximal_logprobs=proximal,
+        advantages=advantages,
+        clip_ratio_low=0.2,
+        clip_ratio_high=0.2,
+        behave_weight_threshold=threshold,
+    )
+    weights = importance_weight(proximal, behaviour, correction="mis", max_weight=threshold)
+    ours = ppo_loss(current, proximal, weights * advantages, clip_low=0.2, clip_high=0.2).sum()
+    kept = int((torch.exp(proximal - behaviour) <= threshold).sum())
+    assert 0 < kept < 64
+    torch.testing.assert_close(ours, theirs * kept)
+    assert float(metrics["actor/behav_clip_fraction"]) == pytest.approx(1 - kept / 64)
+
+
+def old_style(**changes):
+    """RLinf 0.2 has the epochs in `algorithm`."""
+    cfg = config({"algorithm.rollout_epoch": 6, **changes})
+    del cfg["env"]["train"]["rollout_epoch"]
+    return cfg
+
+
+def test_epochs_in_the_style_of_rlinf_0_2_are_counted():
+    plan = resolve(OmegaConf.create(old_style()), sizes=ONE_EACH).plan
+    assert plan.trajectories_per_batch == 8 * 6
+    both = config({"algorithm.rollout_epoch": 6, "env.train.rollout_epoch": 3})
+    assert resolve(OmegaConf.create(both), sizes=ONE_EACH).plan.trajectories_per_batch == 8 * 3
+
+
+def test_moving_a_key_leaves_the_config_as_it_was():
+    cfg = old_style(**{"algorithm.eval_rollout_epoch": 5})
+    moved = as_rlinf_counts(cfg)
+    assert (moved["env"]["train"]["rollout_epoch"], moved["env"]["eval"]["rollout_epoch"]) == (6, 5)
+    assert "rollout_epoch" not in cfg["env"]["train"]
+    del cfg["env"]["eval"]
+    assert "eval" not in as_rlinf_counts(cfg)["env"]
