@@ -76,6 +76,9 @@ def explain(
         int | None, typer.Option(help="GPUs per node of the cluster it is for; default: this machine's.")
     ] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes of that cluster; default: the config's.")] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option(help="Gigabytes of one GPU of that cluster; default: this machine's.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a config will do, without starting anything."""
@@ -89,7 +92,7 @@ def explain(
         stem, directory = _or_exit(differences.place, name, config_dir)
         configs.append(_compose(stem, overrides, directory))
     say = differences.differences if diff is not None else facts_of
-    found = _or_exit(partial(say, gpus=gpus, nodes=nodes), *configs)
+    found = _or_exit(partial(say, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory), *configs)
     if as_json:
         typer.echo(json.dumps(found if diff is None else {"a": names[0], "b": names[1], **found}, indent=2))
     elif diff is None:

@@ -35,11 +35,16 @@ def place(name: str, directory: Path | None) -> tuple[str, Path | None]:
 
 
 def differences(
-    a: DictConfig, b: DictConfig, *, gpus: int | None = None, nodes: int | None = None
+    a: DictConfig,
+    b: DictConfig,
+    *,
+    gpus: int | None = None,
+    nodes: int | None = None,
+    gpu_memory: float | None = None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
 
-    `gpus` and `nodes` are those that `explain` takes.
+    `gpus`, `nodes` and `gpu_memory` are those that `explain` takes.
 
     A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out.
 
@@ -47,16 +52,20 @@ def differences(
         ValueError: one of the configs cannot run, with the remedy.
     """
     return {
-        "facts": _differing(*[dotted(_sayings(cfg, gpus, nodes)) for cfg in (a, b)]),
+        "facts": _differing(*[dotted(_sayings(cfg, gpus, nodes, gpu_memory)) for cfg in (a, b)]),
         "config": _differing(*[dotted(_resolved(cfg, gpus, nodes)) for cfg in (a, b)]),
     }
 
 
-def _sayings(cfg: DictConfig, gpus: int | None, nodes: int | None) -> dict[str, Any]:
-    said = explain(cfg, gpus=gpus, nodes=nodes)
+def _sayings(
+    cfg: DictConfig, gpus: int | None, nodes: int | None, gpu_memory: float | None
+) -> dict[str, Any]:
+    said = explain(cfg, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory)
     facts = {name: value for name, value in said.items() if value not in (None, [])}
     # A run writes `auto` down as a number: the same shards for another reason are no difference.
     facts.get("shards", {}).pop("why", None)
+    # It also writes down what gives way, and then nothing does.
+    facts = {name: value for name, value in facts.items() if name not in ("dropped", "changes")}
     # As a list: RLinf's names have dots, which would look like keys of keys.
     return {**facts, "classes": [f"{stock} -> {ours}" for stock, ours in facts["classes"].items()]}
 

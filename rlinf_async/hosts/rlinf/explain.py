@@ -18,6 +18,7 @@ from rlinf_async.hosts.rlinf.config import machines, read_block, read_fit, resol
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import Fit
+from rlinf_async.hosts.rlinf.footprints import footprints, rows
 from rlinf_async.hosts.rlinf.host import is_active
 from rlinf_async.hosts.rlinf.keys import without_effect
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
@@ -35,7 +36,9 @@ PROXIMAL = {
 }
 
 
-def explain(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None) -> dict[str, Any]:
+def explain(
+    cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None, gpu_memory: float | None = None
+) -> dict[str, Any]:
     """Plain data that `--json` prints, for a cluster of so many nodes with so many accelerators each.
 
     By default there are as many nodes as the config says, each like this machine.
@@ -74,6 +77,7 @@ def explain(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = Non
         **_shards(cfg, settings),
         **_batches(settings),
         "publication": _publication(settings),
+        "memory": footprints(plain, settings, cluster, gpu_memory=gpu_memory),
         "translated": translations(plain, read_block(cfg)) if asynchrony.train.enabled else [],
         "remarks": [
             *_beyond(plain, cluster),
@@ -208,7 +212,8 @@ def show(facts: dict[str, Any], console: Console) -> None:
     table = Table(show_header=False, title="What this config does", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in (*_level_rows(facts), *_class_rows(facts), *_size_rows(facts)):
+    memory = rows(facts["memory"]) if "memory" in facts else ()
+    for name, text in (*_level_rows(facts), *_class_rows(facts), *_size_rows(facts), *memory):
         table.add_row(name, escape(text))
     for remark in facts.get("remarks", []):
         table.add_row("note", escape(remark))

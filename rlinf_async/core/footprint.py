@@ -1,0 +1,71 @@
+"""What a policy takes on an accelerator: weights, gradients, moments and copies, without activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Strategy = Literal["full_shard", "shard_grad_op", "no_shard"]
+"""What the ranks of a data-parallel learner share: everything, all but the weights of a pass, or nothing."""
+
+ADAM_MOMENTS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerFootprint:
+    """One rank of a data-parallel learner that trains by Adam.
+
+    Layers that are gathered for their own pass only, and everything that grows with a micro-batch, are not
+    counted.
+    """
+
+    parameters: int
+    trainable: int
+    stored: int
+    """Bytes per parameter of the weights that are stepped, of their gradients and of their moments."""
+    computed: int
+    """Bytes per parameter in which passes compute."""
+    ranks: int
+    strategy: Strategy
+    accumulates: bool
+    """Whether a rank sums the gradients of several micro-batches before it shares them."""
+    on_cpu: bool = False
+    """Whether weights, gradients and moments stay in the memory of the CPU between uses."""
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise ValueError(f"ranks={self.ranks} must be at least 1; nearest: 1")
+        if self.strategy not in get_args(Strategy):
+            raise ValueError(f"strategy={self.strategy!r} must be one of {', '.join(get_args(Strategy))}")
+
+    def parts(self) -> dict[str, int]:
+        """Bytes by what they are for."""
+        kept = 0 if self.on_cpu else 1
+        return {
+            "weights": kept * self._share(self.parameters * self.stored) + self._copy(),
+            "gradients": kept * self._share(self.trainable * self.stored) + self._unshared_gradients(),
+            "optimizer": kept * ADAM_MOMENTS * self._share(self.trainable * self.stored),
+        }
+
+    @property
+    def _shares(self) -> bool:
+        return self.ranks > 1 and self.strategy != "no_shard"
+
+    def _share(self, size: int) -> int:
+        """What one rank keeps of `size`, rounded up."""
+        return -(-size // self.ranks) if self._shares else size
+
+    def _copy(self) -> int:
+        """All weights as passes compute with them, where a rank has them beside those that are stepped."""
+        beside = self.strategy == "shard_grad_op" if self._shares else self.computed != self.stored
+        return self.parameters * self.computed if beside else 0
+
+    def _unshared_gradients(self) -> int:
+        return self.trainable * self.computed if self._shares and self.accumulates else 0
+
+
+def together(learner: Mapping[str, int], inference: int, *, learners: int, policies: int) -> dict[str, int]:
+    """The parts of an accelerator with so many learner ranks and inference ranks, without those of none."""
+    parts = {name: learners * size for name, size in learner.items()} if learners else {}
+    return {**parts, "inference": policies * inference} if policies else parts

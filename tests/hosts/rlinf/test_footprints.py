@@ -1,0 +1,126 @@
+"""What `explain` says about memory: what is read of a config, a checkpoint and a placement."""
+
+import json
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+import torch
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.rlinf.footprints import footprints, model_size, rows
+from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
+from rlinf_async.hosts.rlinf.settings import Settings
+from tests.hosts.rlinf.given import config
+
+BILLION = 10**9
+FULL_SHARD = {"strategy": "fsdp", "sharding_strategy": "full_shard", "enable_gradient_accumulation": False}
+VLA = {
+    "actor.model.model_type": "openpi",
+    "actor.model.model_path": "/path/to/model",
+    "actor.model.precision": "bf16",
+    "rollout.model": {"precision": "bf16"},
+    "actor.fsdp_config": FULL_SHARD,
+    "env.train.total_num_envs": 64,
+    "actor.global_batch_size": 256,
+}
+
+
+def memory(changes=None, *, placement="all", gpus=8, **options):
+    cfg = config({**VLA, "cluster.component_placement": {"actor,env,rollout": placement}, **(changes or {})})
+    machines = Machines(nodes=1, gpus=gpus)
+    sizes = world_sizes(cfg["cluster"], machines)
+    settings = Settings.read(cfg, AsyncConfig.from_mapping({"mode": "full"}), sizes)
+    return footprints(cfg, settings, machines, **options)
+
+
+def gigabytes(kind):
+    return {name: size / BILLION for name, size in kind["bytes"].items()}
+
+
+def test_without_a_checkpoint_it_says_so_and_counts_per_billion_parameters():
+    found = memory()
+    assert found["parameters"] is None
+    assert "per billion" in found["parameters_from"]
+    (kind,) = found["per_gpu"]
+    assert (kind["gpus"], kind["learner_ranks"], kind["inference_ranks"]) == (8, 1, 1)
+    assert gigabytes(kind) == {"weights": 0.25, "gradients": 0.25, "optimizer": 0.5, "inference": 2}
+    assert kind["fits"] is None
+
+
+def test_apart_each_gpu_has_its_own_and_the_learner_shards_over_its_ranks():
+    places = {"actor": "0-1", "rollout,env": "2-5"}
+    learner, inference = memory({"cluster.component_placement": places})["per_gpu"]
+    assert (learner["gpus"], gigabytes(learner)) == (2, {"weights": 1, "gradients": 1, "optimizer": 2})
+    assert (inference["gpus"], gigabytes(inference)) == (4, {"inference": 2})
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "expected"),
+    [
+        ({"sharding_strategy": "no_shard"}, {"weights": 2, "gradients": 2, "optimizer": 4}),
+        (
+            {"mixed_precision": {"param_dtype": "bf16"}, "sharding_strategy": "shard_grad_op"},
+            {"weights": 0.25 + 2, "gradients": 0.25, "optimizer": 0.5},
+        ),
+        ({"strategy": "fsdp2"}, {"weights": 0.25, "gradients": 0.25, "optimizer": 0.5}),
+        (
+            {"strategy": "fsdp2", "reshard_after_forward": False},
+            {"weights": 2.25, "gradients": 0.25, "optimizer": 0.5},
+        ),
+        ({"enable_gradient_accumulation": True}, {"weights": 0.25, "gradients": 2.25, "optimizer": 0.5}),
+        ({"cpu_offload": True}, {"weights": 0, "gradients": 0, "optimizer": 0}),
+    ],
+)
+def test_the_learner_is_counted_as_rlinf_wraps_it(fsdp, expected):
+    (kind,) = memory({"actor.fsdp_config": {**FULL_SHARD, **fsdp}})["per_gpu"]
+    assert gigabytes(kind) == {**expected, "inference": 2}
+
+
+def test_adapters_alone_are_trained_with_lora():
+    found = memory({"actor.model.is_lora": True})
+    assert gigabytes(found["per_gpu"][0]) == {"weights": 0.25, "gradients": 0, "optimizer": 0, "inference": 2}
+    assert "adapters" in rows(found)[-1][1]
+
+
+def checkpoint(folder, tensors):
+    """A safetensors file by its specification: the length of a header, the header, the data."""
+    offset, header = 0, {"__metadata__": {"format": "pt"}}
+    for name, (kind, shape, size) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    (folder / "model-00001.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(offset))
+
+
+def test_a_checkpoint_says_how_large_the_model_is_without_being_loaded(tmp_path):
+    checkpoint(tmp_path, {"w": ("BF16", [10, 20], 400), "b": ("BF16", [20], 40)})
+    found = model_size({"model_type": "openpi", "model_path": str(tmp_path)})
+    assert (found.parameters, found.stored) == (220, 2)
+    assert str(tmp_path) in found.source
+    kind = memory({"actor.model.model_path": str(tmp_path), "actor.model.precision": None})["per_gpu"][0]
+    assert kind["bytes"]["inference"] == 440
+
+
+def test_a_folder_without_weights_says_nothing(tmp_path):
+    assert model_size({"model_type": "openpi", "model_path": str(tmp_path)}) is None
+
+
+def test_a_model_that_needs_no_checkpoint_is_counted_without_memory():
+    model = {"model_type": "mlp_policy", "obs_dim": 39, "action_dim": 4, "num_action_chunks": 1}
+    from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
+
+    real = MLPPolicy(39, 4, num_action_chunks=1, add_value_head=True, add_q_head=False)
+    found = model_size({**model, "add_value_head": True, "add_q_head": False})
+    assert found.parameters == sum(each.numel() for each in real.parameters())
+    assert torch.nn.Linear(2, 2).weight.device.type == "cpu"
+
+
+@pytest.mark.parametrize(("gigabytes", "fits"), [(1e-9, False), (80, True)])
+def test_what_does_not_fit_is_said(tmp_path, gigabytes, fits):
+    checkpoint(tmp_path, {"w": ("BF16", [10, 20], 400)})
+    found = memory({"actor.model.model_path": str(tmp_path)}, gpu_memory=gigabytes)
+    assert found["per_gpu"][0]["fits"] is fits
+    text = " ".join(value for _, value in rows(found))
+    assert ("not enough" in text) is not fits
