@@ -162,8 +162,8 @@ def _own_capacity() -> float | None:
 def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What `footprints` found, for a reader."""
     known = memory["parameters"] is not None
-    count = f"{memory['parameters'] / BILLION:.3g} billion, {memory['parameters_from']}" if known else None
-    found = [("memory: parameters", count or memory["parameters_from"])]
+    count = f"{_billions(memory['parameters'])} parameters: {memory['parameters_from']}" if known else None
+    found = [("memory", count or memory["parameters_from"])]
     unit = "GB" if known else "GB per billion parameters"
     for kind in memory["per_gpu"]:
         parts = ", ".join(f"{name} {size / GIGABYTE:.3g}" for name, size in kind["bytes"].items())
@@ -171,6 +171,10 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         if memory["gpu_bytes"] is not None:
             verdict = "" if kind["fits"] in (None, True) else ", which is not enough"
             text += f" of {memory['gpu_bytes'] / GIGABYTE:.3g} GB{verdict}"
-        found.append((f"memory: each of {kind['gpus']}", text))
+        found.append((f"  each of {kind['gpus']}", text))
     lora = "; adapters, their gradients and moments too" if memory["lora"] else ""
-    return [*found, ("memory: beside it", f"{NOT_COUNTED}{lora}")]
+    return [*found, ("  beside it", f"{NOT_COUNTED}{lora}")]
+
+
+def _billions(count: int) -> str:
+    return f"{count / BILLION:.3g} billion" if count >= BILLION else f"{count / 10**6:.3g} million"
