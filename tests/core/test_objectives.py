@@ -272,3 +272,49 @@ def test_the_value_loss_takes_the_worse_of_the_clipped_and_the_free_value():
 def test_steps_after_the_first_end_of_an_episode_are_not_valid():
     dones = torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]]).bool()
     assert valid_steps(dones).tolist() == [[True, True], [True, False], [False, False]]
+
+
+def test_only_a_weight_that_float32_cannot_hold_is_cut():
+    behaviour = torch.zeros(4)
+    proximal = torch.tensor([3.0, 19.0, 1000.0, -1000.0])
+    weights = behaviour_weight(proximal, behaviour)
+    assert torch.equal(weights[:2], proximal[:2].exp())
+    assert torch.equal(weights[2:], torch.tensor([20.0, -20.0]).exp())
+
+
+@pytest.mark.parametrize("correction", ["none", "decoupled", "tis", "mis"])
+def test_weights_are_float32_whatever_the_policy_computes_in(correction):
+    logprobs = torch.zeros(3, dtype=torch.bfloat16)
+    weights = importance_weight(logprobs, logprobs, correction=correction, max_weight=2.0)
+    assert weights.dtype == torch.float32
+    assert weights.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_bound_itself_is_allowed_and_binds_the_corrections_that_have_one():
+    behaviour, proximal = torch.zeros(3), torch.tensor([0.0, 1.0, -1.0])
+
+    def weights(correction):
+        return importance_weight(proximal, behaviour, correction=correction, max_weight=1.0).tolist()
+
+    low, high = float(torch.tensor(-1.0).exp()), float(torch.tensor(1.0).exp())
+    assert weights("mis") == [1.0, 0.0, low]
+    assert weights("tis") == weights("vtrace") == [1.0, 1.0, low]
+    assert weights("decoupled") == [1.0, high, low]
+
+
+def test_values_are_clipped_around_the_old_ones_in_both_directions():
+    old, returns = torch.full((4,), 10.0), torch.tensor([0.0, 0.0, 20.0, 20.0])
+    values = torch.tensor([9.5, 7.0, 10.5, 13.0])
+    loss = value_loss(values, old, returns, clip=1.0)
+    assert loss.tolist() == [0.5 * (each**2) for each in (9.5, 9.0, 9.5, 9.0)]
+
+
+def test_groups_that_hardly_differ_are_divided_by_a_little_more_than_their_spread():
+    advantages = group_relative(torch.tensor([0.0, 1e-6], dtype=torch.float64), 2)
+    spread = 1e-6 / 2**0.5
+    assert advantages.tolist() == pytest.approx([-0.5e-6 / (spread + 1e-6), 0.5e-6 / (spread + 1e-6)])
+
+
+def test_an_end_concerns_the_later_steps_of_its_own_episode_alone():
+    dones = torch.tensor([[0, 0, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]]).bool()
+    assert valid_steps(dones).long().tolist() == [[1, 1, 1], [1, 0, 1], [1, 0, 1]]

@@ -59,3 +59,10 @@ def test_only_the_last_versions_are_kept():
 def test_keeping_nothing_is_refused():
     with pytest.raises(ValueError, match="keep=0 must be at least 1"):
         model_and_past(keep=0)
+
+
+def test_one_version_may_be_kept():
+    _, past = model_and_past(keep=1)
+    past.remember(3)
+    past.remember(4)
+    assert [version in past for version in (3, 4)] == [False, True]

@@ -115,3 +115,28 @@ def test_the_error_of_the_interpolation_is_measured_before_and_after_the_updates
     # Half way from mu (0.25) to the policy: of version 1 (1.25) before, and to the updated one after.
     assert metrics["proximal_error/before/lag_1/abs_log"] == pytest.approx(abs((0.25 + 1.25) / 2 - 1.25))
     assert metrics["proximal_error/after/lag_1/abs_log"] == pytest.approx(abs((0.25 + 3.25) / 2 - 1.25))
+
+
+def test_each_staleness_has_room_for_as_many_samples_as_were_asked_for():
+    policy = Policy()
+    probe = probe_of(policy, size=2)
+    begin(probe, 5)
+    feed(probe, 0, 1, 0)
+    feed(probe, 0, 1, 2)
+    sums = probe.finish()
+    assert sums["mismatch/lag_0/count"] == 2
+    assert "mismatch/lag_3/count" not in sums
+    assert policy.asked == [2, 2, 1]
+
+
+def test_samples_of_a_staleness_that_nobody_expects_are_not_measured():
+    policy = Policy()
+    probe = probe_of(policy, max_staleness=1)
+    begin(probe, 5)
+    feed(probe, 0, 2, 2)
+    assert not any("lag_2" in name for name in probe.finish())
+
+
+def test_averages_leave_the_counts_out():
+    found = averages({"mismatch/lag_0/count": 4.0, "mismatch/lag_0/ratio": 6.0, "staleness/lag_1/count": 0.0})
+    assert found == {"mismatch/lag_0/ratio": 1.5}

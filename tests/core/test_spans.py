@@ -98,3 +98,30 @@ def test_a_full_disk_ends_the_record_but_not_the_run(tmp_path, monkeypatch):
 def test_the_shortest_trip_tells_the_offset_of_a_clock():
     slow, quick = (10.0, 30.0, 20.0), (40.0, 45.5, 41.0)
     assert clock_offset([slow, quick]) == 5.0
+
+
+def test_a_process_is_called_by_its_name_in_the_file_and_in_its_first_line(tmp_path):
+    deep = tmp_path / "run" / "trace"
+    SpanLog(deep, process="env worker 0").add("step", 0.0)
+    SpanLog(deep).add("step", 0.0)
+    files = {path.name: path.read_text().splitlines() for path in deep.iterdir()}
+    pid = os.getpid()
+    assert files.keys() == {f"env-worker-0-{pid}.jsonl", f"process-{pid}.jsonl"}
+    assert files[f"env-worker-0-{pid}.jsonl"][0] == f'{{"process":"env worker 0","pid":{pid},"offset":0.0}}'
+    assert files[f"process-{pid}.jsonl"][0] == f'{{"process":"process","pid":{pid},"offset":0.0}}'
+
+
+def test_times_are_written_to_the_microsecond(tmp_path):
+    clock = Clock()
+    clock.time = 2.12345678
+    SpanLog(tmp_path, now=clock).add("step", 1.12345678)
+    (span,) = read_spans(tmp_path)
+    assert (span["began"], span["ended"]) == (1.123457, 2.123457)
+
+
+def test_spans_without_a_header_are_on_our_clock_and_go_on_after_a_bad_line(tmp_path):
+    span = '{"kind": "act", "began": 1.0, "ended": 2.0}'
+    (tmp_path / "other.jsonl").write_bytes(b"\xff broken\n" + span.encode() + b"\n")
+    (tmp_path / "them.jsonl").write_text('{"process": "they"}\n' + span + "\n")
+    found = [(span["process"], span["began"], span["ended"]) for span in read_spans(tmp_path)]
+    assert sorted(found) == [("other", 1.0, 2.0), ("they", 1.0, 2.0)]

@@ -61,3 +61,37 @@ def test_a_run_in_which_everybody_waits_is_said_to_be_bound_by_nothing():
     assert found.sentence("this step") == (
         "Nothing is busy all the time in this step: of the learner, the busiest rank works 45% of the time."
     )
+
+
+def test_a_change_of_units_is_where_it_is_said():
+    ages = (9.94, 9.96, 10.0, 599.4, 600.0, 3660.0, 7199.0, 7200.0, 36000.0)
+    assert [seconds(age) for age in ages] == [
+        "9.9 s", "10.0 s", "10 s", "599 s", "10 min", "61 min", "120 min", "2.0 h", "10.0 h",
+    ]  # fmt: skip
+
+
+def test_facts_of_a_process_without_shards_are_told_one_after_another():
+    said = doing(span("send", 1.0, batch=2, version=3, size=4))
+    assert lines(learner=said)["learner"] == "sending weights for 1.0 s, batch 2, version 3, size 4"
+
+
+def test_a_kind_without_words_is_called_by_its_name():
+    assert lines(x=doing(span("dream", 1.0)))["x"] == "dream for 1.0 s"
+    assert lines(x=doing(span("dream", 1.0, shard=2)))["x"] == "shard 2 dream for 1.0 s"
+    both = doing(span("dream", 1.0, shard=2), span("dream", 2.0, shard=1))
+    assert lines(x=both)["x"] == "2 shards dream (longest: shard 1, for 2.0 s)"
+
+
+def test_a_process_in_which_nothing_is_open_does_nothing():
+    assert lines(x=doing())["x"] == "nothing"
+
+
+def test_what_a_learner_is_in_hides_what_it_is_part_of():
+    def said(*kinds):
+        return lines(x=doing(*(span(kind, 1.0) for kind in kinds)))["x"]
+
+    for inner, words in (("micro-batch", "in a micro-batch"), ("optimizer step", "in an optimizer step")):
+        for outer in ("accept", "finish"):
+            assert said("fetch", outer, inner) == f"{words} for 1.0 s"
+    for outer in ("accept", "finish"):
+        assert said("fetch", outer) == "training for 1.0 s"

@@ -65,3 +65,34 @@ def test_an_environment_without_success_is_not_given_one():
     summary = RunSummary.of([report(1, success=None)], Ledger())
     assert summary.as_dict()["success"] is None
     assert "not reported" in shown(summary)
+
+
+def test_a_summary_is_plain_data():
+    staleness, size = Spread(), Spread()
+    staleness.add(1.0)
+    size.add(8.0)
+    reports = [
+        replace(report(step, success=step / 4, seconds=2.0), staleness=staleness, batch_size=size)
+        for step in (1, 2)
+    ]
+    ledger = Ledger(produced=9, trained=5)
+    ledger.refused["stale"] = 3
+    spread = {"min": 1.0, "mean": 1.0, "max": 1.0}
+    assert RunSummary.of(reports, ledger).as_dict() == {
+        "steps": 2,
+        "seconds": 4.0,
+        "env_steps": 20,
+        "env_steps_per_second": 5.0,
+        "busy": {"env": 0.5, "inference": 0.0, "learner": 1.0},
+        "bound": {"part": "learner", "share": 1.0},
+        "staleness": spread,
+        "batch_size": {name: 8.0 for name in spread},
+        "success": {"first": 0.375, "last": 0.375},
+        "trajectories": {"produced": 9, "trained": 5, "in_flight": 1, "refused": {"stale": 3}},
+    }
+    assert RunSummary.of([], Ledger()).as_dict()["bound"] is None
+
+
+def test_success_is_a_mean_of_each_end():
+    summary = RunSummary.of([report(step, success=step / 10) for step in range(1, 7)], Ledger())
+    assert summary.success == ((0.1 + 0.2 + 0.3 + 0.4) / 4, (0.3 + 0.4 + 0.5 + 0.6) / 4)

@@ -66,3 +66,14 @@ def test_a_tree_without_tensors_has_no_size():
 def test_trees_of_different_keys_are_not_joined_silently(trees):
     with pytest.raises((ValueError, KeyError)):
         concatenate(trees)
+
+
+def test_branches_are_joined_along_the_dimension_that_was_asked_for():
+    one = {"a": {"b": torch.zeros(2, 3)}, "c": torch.zeros(2, 1)}
+    joined = concatenate([one, one], dim=1)
+    assert (joined["a"]["b"].shape, joined["c"].shape) == ((2, 6), (2, 2))
+
+
+def test_a_name_that_stands_for_different_things_is_named():
+    with pytest.raises(ValueError, match="'a' is not the same kind of thing in all of 2 trees"):
+        concatenate([{"a": torch.zeros(1)}, {"a": {"b": torch.zeros(1)}}])

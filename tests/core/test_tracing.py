@@ -135,3 +135,58 @@ def test_a_step_is_bound_by_its_busiest_process():
 
 def test_a_step_that_took_no_time_has_no_throughput():
     assert report(seconds=0.0).env_steps_per_second == 0.0
+
+
+def test_shares_are_a_mean_and_a_maximum():
+    assert Shares.of([0.25, 0.75]) == Shares(0.5, 0.75)
+    assert Shares.of([]) == Shares(0.0, 0.0)
+
+
+def test_every_metric_of_a_step_has_a_name_of_its_own():
+    spreads = []
+    for number in range(4):
+        spreads.append(Spread())
+        spreads[-1].add(float(number))
+    step = StepReport(
+        step=1,
+        total=2,
+        seconds=4.0,
+        env_steps=8,
+        episode_return=None,
+        success=None,
+        busy={"env": Shares(0.25, 0.5)},
+        staleness=spreads[0],
+        batch_size=spreads[1],
+        batch_wait=spreads[2],
+        share=spreads[3],
+    )
+    names = ("staleness", "batch/size", "batch/wait_s", "share")
+    expected = {f"async/{n}/{end}": float(i) for i, n in enumerate(names) for end in ("min", "mean", "max")}
+    assert step.as_metrics() == expected | {
+        "async/busy/env": 0.25,
+        "async/busiest/env": 0.5,
+        "async/env_steps": 8.0,
+        "async/env_steps_per_second": 2.0,
+        "async/step_seconds": 4.0,
+    }
+
+
+def test_blocks_of_one_reading_add_up():
+    clock = Clock()
+    meter = BusyMeter(now=clock)
+    worked(meter, clock, seconds=0.25)
+    with meter.busy():
+        clock.now += 0.25
+        assert meter.pop() == [1.0]
+    clock.now += 0.5
+    worked(meter, clock, seconds=0.25)
+    assert meter.pop() == [pytest.approx(0.25 / 0.75)]
+
+
+def test_a_short_reading_is_a_reading():
+    clock = Clock()
+    meter = BusyMeter(now=clock)
+    worked(meter, clock, seconds=0.125)
+    clock.now += 0.125
+    assert meter.pop() == [0.5]
+    assert meter.pop() == [0.0]

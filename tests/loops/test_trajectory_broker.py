@@ -373,3 +373,28 @@ def test_weights_that_wait_too_long_for_rollouts_to_end_say_for_which():
             await broker.collected(1)
 
     run(main())
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_only_with_free_balance_may_a_fast_shard_take_the_place_of_a_slow_one(free):
+    async def main():
+        broker = broker_of(TWO, free=free)
+        first = await broker.admit(0)
+        second = asyncio.create_task(broker.admit(0))
+        await settle()
+        assert second.done() == free
+        if not free:
+            second.cancel()
+            return
+        for ticket in (first, await second):
+            await put(broker, ticket)
+        pieces, last = await broker.take(0, 0, whole=True)
+        assert ([(piece.ticket.shard, piece.ticket.place) for piece in pieces], last) == (
+            [(0, 0), (0, 1)],
+            True,
+        )
+        broker.publish(1)
+        share = broker.pop_trained(0).share
+        assert (share.low, share.high) == (0, 2)
+
+    run(main())

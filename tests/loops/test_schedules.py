@@ -1,0 +1,78 @@
+"""Whatever the schedule: nobody waits for ever, each piece is trained once, no older than the bound."""
+
+import os
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.loops.schedules import BEFORE, Schedule
+from tests.loops.virtual import run
+
+SCHEDULES = int(os.environ.get("SCHEDULES", "300"))
+"""How many are tried; more with SCHEDULES=4000."""
+
+
+@pytest.fixture(scope="module")
+def schedules():
+    """(schedule, outcome) of each seed; what goes wrong is raised with the schedule that made it."""
+    found = []
+    for seed in range(SCHEDULES):
+        schedule = Schedule(seed)
+        try:
+            found.append((schedule, run(schedule.run())))
+        except BaseException as error:
+            error.add_note(f"with {schedule}")
+            raise
+    return found
+
+
+def test_every_piece_of_every_batch_is_trained_exactly_once_within_the_bound(schedules, capsys):
+    staleness, pieces = Counter(), 0
+    for schedule, out in schedules:
+        plan = schedule.plan
+        batches = range(schedule.first, schedule.first + schedule.batches)
+        assert set(out.trained.values()) == {1}, schedule
+        assert len(out.trained) == len(batches) * plan.pieces_per_rank * plan.learner_ranks, schedule
+        assert {key[0] for key in out.trained} == set(batches), schedule
+        assert max(out.staleness) <= schedule.bound, schedule
+        staleness.update(out.staleness)
+        pieces += len(out.trained)
+    with capsys.disabled():
+        sys.stdout.write(f" {len(schedules)} schedules, {pieces} pieces, {dict(sorted(staleness.items()))} ")
+
+
+def test_the_books_agree_with_what_was_counted(schedules):
+    for schedule, out in schedules:
+        ledger, before = schedule.broker.ledger, BEFORE if schedule.first else type(BEFORE)()
+        trained = schedule.plan.trajectories_per_batch * schedule.batches
+        assert ledger.trained - before.trained == trained, schedule
+        assert ledger.env_steps_trained - before.env_steps_trained == trained * schedule.horizon, schedule
+        assert ledger.produced - before.produced == out.produced == trained + out.refused, schedule
+        assert sum(ledger.refused.values()) - sum(before.refused.values()) == out.refused, schedule
+        assert ledger.in_flight == schedule.broker.buffer.held() == 0, schedule
+        assert schedule.weights.version == schedule.first + schedule.batches, schedule
+
+
+def test_every_shard_contributes_equally_unless_balance_is_free(schedules):
+    unequal = 0
+    for schedule, _ in schedules:
+        for batch in range(schedule.first, schedule.first + schedule.batches):
+            share = schedule.broker.pop_trained(batch).share
+            if not schedule.free:
+                assert (share.low, share.high) == (1, 1), schedule
+            unequal += share.high > 1
+    assert unequal > SCHEDULES / 10
+
+
+def test_the_schedules_are_as_hostile_as_they_say(schedules):
+    lags = {lag for schedule, out in schedules for lag in out.staleness if schedule.bound == 3}
+    assert lags == {0, 1, 2, 3}
+    assert sum(out.mixed for _, out in schedules) > SCHEDULES
+    assert sum(out.backwards for _, out in schedules) > 0
+    assert sum(out.refused for _, out in schedules) > SCHEDULES
+    assert sum(out.evaluated for _, out in schedules) > SCHEDULES
+    for name in ("free", "dynamic", "streaming", "evaluates", "first", "bound", "nodes"):
+        assert len({bool(getattr(schedule, name) - (name == "nodes")) for schedule, _ in schedules}) == 2, (
+            name
+        )
