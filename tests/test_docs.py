@@ -48,6 +48,7 @@ ELSEWHERE = {
     r"rlinf-async (explain|train) --config-dir \. -n points": (
         "tests/test_docs_extending.py::test_the_worker_takes_the_place_of_ours_and_the_config_resolves"
     ),
+    r"rlinf-async explain --config-dir \$EMBODIED_PATH/config .*": "tests/test_docs_rlinf_configs.py",
     r"make (setup|setup-libero|setup-maniskill|check|docs|test)": ".ci/run",
     r"make demo": "tests/runs/test_matrix.py",
 }

@@ -126,15 +126,13 @@ def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Refusal
 def other_algorithm(cfg: Mapping[str, Any]) -> Reason | None:
     """That `cfg` trains by anything but PPO and GRPO: then nothing else matters."""
     loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
-    if loss not in LOSSES:
-        what = f"algorithm.loss_type={loss!r} is {OTHER_ALGORITHMS.get(loss, 'none of these')}"
-    elif advantage not in ADVANTAGES:
-        what = f"algorithm.adv_type={advantage!r} is none of these"
-    else:
+    if loss in LOSSES and advantage in ADVANTAGES:
         return None
+    key, value = ("adv_type", advantage) if loss in LOSSES else ("loss_type", loss)
     return Reason(
-        f"{what}; rlinf-async makes PPO and GRPO asynchronous (loss_type {', '.join(LOSSES)}, with adv_type "
-        f"{' or '.join(ADVANTAGES)}); use async.mode=off"
+        f"algorithm.{key}={value!r} is {OTHER_ALGORITHMS.get(value, 'none of these')}; rlinf-async makes PPO "
+        f"and GRPO asynchronous (loss_type {', '.join(LOSSES)}, with adv_type {' or '.join(ADVANTAGES)}); "
+        "use async.mode=off"
     )
 
 

@@ -1,0 +1,70 @@
+"""What `explain --gpus 8` says of RLinf's example configs, against RLinf's own code and the page of docs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from rlinf_async.hosts.rlinf.keys import fate
+from tests.checkouts import TREES, checkout
+
+DOCS = Path(__file__).parents[1] / "docs"
+COUNTS = {"0.3": 101, "main": 105}
+"""On-policy training configs among the examples of each tree, counted by hand."""
+
+
+@pytest.fixture(scope="module")
+def generator():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        import generate_rlinf_configs
+
+        yield generate_rlinf_configs
+        sys.modules.pop("generate_rlinf_configs")
+
+
+@pytest.fixture(scope="module")
+def rows(generator):
+    """A row per config for each tree; about a minute."""
+    return generator.collect([checkout(tree) for tree in TREES])
+
+
+@pytest.fixture(scope="module")
+def every(rows):
+    return [row for of_tree in rows.values() for row in of_tree]
+
+
+def test_every_on_policy_example_is_asked_about(rows):
+    assert {tree: len(found) for tree, found in rows.items()} == COUNTS
+
+
+def test_ranks_are_those_of_rlinfs_own_placement(every):
+    explained = [row for row in every if row["facts"]]
+    assert len(explained) > 80
+    for row in explained:
+        ours = row["facts"]["ranks"]
+        assert (ours["env"], ours["inference"], ours["learner"]) == tuple(row["sizes"].values()), row["name"]
+
+
+def test_trajectories_are_counted_as_rlinf_counts_them_when_it_has_validated_the_config(every):
+    for row in every:
+        if row["facts"] and row["epochs"]:
+            assert row["facts"]["batch"]["trajectories_per_step"] == row["epochs"], row["name"]
+
+
+def test_every_key_of_the_examples_has_a_fate(every):
+    keys = {key for row in every for key in row["keys"]}
+    assert len(keys) > 100
+    assert sorted(key for key in keys if fate(key) is None) == []
+
+
+def test_what_rlinf_accepts_is_accepted_unless_a_reward_model_is_named(every):
+    refused = [row["refusal"] for row in every if row["refusal"] and row["stock"] is None]
+    assert [text for text in refused if "reward.use_reward_model=True, the reward model" not in text] == []
+
+
+def test_the_page_is_up_to_date(generator, rows):
+    page = (DOCS / "rlinf-configs.md").read_text()
+    assert generator.generate(page, rows) == page, "run docs/generate_rlinf_configs.py"
