@@ -13,11 +13,15 @@ TORCH_INDEX_URL ?=
 # Arguments for pytest: make test ARGS="tests/core -x"
 ARGS ?=
 
+# Names of mutants, all of them by default; see `make mutants`.
+MUTANTS ?=
+
 SETUP := $(VENV)/.setup
 SETUP_LIBERO := $(VENV)/.setup-libero
 SETUP_MANISKILL := $(VENV)/.setup-maniskill
+SETUP_MUTANTS := $(VENV)/.setup-mutants
 
-.PHONY: setup setup-libero setup-maniskill demo test check docs format constraints clean
+.PHONY: setup setup-libero setup-maniskill demo test mutants check docs format constraints clean
 
 setup: $(SETUP)
 
@@ -48,6 +52,15 @@ demo: setup
 test: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
+$(SETUP_MUTANTS): $(SETUP)
+	$(INSTALL) mutmut==3.8.1
+	touch $@
+
+# Wrong lines that no test notices; see tests/mutants.md. It goes on where it was stopped, in mutants/.
+mutants: $(SETUP_MUTANTS)
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/mutmut run $(MUTANTS)
+	$(BIN)/mutmut results
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -71,5 +84,5 @@ constraints: setup
 	mv .ci/constraints.new .ci/constraints.txt
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -206,3 +206,17 @@ def test_a_batch_of_a_resumed_run_is_as_old_as_its_version_and_no_older():
     run = simulate(max_staleness=2, until=12, version=9)
     assert {version for version, _ in run.trained} == {9, 10, 11}
     assert min(one.oldest for _, one in run.trained) == 9
+
+
+def test_a_batch_is_complete_when_each_of_its_pieces_has_come_whoever_has_taken_it():
+    buffer = TrajectoryBuffer(pieces_per_rank=1, max_staleness=1)
+    found = [buffer.complete(0, ranks=2)]
+    for rank in range(2):
+        buffer.put(piece(ticket(), part=rank, rank=rank))
+        found.append(buffer.complete(0, ranks=2))
+        buffer.take(0, rank)
+        found.append(buffer.complete(0, ranks=2))
+    buffer.finish(0)
+    assert [*found, buffer.complete(0, ranks=2), buffer.complete(1, ranks=2)] == [
+        False, False, False, True, True, True, False,
+    ]  # fmt: skip
