@@ -1,4 +1,4 @@
-"""What docs/extending.md shows is laid out as an installed package, and used."""
+"""What docs/extending.md shows is installed as it stands there, and trained with."""
 
 import json
 import os
@@ -41,34 +41,37 @@ assert info["episode"]["success_once"].shape == (8,)
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory) -> Path:
-    """The files of the page, with the metadata that pip would write for them."""
+def page(tmp_path_factory) -> Path:
+    """The files of the page, and nothing else."""
     directory = tmp_path_factory.mktemp("my-points")
     for match in FILE.finditer(PAGE.read_text()):
         path = directory / match["name"]
         path.parent.mkdir(exist_ok=True)
         path.write_text(match["text"])
-    (directory / "my_points" / "__init__.py").touch()
-    project = tomllib.loads((directory / "pyproject.toml").read_text())["project"]
-    info = directory / f"my_points-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1\n")
-    lines = []
-    for group, points in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines))
     return directory
 
 
-def python(package: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(package), "COLUMNS": "200"}
+@pytest.fixture(scope="module")
+def site(page, tmp_path_factory) -> Path:
+    """Where pip has installed the page's package."""
+    pytest.importorskip("hatchling", reason="the page builds with it")
+    site = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--no-build-isolation", "--target", str(site), "."], check=True, cwd=page)
+    return site
+
+
+def python(page: Path, site: Path, *arguments: str) -> str:
+    """The output of Python in the page's directory, where it imports the installed package only."""
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "RAY_ADDRESS": "local"}
     done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=package,
+        [sys.executable, "-P", *arguments],
+        cwd=page,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -84,9 +87,9 @@ def test_the_page_names_every_group_of_entry_points_and_every_name_of_a_class():
         assert "any" in row or all(f"`{name}`" in row for name in points)
 
 
-def test_the_worker_takes_the_place_of_ours_and_the_config_resolves(package):
+def test_the_worker_takes_the_place_of_ours_and_the_config_resolves(page, site):
     arguments = ("-m", "rlinf_async.cli", "explain", "--config-dir", ".", "-n", "points", "--json")
-    facts = json.loads(python(package, *arguments))
+    facts = json.loads(python(page, site, *arguments))
     ours = facts["classes"]["rlinf.workers.env.env_worker.EnvWorker"]
     assert ours == "my_points.worker:AnnouncingEnvWorker"
     assert facts["levels"] == {"train": True, "rollout": True, "streamer": True}
@@ -94,11 +97,21 @@ def test_the_worker_takes_the_place_of_ours_and_the_config_resolves(package):
     assert facts["batch"]["optimizer_steps_per_step"] == 2
 
 
-def test_the_worker_is_one_of_ours_and_the_environment_and_the_model_play_a_rollout(package):
-    python(package, "-c", USE)
+def test_the_worker_is_one_of_ours_and_the_environment_and_the_model_play_a_rollout(page, site):
+    python(page, site, "-c", USE)
 
 
-def test_the_smallest_host_trains_every_trajectory_once(package):
-    output = python(package, "smallest_host.py")
+def test_the_smallest_host_trains_every_trajectory_once(page, site):
+    output = python(page, site, "smallest_host.py")
     assert "produced 20 = trained 20 + in flight 0 + 0 refused" in output
     assert output.count("'sum': 12") == 5
+
+
+@pytest.mark.ray
+def test_rlinf_trains_the_model_in_the_environment_by_the_worker(page, site):
+    command = ("-m", "rlinf_async.cli", "train", "--config-dir", ".", "-n", "points", "--worker-logs")
+    output = python(page, site, *command, "runner.max_epochs=2")
+    assert "env worker 0: 2 shards of 8" in output
+    assert "produced 32 = trained 32 + in flight 0 + 0 refused" in output
+    lines = (page / "runs" / "points" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["train/actor/grad_norm"] > 0 for line in lines] == [True, True]
