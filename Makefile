@@ -1,11 +1,13 @@
 # One command each: `make setup`, `make demo`, `make test`, `make check`, `make docs`.
 
 PYTHON ?= python3.11
+# Those that pyproject.toml names; `make check` types the code for each.
+PYTHONS := 3.11 3.12 3.13
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALL := $(PIP) install -c .ci/constraints.txt
-EXTRAS := rlinf metaworld bench report docs dev
+EXTRAS := rlinf rlinf-wheel rlinf-scripts metaworld bench report docs dev
 
 # Where to take torch from when pip's default build does not suit this machine; see docs/install.md.
 TORCH_INDEX_URL ?=
@@ -65,7 +67,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(BIN)/mypy
+	for version in $(PYTHONS); do $(BIN)/mypy --python-version $$version || exit 1; done
 
 # The site, in site/; a broken link or anchor fails.
 docs: setup

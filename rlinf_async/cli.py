@@ -7,19 +7,37 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
+
+from rlinf_async import __version__
+from rlinf_async.extras import remedy
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+
+class Commands(TyperGroup):
+    """Ends a command that needs an extra with a sentence that says which."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            what_to_do = remedy(error)
+            if what_to_do is None:
+                raise
+            _fail(what_to_do)
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Asynchronous RL post-training of vision-language-action models, as a plugin for RLinf.",
 )
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -29,6 +47,22 @@ ConfigDir = Annotated[Path | None, typer.Option("--config-dir", help="Where it i
 Overrides = Annotated[list[str] | None, typer.Argument(help="Hydra overrides, such as async.mode=full.")]
 RunDir = Annotated[Path, typer.Argument(help="The directory of a run: its runner.logger.log_path.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print plain data.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rlinf-async {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version it is."),
+    ] = False,
+) -> None:
+    """Asynchronous RL post-training of vision-language-action models, as a plugin for RLinf."""
 
 
 @app.command()

@@ -55,7 +55,13 @@ ELSEWHERE = {
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""
 
 NOT_RUN = {
-    r"pip install.*": "it installs from PyPI; `make setup` in .ci/run installs the same requirements",
+    r"pip install.*": (
+        "it installs from PyPI; `make setup` in .ci/run installs the same requirements, and "
+        "tests/test_packaging.py the package"
+    ),
+    r"git clone .*|bash requirements/.*|source .*|export PYTHONPATH=.*": (
+        "the steps of RLinf's own installation; tests/runs/test_checkouts.py runs a checkout on PYTHONPATH"
+    ),
     r"apt-get install .*": "it installs from Debian's archive; .ci/run installs the same packages",
     r"make setup TORCH_INDEX_URL=\.\.\.": "the index depends on the machine",
     r"python examples/local_metaworld\.py": "it takes minutes; it is imported below",

@@ -27,9 +27,12 @@ def dashboard(host: str) -> list[str]:
     return ["python", "-u", "/site-packages/ray/dashboard/dashboard.py", f"--host={host}", "--port=8265"]
 
 
-def test_python_3_11_is_supported_and_no_other():
-    assert installation.check_python((3, 11, 7)).status == "ok"
-    assert installation.check_python((3, 12, 0)).status == "fail"
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [((3, 10, 13), "fail"), ((3, 11, 7), "ok"), ((3, 13, 0), "ok"), ((3, 14, 0), "fail")],
+)
+def test_python_3_11_to_3_13_are_supported(version, status):
+    assert installation.check_python(version).status == status
 
 
 def test_an_old_or_absent_torch_fails():
@@ -56,7 +59,7 @@ def test_what_only_pages_and_charts_need_is_warned_of():
     found = installation.check_extras({"plotly": None, "jinja2": "3.1", "matplotlib": None})
     assert found.status == "warn"
     assert "plotly, matplotlib" in found.detail
-    assert "rlinf-async[report,bench]" in found.mend
+    assert "'plotly<8,>=7'" in found.mend
 
 
 def test_a_ray_with_a_known_hole_is_warned_of_by_its_number():

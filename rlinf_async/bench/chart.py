@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.extras import pip_install
 from rlinf_async.report.palette import GREY, LIGHT_ORANGE, ORANGE
 
 COLOURS = {"stock-": GREY, "full": ORANGE}
@@ -22,7 +23,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ValueError("the chart needs matplotlib: pip install 'rlinf-async[bench]'") from error
+        raise ValueError(f"the chart needs matplotlib: {pip_install('bench')}") from error
     rows = [row for row in rows if row.get("ratio_stock_sync") is not None]
     scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
     if not scenarios:

@@ -21,6 +21,8 @@ from rlinf_async.bench.cell import Cell
 from rlinf_async.bench.modes import MODES, STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
 from rlinf_async.core.names import did_you_mean
+from rlinf_async.extras import pip_install
+from rlinf_async.hosts.rlinf.compat import check_rlinf
 from rlinf_async.simulators.libero import ASSETS_VARIABLE, missing_libero
 
 COLUMNS = (
@@ -41,8 +43,12 @@ def plan(
     """The cells to run, interleaved: every mode of a scenario before any is repeated.
 
     Raises:
-        ValueError: an unknown scenario or mode, one that cannot run here, or no repetition.
+        ValueError: an unknown scenario or mode, one that cannot run here, no repetition, or no RLinf.
+        ModuleNotFoundError: what RLinf runs need is not installed.
     """
+    check_rlinf()
+    if importlib.util.find_spec("hydra") is None:
+        raise ModuleNotFoundError(name="hydra")  # as its import would in every run
     usual = QUICK["scenarios"] if quick else tuple(name for name in SCENARIOS if unavailable(name) is None)
     chosen = _known("scenario", scenarios or usual, SCENARIOS)
     for name in chosen:
@@ -64,7 +70,7 @@ def plan(
 def unavailable(scenario: str) -> str | None:
     """Why a real scenario cannot run on this machine, or None."""
     if scenario == "metaworld" and importlib.util.find_spec("metaworld") is None:
-        return "Meta-World is not installed: pip install 'rlinf-async[metaworld]'"
+        return f"Meta-World is not installed: {pip_install('metaworld')}"
     if scenario == "libero-real":
         if not os.environ.get(ASSETS_VARIABLE):
             return f"{ASSETS_VARIABLE} names no folder of LIBERO's assets, see docs/install.md"
@@ -96,7 +102,10 @@ def write(path: Path, board: Board) -> None:
     """The rows, and what produced them."""
     content = {
         "command": "rlinf-async bench",
-        "versions": {name: version(name) for name in ("rlinf-async", "rlinf", "ray", "torch")},
+        "versions": {
+            "rlinf": check_rlinf().version,
+            **{name: version(name) for name in ("rlinf-async", "ray", "torch")},
+        },
         "python": platform.python_version(),
         "rows": board.rows(),
     }

@@ -9,7 +9,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from rlinf_async.doctor.check import Check, probe
-from rlinf_async.hosts.rlinf.compat import REMEDY, SUPPORTED, RLinfTree, rlinf_tree
+from rlinf_async.extras import RLINF, pip_install
+from rlinf_async.hosts.rlinf.compat import SUPPORTED, RLinfTree, rlinf_tree
+
+INSTALL_AGAIN = "in the checkout of rlinf-async: pip install --force-reinstall --no-deps ."
 
 RAY_FIXES = (
     ((2, 52), "CVE-2025-62593: a web page opened in a browser can run code through the dashboard"),
@@ -67,9 +70,9 @@ def scan_source() -> Path | None:
 
 def check_python(found: tuple[int, ...]) -> Check:
     text = ".".join(map(str, found))
-    if found[:2] == (3, 11):
+    if (3, 11) <= found[:2] <= (3, 13):
         return Check("python", "ok", text)
-    detail = f"{text}, where 3.11 is supported"
+    detail = f"{text}, where 3.11 to 3.13 are supported"
     return Check("python", "fail", detail, "make a virtual environment with python3.11")
 
 
@@ -85,7 +88,7 @@ def check_torch(found: str | None) -> Check:
 def check_rlinf(tree: RLinfTree | None) -> Check:
     """Whether the RLinf that `import rlinf` gives, from a checkout or installed, can be extended."""
     if tree is None:
-        return Check("rlinf", "fail", "import rlinf finds nothing", REMEDY)
+        return Check("rlinf", "fail", "import rlinf finds nothing", RLINF)
     if tree.missing:
         detail = f"{tree.version} in {tree.root} lacks {', '.join(tree.missing)}"
         return Check("rlinf", "fail", detail, f"use RLinf {SUPPORTED}")
@@ -118,14 +121,14 @@ def check_extras(found: Mapping[str, str | None]) -> Check:
     missing = [package for package, installed in found.items() if installed is None]
     if missing:
         detail = f"without {', '.join(missing)}: no pages of `report`, or no charts of `bench` and `sweep`"
-        return Check("report, charts", "warn", detail, "pip install 'rlinf-async[report,bench]'")
+        return Check("report, charts", "warn", detail, pip_install("report", "bench"))
     return Check("report, charts", "ok", ", ".join(f"{name} {number}" for name, number in found.items()))
 
 
 def check_entry_points(points: Sequence[EntryPoint]) -> Check:
     """Whether every class that is offered under our groups can be imported."""
     if not points:
-        return Check("entry points", "fail", "none is installed", "pip install --force-reinstall rlinf-async")
+        return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
     code = "from importlib.metadata import EntryPoint\n"
     code += "\n".join(f"EntryPoint({p.name!r}, {p.value!r}, {p.group!r}).load()" for p in points)
     failure = probe(code)
@@ -140,7 +143,7 @@ def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
     """Whether Hydra, in a process that has RLinf, finds and runs our plugin."""
     failure = probe(code)
     if failure:
-        return Check("driver hook", "fail", failure, "pip install --force-reinstall --no-deps rlinf-async")
+        return Check("driver hook", "fail", failure, INSTALL_AGAIN)
     return Check("driver hook", "ok", "Hydra brings the plugin to runs that ask for it")
 
 
@@ -157,7 +160,7 @@ def check_worker_hook(code: str = WORKER_PROBE) -> Check:
 def check_plugin_scan(source: Path | None) -> Check:
     """Which way into RLinf is taken; both work."""
     if source is None or not source.is_file():
-        return Check("rlinf plugins", "fail", "import rlinf finds nothing", REMEDY)
+        return Check("rlinf plugins", "fail", "import rlinf finds nothing", RLINF)
     scanned = "rlinf.plugins" in source.read_text()
     detail = "RLinf scans entry points" if scanned else "RLinf does not scan entry points: the hooks are used"
     return Check("rlinf plugins", "ok", detail)

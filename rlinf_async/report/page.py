@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.extras import pip_install
 from rlinf_async.report import redact
 from rlinf_async.report.run_files import RunFiles
 from rlinf_async.report.sections import config_text, sections, step_table, versions
@@ -30,7 +31,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         raise ValueError("give at least one run directory")
     absent = [name for name in NEEDED if find_spec(name) is None]
     if absent:
-        raise ValueError(f"the report needs {' and '.join(absent)}: pip install 'rlinf-async[report]'")
+        raise ValueError(f"the report needs {' and '.join(absent)}: {pip_install('report')}")
     html = render([redact.run(RunFiles.read(run)) for run in runs])
     try:
         if out.is_dir():

@@ -1,8 +1,6 @@
 """Offscreen rendering of Meta-World simulators, from the viewpoint RLinf trains with."""
 
 import atexit
-import ctypes.util
-import os
 import threading
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,7 +8,8 @@ from importlib import import_module
 import mujoco
 import numpy as np
 
-BACKENDS = ("egl", "osmesa")
+from rlinf_async.simulators.rendering import BACKENDS, installed_backend
+
 CAMERA = "corner2"
 CAMERA_POSITION = (0.75, 0.075, 0.7)
 
@@ -34,17 +33,6 @@ class RenderSettings:
             raise ValueError(f"render size must be between 16 and 1024 pixels, got {self.size}")
         if self.backend not in (None, *BACKENDS):
             raise ValueError(f"render backend must be one of {BACKENDS}, got {self.backend!r}")
-
-
-def installed_backend() -> str | None:
-    """The OpenGL backend this machine can render with, or None.
-
-    Only the presence of the library is looked at: a broken driver shows when a Camera is built.
-    """
-    wanted = os.environ.get("MUJOCO_GL", "").lower()
-    candidates = (wanted,) if wanted in BACKENDS else BACKENDS
-    libraries = {"egl": "EGL", "osmesa": "OSMesa"}
-    return next((name for name in candidates if ctypes.util.find_library(libraries[name])), None)
 
 
 def prepare(model: mujoco.MjModel, settings: RenderSettings) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from rlinf_async.simulators.camera import installed_backend
+from rlinf_async.simulators.rendering import installed_backend
 
 ASSETS_VARIABLE = "RLINF_ASYNC_LIBERO_ASSETS"
 """Names the folder of meshes, textures and scenes, which LIBERO's packages on PyPI leave out."""

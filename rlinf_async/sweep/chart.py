@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.extras import pip_install
 from rlinf_async.report.palette import GREY, LIGHT_ORANGE, ORANGE
 from rlinf_async.sweep.rows import Row
 from rlinf_async.sweep.table import number
@@ -28,7 +29,7 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ValueError("the chart needs matplotlib: pip install 'rlinf-async[bench]'") from error
+        raise ValueError(f"the chart needs matplotlib: {pip_install('bench')}") from error
     rows = [row for row in rows if row.seeds]
     if not rows:
         raise ValueError("nothing to draw: no run has been measured")

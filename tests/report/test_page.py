@@ -207,4 +207,4 @@ def test_what_may_not_be_read_is_said(tmp_path):
 def test_the_packages_that_are_needed_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("rlinf_async.report.page.NEEDED", ("plotly", "no_such_package"))
     result = report(write_run(tmp_path))
-    assert "the report needs no_such_package: pip install 'rlinf-async[report]'" in result.output
+    assert "the report needs no_such_package: pip install 'jinja2>=3.1' 'plotly<8,>=7'" in result.output

@@ -12,7 +12,7 @@ from tests.runs.conftest import Runner
 from tests.runs.test_entry_script import run_script, users_config
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS_NEED = ("pandas", "datasets", "torchdata", "peft", "qwen_vl_utils", "torchvision")
+SCRIPTS_NEED = ("pandas", "peft", "torchvision")
 """What RLinf's scripts import beside RLinf's own needs, for its reward models."""
 absent = [name for name in SCRIPTS_NEED if find_spec(name) is None]
 pytestmark = [

@@ -21,12 +21,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.extras import RLINF
+
 SUPPORTED = "0.3.x, and the main branch that calls itself 0.4.0"
 """The RLinf versions with which this package was run."""
 
-REMEDY = (
-    "put a checkout of RLinf on PYTHONPATH, as RLinf's scripts do, or `pip install --no-deps rlinf==0.3.0`"
-)
 
 HOMES: dict[str, tuple[str, ...]] = {
     "EnvWorker": ("rlinf.workers.env.env_worker:EnvWorker",),
@@ -129,7 +128,7 @@ def check_rlinf() -> RLinfTree:
     """
     tree = rlinf_tree()
     if tree is None:
-        raise ValueError(f"RLinf cannot be imported: {REMEDY}")
+        raise ValueError(f"RLinf cannot be imported: {RLINF}")
     if tree.missing:
         raise ValueError(
             f"{tree} is not one that rlinf-async can extend: it has no {', '.join(tree.missing)}. "

@@ -1,0 +1,59 @@
+"""The extras of this package: which one brings a module, and the command that installs it."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, requires
+
+RLINF = "put a checkout of RLinf on PYTHONPATH, as RLinf's scripts do, or pip install --no-deps rlinf==0.3.0"
+
+EXTRA_OF = {
+    **dict.fromkeys(
+        (
+            "hydra",
+            "omegaconf",
+            "ray",
+            "transformers",
+            "huggingface_hub",
+            "accelerate",
+            "regex",
+            "tensorboard",
+        ),
+        "rlinf",
+    ),
+    **dict.fromkeys(("gymnasium", "gym", "imageio", "cv2", "sortedcontainers"), "rlinf"),
+    **dict.fromkeys(("metaworld", "mujoco"), "metaworld"),
+    **dict.fromkeys(("plotly", "jinja2"), "report"),
+    **dict.fromkeys(("matplotlib", "scipy", "PIL"), "bench"),
+}
+"""Modules that are not always there, and the extra that brings each."""
+
+
+def pip_install(*extras: str) -> str:
+    """The command that installs what some extras bring, such as `pip install 'jinja2>=3.1' 'plotly<8,>=7'`.
+
+    It names the packages and not this one, whose source, a checkout or an index, is not known here.
+    """
+    try:
+        lines = requires("rlinf-async") or []
+    except PackageNotFoundError:  # a checkout that is on the path, and not installed
+        return f"pip install '.[{','.join(extras)}]' in the checkout"
+    wanted = {re.split(r"\s*;", line)[0] for line in lines if _extra(line) in extras}
+    return " ".join(["pip install", *(f"'{requirement}'" for requirement in sorted(wanted))])
+
+
+def remedy(error: ModuleNotFoundError) -> str | None:
+    """What to do about a module that is missing, in a sentence; None if no extra brings it."""
+    module = (error.name or "").partition(".")[0]
+    if module == "rlinf":
+        return f"this needs RLinf: {RLINF}"
+    if module not in EXTRA_OF:
+        return None
+    extra = EXTRA_OF[module]
+    return f"this needs {module}, which the extra {extra!r} brings: {pip_install(extra)}"
+
+
+def _extra(requirement: str) -> str | None:
+    """The extra of a line of metadata: `plotly<8,>=7; extra == 'report'` is of `report`."""
+    match = re.search(r"""extra == ['"](?P<extra>[^'"]+)""", requirement)
+    return match["extra"] if match else None
