@@ -19,6 +19,12 @@ CORRECTIONS = {
     ("metaworld_grpo_mlp", False, True): ("correction=tis", "proximal=loglinear"),
 }
 """Config, level 2, level 3: what level 1 corrects with; elsewhere the default."""
+GIVES_WAY = [
+    "async.mode=full",
+    *(f"{part}.enable_offload=true" for part in ("actor", "rollout", "env.train", "env.eval")),
+    "rollout.enable_cuda_graph=true",
+]
+"""What RLinf's own configs switch on, and the levels have no use for."""
 GRPO = ("algorithm.group_size=4", "env.eval.group_size=1")
 
 
@@ -39,10 +45,11 @@ def overrides(config: str, train: bool, rollout: bool, streamer: bool) -> list[s
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Run]]:
-    """Every case, and at the end all levels off, one after the other in one process."""
+    """Every case, what gives way to all levels, and all levels off, one after the other in one process."""
     runner = Runner(tmp_path_factory.mktemp("matrix"))
     cases = [(case[0], overrides(*case)) for case in CASES]
-    yield runner.several([*cases, ("metaworld_ppo_mlp", ["async.mode=off"])])
+    last = [("metaworld_ppo_mlp", GIVES_WAY), ("metaworld_ppo_mlp", ["async.mode=off"])]
+    yield runner.several([*cases, *last])
     runner.close()
 
 
@@ -65,6 +72,16 @@ def test_every_setting_trains_each_trajectory_once_and_within_the_bound(matrix: 
     assert ("train/actor/behaviour_weight" in run.metrics[-1]) == train
     assert any(name.startswith("train/mismatch/lag_") for name in run.metrics[-1]) == train
     assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics if "ppo" in config)
+
+
+@pytest.mark.timeout(900)
+def test_a_config_that_offloads_and_captures_graphs_runs_and_says_what_gives_way(matrix: list[Run]) -> None:
+    run = matrix[-2]
+    assert run.status == 0, run.output
+    assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
+    for part in ("actor", "rollout", "env.train", "env.eval"):
+        assert run.output.count(f"{part}.enable_offload=false: ") == 1
+    assert "enable_offload: true" not in (run.directory / "config.yaml").read_text()
 
 
 @pytest.mark.timeout(900)

@@ -18,6 +18,9 @@ OFFLOADS = {
     "env.eval.enable_offload": "evaluation runs beside the rollouts for training",
 }
 """RLinf's keys that move a part off its accelerator while another works, and why none can leave."""
+IN_TURN = (
+    "with level 2 alone the parts would work in turn, but moving them is not supported: all stay resident"
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     if not remaining.active:
         dropped, remaining = set(), asked
     refused = [refusal for refusal, levels in found.items() if not dropped.issuperset(levels)]
-    changes = tuple(_changes(cfg))
+    changes = tuple(_changes(cfg, remaining))
     reasons = [
         *contradictions(cfg, remaining),
         *(_reason(cfg, refusal, found[refusal]) for refusal in refused),
@@ -89,10 +92,11 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     )
 
 
-def _changes(cfg: Mapping[str, Any]) -> Iterator[Change]:
+def _changes(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Change]:
+    overlaps = asynchrony.train.enabled or asynchrony.streamer.enabled
     for key, why in OFFLOADS.items():
         if lookup(cfg, key):
-            yield Change(key, False, why)
+            yield Change(key, False, why if overlaps else IN_TURN)
 
 
 def _cannot_keep(change: Change) -> Reason:

@@ -86,6 +86,7 @@ def test_offloading_that_a_level_has_no_use_for_is_switched_off_and_said(level):
     assert found.reasons == ()
     assert {change.key: change.value for change in found.changes} == dict.fromkeys(OFFLOADS, False)
     assert found.notes[0].startswith("actor.enable_offload=false: ")
+    assert ("in turn" in found.notes[0]) == (level == "rollout")  # nothing overlaps with training there
 
 
 def test_keeping_the_offloading_is_refused_with_all_overrides_at_once():

@@ -105,6 +105,17 @@ def test_preparing_writes_what_was_resolved_where_rlinf_looks_for_it():
     assert cfg.rollout.pipeline_stage_num == 2
 
 
+def test_what_gives_way_is_said_once_at_the_start(capsys):
+    cfg = config("actor.enable_offload=true", "actor.model.model_type=gr00t")
+    prepare(cfg)
+    said = capsys.readouterr().out
+    assert "async.train stays off: it does not support actor.model.model_type='gr00t'" in said
+    assert "actor.enable_offload=false: the learner works while rollouts go on" in said
+    assert (cfg.actor.enable_offload, cfg["async"].train.enabled) == (False, False)
+    prepare(cfg)  # RLinf's scripts start the cluster twice
+    assert capsys.readouterr().out == ""
+
+
 def test_an_rlinf_that_lacks_what_we_extend_is_refused_before_anything_starts(monkeypatch):
     tree = compat.RLinfTree(Path("/their/rlinf"), "0.5.0", ("EnvWorker.env_interact_step",))
     monkeypatch.setattr(compat, "rlinf_tree", lambda: tree)
