@@ -71,7 +71,7 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
         return simulators_apart(self.cfg.env.train)
 
     def _init_env(self) -> None:
-        # As in the base class, but each shard in its thread; offloading is refused before the start.
+        # As in the base class, but each shard in its thread; nothing is offloaded, see `fit`.
         if self.enable_train and self.cfg.env.train.auto_reset:
             resets = _each(
                 [
