@@ -21,6 +21,7 @@ from rlinf_async.bench.cell import Cell
 from rlinf_async.bench.modes import MODES, STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
 from rlinf_async.core.names import did_you_mean
+from rlinf_async.doctor.vulkan import check_vulkan
 from rlinf_async.extras import pip_install
 from rlinf_async.hosts.rlinf.compat import check_rlinf
 from rlinf_async.simulators.libero import ASSETS_VARIABLE, missing_libero
@@ -40,7 +41,7 @@ QUICK = {"scenarios": ("libero", "balanced"), "modes": ("stock-sync-1", "stock-a
 def plan(
     *, scenarios: Sequence[str] | None, modes: Sequence[str] | None, quick: bool, repetitions: int | None
 ) -> list[Cell]:
-    """The cells to run, interleaved: every mode of a scenario before any is repeated.
+    """The cells to run, interleaved: every mode that a scenario has before any is repeated.
 
     Raises:
         ValueError: an unknown scenario or mode, one that cannot run here, no repetition, or no RLinf.
@@ -64,6 +65,7 @@ def plan(
         for repetition in range(count)
         for scenario in chosen
         for mode in run
+        if mode not in SCENARIOS[scenario].without
     ]
 
 
@@ -75,6 +77,11 @@ def unavailable(scenario: str) -> str | None:
         if not os.environ.get(ASSETS_VARIABLE):
             return f"{ASSETS_VARIABLE} names no folder of LIBERO's assets, see docs/install.md"
         return missing_libero()
+    if scenario == "maniskill-real":
+        if importlib.util.find_spec("mani_skill") is None:
+            return "ManiSkill is not installed, see docs/install.md"
+        vulkan = check_vulkan()
+        return None if vulkan.status == "ok" else f"{vulkan.detail}; {vulkan.mend}"
     return None
 
 

@@ -42,7 +42,11 @@ class Scenario:
     optimizer_steps: int = 2
     micro_batch_size: int = 128
     simulator: str = "metaworld"
+    model: str = "smol_vla"
+    """The policy of a config whose simulators and policy are real."""
     extra: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    """Modes that cannot run it."""
 
     @property
     def samples(self) -> int:
@@ -62,7 +66,7 @@ class Scenario:
             f"algorithm.update_epoch={self.update_epoch}",
             f"actor.micro_batch_size={self.micro_batch_size}",
             f"actor.global_batch_size={self.samples // self.optimizer_steps}",
-            *(self._emulated(log) if self.env else _logged(log)),
+            *(self._emulated(log) if self.env else self._logged(log)),
             *self.extra,
         ]
 
@@ -75,18 +79,17 @@ class Scenario:
             f"env.train.service_log={log}",
         ]
 
+    def _logged(self, log: str) -> list[str]:
+        """The policy of the config, with a record of what it serves."""
+        return [
+            "actor.model.model_type=logged",
+            f"+actor.model.logged={self.model}",
+            f"+actor.model.service_log={log}",
+        ]
+
 
 def _settings(path: str, service: Any) -> list[str]:
     return [f"{path}.{item.name}={getattr(service, item.name)}" for item in fields(service)]
-
-
-def _logged(log: str) -> list[str]:
-    """The policy of a config, with a record of what it serves."""
-    return [
-        "actor.model.model_type=logged",
-        "+actor.model.logged=smol_vla",
-        f"+actor.model.service_log={log}",
-    ]
 
 
 # Ten LIBERO steps, rendered for two cameras, take 0.6 to 1.3 s on a core, a reset 10 to 25 steps; a policy
@@ -159,6 +162,21 @@ SCENARIOS = {
             decisions=4,
             chunk=5,
             micro_batch_size=4,
+        ),
+        Scenario(
+            name="maniskill-real",
+            what="real: ManiSkill's PickCube on the CPU through RLinf's environment, RLinf's MLP policy",
+            config="maniskill_ppo_mlp",
+            envs=4,
+            decisions=50,
+            chunk=1,
+            update_epoch=8,
+            optimizer_steps=4,
+            micro_batch_size=50,
+            model="mlp_policy",
+            # A process for each simulator, which holds one environment: nothing divides into two stages.
+            extra=("cluster.component_placement.env.placement='0:0-3'", "rollout.pipeline_stage_num=1"),
+            without=("stock-sync-2",),
         ),
     )
 }

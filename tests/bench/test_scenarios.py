@@ -5,8 +5,9 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
+from rlinf_async.bench import command
 from rlinf_async.bench.measure import bounds_of
-from rlinf_async.bench.modes import MODES
+from rlinf_async.bench.modes import MODES, STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
 from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import read_async, resolve
@@ -40,13 +41,20 @@ def test_emulated_simulators_have_a_shard_each_unless_they_are_vectorised(name):
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=lambda mode: mode.name)
-@pytest.mark.parametrize("name", ["libero", "metaworld", "libero-real"])
+@pytest.mark.parametrize("name", ["libero", "metaworld", "libero-real", "maniskill-real"])
 def test_a_mode_is_what_it_says_whatever_the_scenarios_config_turns_on(name, mode):
     scenario = SCENARIOS[name]
     cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), *mode.overrides])
     assert read_async(cfg).active == (mode.kind == "plugin")
     if mode.kind == "plugin":
         assert resolve(cfg, sizes=PLACED).samples_per_batch == scenario.samples
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_runs_in_all_modes_but_those_that_it_names(name, monkeypatch):
+    monkeypatch.setattr(command, "unavailable", lambda scenario: None)
+    run = {cell.mode for cell in command.plan(scenarios=[name], modes=None, quick=False, repetitions=1)}
+    assert run == set(STANDARD) - set(SCENARIOS[name].without)
 
 
 def test_balanced_trains_as_long_as_its_slowest_environment_is_expected_to_take():

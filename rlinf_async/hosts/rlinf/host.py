@@ -45,7 +45,7 @@ def prepare(cfg: DictConfig) -> None:
         for note in notes:
             RunDisplay().note(note)
     if uses_us(cfg):
-        _load_in_workers(active)
+        load_in_workers(active)
 
 
 def make_ready(cfg: DictConfig) -> None:
@@ -59,7 +59,7 @@ def make_ready(cfg: DictConfig) -> None:
             entry.load()(cfg)
 
 
-def _load_in_workers(active: bool) -> None:
+def load_in_workers(active: bool) -> None:
     """Name this package as RLinf's extension module; a module of the user's is loaded, too.
 
     Our worker classes install the plugin by themselves and leave his module in its place. RLinf's own

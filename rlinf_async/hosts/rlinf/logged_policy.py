@@ -1,15 +1,16 @@
-"""Any policy of this package, with a record of what it served when."""
+"""Any policy of RLinf or of this package, with a record of what it served when."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
+from rlinf.models import get_model
 from rlinf.models.embodiment.base_policy import BasePolicy
 from torch import nn
 
 from rlinf_async.core.spans import SpanLog
-from rlinf_async.entry_points import load_class
 
 
 class LoggedPolicy(nn.Module, BasePolicy):
@@ -47,6 +48,6 @@ class LoggedPolicy(nn.Module, BasePolicy):
 
 
 def build_logged(cfg: Any, torch_dtype: torch.dtype | None) -> LoggedPolicy:
-    """Build the model that `cfg.logged` names among the entry points of `rlinf_async.models`."""
-    inner = load_class("rlinf_async.models", cfg.logged)(cfg, torch_dtype)
+    """Build the model whose `model_type` is `cfg.logged`, as RLinf does; `cfg.precision` is its precision."""
+    inner = get_model(OmegaConf.merge(cfg, {"model_type": cfg.logged}))
     return LoggedPolicy(inner, SpanLog(cfg.get("service_log")))

@@ -18,6 +18,8 @@ from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
+from rlinf_async.hosts.rlinf.config import read_async
+from rlinf_async.hosts.rlinf.host import load_in_workers
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
@@ -26,6 +28,8 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     `dashboard`: whether a cluster that is started for this run serves Ray's dashboard, a dozen processes
     that execute what they are sent.
     """
+    # RLinf's own workers, too, take their platform from us where there is no accelerator.
+    load_in_workers(read_async(cfg).active)
     actor: Any = EmbodiedFSDPActor
     if cfg.runner.get("use_training_pipeline", False):
         from rlinf.workers.actor.fsdp_actor_worker_pipeline import PipelineEmbodiedFSDPActor as actor

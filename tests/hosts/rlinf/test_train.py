@@ -1,8 +1,13 @@
+import os
+
 import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
-from rlinf_async.hosts.rlinf.train import _starting_ray  # noqa: E402
+from rlinf_async.hosts.rlinf import train as module  # noqa: E402
+from rlinf_async.hosts.rlinf.compose import compose_config  # noqa: E402
+from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS  # noqa: E402
+from rlinf_async.hosts.rlinf.train import _starting_ray, train  # noqa: E402
 
 
 @pytest.fixture
@@ -36,3 +41,13 @@ def test_rays_own_start_is_back_afterwards(calls):
     with _starting_ray(dashboard=False):
         assert ray.init is not before
     assert ray.init is before
+
+
+@pytest.mark.parametrize("mode", ["off", "full"])
+def test_workers_load_this_package_even_where_nothing_in_the_config_is_ours(monkeypatch, mode):
+    monkeypatch.setenv(EXT_MODULE, OURS)  # so that what the run sets is taken back
+    monkeypatch.delenv(EXT_MODULE)
+    seen = []
+    monkeypatch.setattr(module, "_run", lambda *args, **workers: seen.append(os.environ.get(EXT_MODULE)))
+    train(compose_config("maniskill_ppo_mlp", [f"async.mode={mode}"]))
+    assert seen == [OURS]
