@@ -1,5 +1,7 @@
 """RLinf's own asynchronous keys and those that it moves: what they become, against RLinf's code."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,7 +10,9 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from omegaconf import OmegaConf
 from rlinf.algorithms.losses import compute_decoupled_ppo_actor_loss
 
+from rlinf_async.core.nested import lookup
 from rlinf_async.core.objectives import importance_weight, ppo_loss
+from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import read_async, resolve
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated, translations
 from tests.hosts.rlinf.given import ONE_EACH, config
@@ -119,3 +123,26 @@ def test_moving_a_key_leaves_the_config_as_it_was():
     assert "rollout_epoch" not in cfg["env"]["train"]
     del cfg["env"]["eval"]
     assert "eval" not in as_rlinf_counts(cfg)["env"]
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["moved", "the new key is there"])
+def test_keys_are_moved_as_rlinfs_own_validation_moves_them(monkeypatch, kept):
+    monkeypatch.syspath_prepend(DOCS)
+    from stock_rlinf import validate
+
+    cfg = compose_config(
+        "metaworld_ppo_mlp", ["+algorithm.rollout_epoch=6", "+algorithm.eval_rollout_epoch=5"]
+    )
+    OmegaConf.set_struct(cfg, False)
+    for part in ("train", "eval"):
+        cfg.env[part].pop("rollout_epoch", None)
+        if kept:
+            cfg.env[part].rollout_epoch = 3
+    ours = as_rlinf_counts(OmegaConf.to_container(cfg, resolve=True))
+    theirs = validate(cfg, gpus=0)
+    for key in ("env.train.rollout_epoch", "env.eval.rollout_epoch"):
+        assert lookup(ours, key) == OmegaConf.select(theirs, key)
+    assert lookup(ours, "env.train.rollout_epoch") == (3 if kept else 6)
