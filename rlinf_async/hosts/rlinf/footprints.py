@@ -169,11 +169,16 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         parts = ", ".join(f"{name} {size / GIGABYTE:.3g}" for name, size in kind["bytes"].items())
         text = f"{parts}: {kind['total'] / GIGABYTE:.3g} {unit}"
         if memory["gpu_bytes"] is not None:
-            verdict = "" if kind["fits"] in (None, True) else ", which is not enough"
-            text += f" of {memory['gpu_bytes'] / GIGABYTE:.3g} GB{verdict}"
+            text += f" of {memory['gpu_bytes'] / GIGABYTE:.3g} GB{_verdict(kind, memory['gpu_bytes'])}"
         found.append((f"  each of {kind['gpus']}", text))
     lora = "; adapters, their gradients and moments too" if memory["lora"] else ""
     return [*found, ("  beside it", f"{NOT_COUNTED}{lora}")]
+
+
+def _verdict(kind: Mapping[str, Any], capacity: float) -> str:
+    if kind["fits"] is None:
+        return f", which {capacity / max(1, kind['total']):.3g} billion parameters fill"
+    return "" if kind["fits"] else ", which is not enough"
 
 
 def _billions(count: int) -> str:

@@ -47,6 +47,8 @@ def test_without_a_checkpoint_it_says_so_and_counts_per_billion_parameters():
     assert (kind["gpus"], kind["learner_ranks"], kind["inference_ranks"]) == (8, 1, 1)
     assert gigabytes(kind) == {"weights": 0.25, "gradients": 0.25, "optimizer": 0.5, "inference": 2}
     assert kind["fits"] is None
+    (row,) = rows(memory(gpu_memory=30))[1:-1]
+    assert row[1].endswith("3 GB per billion parameters of 30 GB, which 10 billion parameters fill")
 
 
 def test_apart_each_gpu_has_its_own_and_the_learner_shards_over_its_ranks():
