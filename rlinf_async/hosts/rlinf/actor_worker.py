@@ -25,6 +25,9 @@ from rlinf_async.hosts.rlinf.weights import WeightSender
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.traced import TracedLearner, TracedPieces
 
+SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
+"""Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
+
 
 class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
     """One learner rank. Its forward, backward, loss and optimizer step are RLinf's own."""
@@ -107,9 +110,12 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
         with self.spans.span("optimizer step"):
             return super().finish_global_batch(metrics)
 
-    def forward_kwargs(self) -> dict[str, Any]:
-        """What RLinf's training step passes to models that sample with a temperature."""
-        if self.cfg.actor.model.model_type not in ("openvla", "openvla_oft"):
+    def forward_kwargs(self, stored: torch.Tensor) -> dict[str, Any]:
+        """What RLinf's training step passes to some models beside inputs; `stored`: log-probabilities."""
+        model = self.cfg.actor.model.model_type
+        if model in SELECTING_MODELS:
+            return {"prev_logprobs": stored}
+        if model not in ("openvla", "openvla_oft"):
             return {}
         sampling = self.cfg.rollout.sampling_params
         return {"temperature": sampling.temperature_train, "top_k": sampling.top_k}

@@ -68,7 +68,8 @@ def _ratios(cfg: Any, rollout: Mapping[str, Any], *, like: torch.Tensor) -> torc
         flat = rollout[name].float().reshape(steps * width, -1)
         return at_ratio_level(flat, level, cfg.actor.model.get("action_dim", 7)).reshape(steps, width, -1)
 
+    behaviour = summed("acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs")
     ratios = importance_weight(
-        summed("proximal_logprobs"), summed("prev_logprobs"), correction="decoupled", max_weight=torch.inf
+        summed("proximal_logprobs"), behaviour, correction="decoupled", max_weight=torch.inf
     )
     return ratios.transpose(1, 2).reshape(like.shape)

@@ -8,11 +8,19 @@ from typing import Any
 from rlinf_async.hosts.rlinf.settings import Settings
 
 EXACT = "exact"
+FLOW_MATCHING = frozenset(
+    {"openpi", "gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0", "dexbotic_pi", "dexbotic_dm0", "lingbotvla"}
+)
+"""Models that draw one denoise step for a whole forward pass, unless their log-probabilities are joint."""
 
 
 def exactness(cfg: Mapping[str, Any], settings: Settings) -> dict[str, str]:
     """`exact`, `approximate (why; mend)` or `off`, for each level."""
-    return {"train": _train(settings), "rollout": _rollout(settings), "streamer": _streamer(cfg, settings)}
+    return {
+        "train": _train(settings),
+        "rollout": _rollout(cfg, settings),
+        "streamer": _streamer(cfg, settings),
+    }
 
 
 def _train(settings: Settings) -> str:
@@ -29,10 +37,14 @@ def _train(settings: Settings) -> str:
     return f"approximate (samples are {fixed} {age} old, {how})"
 
 
-def _rollout(settings: Settings) -> str:
+def _rollout(cfg: Mapping[str, Any], settings: Settings) -> str:
     if not settings.asynchrony.rollout.enabled:
         return "off"
-    return f"{EXACT} (the same trajectories in distribution; random numbers are drawn in another order)"
+    model = str(cfg["actor"]["model"]["model_type"])
+    shares = "; samples of one forward pass share a denoise step" if model in FLOW_MATCHING else ""
+    return (
+        f"{EXACT} (the same trajectories in distribution; random numbers are drawn in another order{shares})"
+    )
 
 
 def _streamer(cfg: Mapping[str, Any], settings: Settings) -> str:

@@ -21,7 +21,8 @@ from rlinf_async.core.types import Piece
 from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
 from rlinf_async.hosts.rlinf.compat import process_nested_dict_for_train
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
-from rlinf_async.hosts.rlinf.proximal import forward, recompute, trained_shards
+from rlinf_async.hosts.rlinf.premise import Premise, compare, judge
+from rlinf_async.hosts.rlinf.proximal import forward, recompute, samples_of, trained_shards
 from rlinf_async.hosts.rlinf.settings import LOSSES, Settings
 
 REPORTED = ("rewards", "advantages", "returns", "loss_mask")
@@ -50,12 +51,14 @@ class FSDPLearner:
             lambda: trained_shards(actor.model), keep=settings.asynchrony.max_staleness + 1
         )
         self._probe = self._ratio_probe() if settings.asynchrony.measures_ratios else None
+        self._premise = None if settings.asynchrony.train.measure_ratios else Premise()
         if self._correction != "none":
             actor.correct(LOSSES[settings.loss], self._train)
 
     def begin(self, batch: int) -> None:
         self._batch = batch
         self._metrics: dict[str, list[float]] = {}
+        self._found: dict[str, float] = {}
         self._reports: list[Tree] = []
         self._held: list[Tree] = []
         self._arrived: list[Piece] = []
@@ -102,18 +105,29 @@ class FSDPLearner:
             if self._probe is not None:
                 sums = all_reduce_dict(self._probe.finish(), op=dist.ReduceOp.SUM)
                 metrics |= _named("train", averages(sums))
-            return metrics
+            return metrics | _named("train", self._found)
 
     def _rollout(self, pieces: Sequence[Piece]) -> Tree:
         """The pieces side by side, [T, B, ...], masked by RLinf and re-anchored if off-policy."""
         trees = [{name: value for name, value in piece.payload.items() if value != {}} for piece in pieces]
         bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
         rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
+        if self._premise is None:
+            self._premise = self._examine(rollout)
         if self._settings.asynchrony.recomputes:
             self._anchor(rollout, concatenate(bootstraps))
         if self._probe is not None:
             self._probe_samples(self._probe, rollout)
         return rollout
+
+    def _examine(self, rollout: Tree) -> Premise:
+        """Nothing has been trained yet: the weights are those that the newest samples were drawn with."""
+        settings, actor = self._settings, self._actor
+        values = settings.advantage == "gae"
+        sums = compare(actor, rollout, self._batch, most=settings.micro_batch_size, values=values)
+        premise = judge(all_reduce_dict(sums, op=dist.ReduceOp.SUM), actor.cfg, actor.log_warning)
+        self._found = premise.metrics
+        return premise
 
     @property
     def _anchors_in_the_past(self) -> bool:
@@ -127,7 +141,7 @@ class FSDPLearner:
                 rollout,
                 bootstrap_inputs,
                 micro_batch_size=self._settings.micro_batch_size,
-                values=self._settings.advantage == "gae",
+                values=self._settings.advantage == "gae" and not self._premise.keeps_values,
             )
 
     def _train_whole(self) -> dict[str, float]:
@@ -209,17 +223,16 @@ class FSDPLearner:
             size=min(SAMPLES, max(1, one_in_a_hundred)),
         )
 
-    def _score(self, inputs: Tree) -> torch.Tensor:
-        (output,) = forward(self._actor, inputs, size_of(inputs), logprobs=True, values=False)
+    def _score(self, samples: Tree) -> torch.Tensor:
+        (output,) = forward(self._actor, samples, size_of(samples), logprobs=True, values=False)
         return self._at_ratio_level(output["logprobs"])
 
     def _probe_samples(self, probe: RatioProbe, rollout: Tree) -> None:
-        names = ("forward_inputs", "prev_logprobs", "versions")
-        fields = {name: rollout[name] for name in names}
-        samples = map_tensors(lambda tensor: tensor.flatten(0, 1), fields)
-        behaviour, versions = samples["prev_logprobs"], samples["versions"]
-        acted = versions.reshape(len(versions), -1)[:, 0]  # type: ignore[union-attr, arg-type]
-        probe.add(samples["forward_inputs"], self._at_ratio_level(behaviour), self._batch - acted.long())  # type: ignore[arg-type]
+        behaviour = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
+        samples = samples_of(rollout, "versions", behaviour)
+        versions, acted = samples.pop("versions"), samples[behaviour]
+        staleness = self._batch - versions.reshape(len(versions), -1)[:, 0].long()  # type: ignore[union-attr, arg-type]
+        probe.add(samples, self._at_ratio_level(acted), staleness)  # type: ignore[arg-type]
 
     def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         cfg = self._actor.cfg

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,9 @@ from rlinf.hybrid_engines.fsdp import FSDPModule
 from rlinf.utils.nested_dict_process import put_tensor_device
 
 from rlinf_async.core.tensors import Tree, map_tensors, size_of, slice_samples
+
+SAMPLE = ("forward_inputs", "prev_logprobs")
+"""Fields of a rollout that make a sample which can be scored again."""
 
 
 def recompute(
@@ -20,42 +23,71 @@ def recompute(
     The policy is the actor's present one: the anchor of the update that follows. Values of all T + 1
     observations come from it too, so that advantages are estimated by one policy version.
 
+    A model that stores the log-probabilities of every denoise step scores one of them, and returns which
+    of the stored ones belong to it: those become `acted_logprobs`.
+
     Args:
-        rollout: fields of [T, B, ...]; `prev_logprobs` gives the shape of the result.
+        rollout: fields of [T, B, ...].
         bootstrap_inputs: forward inputs of the last observation, [B, ...].
+
+    Raises:
+        FloatingPointError: a result is not finite; it would end up in the weights.
     """
-    inputs = rollout["forward_inputs"]
-    assert isinstance(inputs, dict)
     steps, width = rollout["prev_logprobs"].shape[:2]  # type: ignore[union-attr]
-    flat = map_tensors(lambda tensor: tensor.reshape(steps * width, *tensor.shape[2:]), inputs)
-    outputs = list(forward(actor, flat, micro_batch_size, logprobs=True, values=values))
-    logprobs = torch.cat([output["logprobs"].float().cpu() for output in outputs])
-    rollout["proximal_logprobs"] = logprobs.reshape(rollout["prev_logprobs"].shape)  # type: ignore[union-attr]
+    outputs = list(forward(actor, samples_of(rollout), micro_batch_size, logprobs=True, values=values))
+    _add(rollout, "proximal_logprobs", _joined(actor, outputs, "logprobs"))
+    if "prev_logprobs" in outputs[0]:
+        _add(rollout, "acted_logprobs", _joined(actor, outputs, "prev_logprobs"))
     if values:
-        tail = list(forward(actor, bootstrap_inputs, micro_batch_size, logprobs=False, values=True))
-        seen = torch.cat([output["values"].float().cpu() for output in [*outputs, *tail]])
-        rollout["prev_values"] = seen.reshape(steps + 1, width, -1)
+        # Whatever was stored goes with it: of the last observation only the value is wanted.
+        last = {"forward_inputs": bootstrap_inputs, "prev_logprobs": rollout["prev_logprobs"][-1]}  # type: ignore[index]
+        tail = list(forward(actor, last, micro_batch_size, logprobs=False, values=True))
+        rollout["prev_values"] = _joined(actor, [*outputs, *tail], "values").reshape(steps + 1, width, -1)
+
+
+def samples_of(rollout: Tree, *more: str) -> Tree:
+    """What `forward` scores of a rollout of [T, B, ...], and fields `more`: [T * B, ...]."""
+    return map_tensors(
+        lambda tensor: tensor.flatten(0, 1), {name: rollout[name] for name in (*SAMPLE, *more)}
+    )
 
 
 @torch.no_grad()
 def forward(
-    actor: Any, inputs: Tree, micro_batch_size: int, *, logprobs: bool, values: bool
+    actor: Any, samples: Tree, micro_batch_size: int, *, logprobs: bool, values: bool
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Forward passes over `inputs`; their number depends on sizes alone, as sharded models require."""
+    """Forward passes over `samples`; their number depends on sizes alone, as sharded models require."""
     actor.model.eval()
-    total = size_of(inputs)
+    total = size_of(samples)
     for start in range(0, total, micro_batch_size):
-        chunk = slice_samples(inputs, start, min(start + micro_batch_size, total))
+        chunk = slice_samples(samples, start, min(start + micro_batch_size, total))
+        on_device = put_tensor_device(chunk, actor.device)
         with actor.amp_context:
             yield actor.model(
-                forward_inputs=put_tensor_device(chunk, actor.device),
+                forward_inputs=on_device["forward_inputs"],
                 compute_logprobs=logprobs,
                 compute_entropy=False,
                 compute_values=values,
                 use_cache=False,
-                **actor.forward_kwargs(),
+                **actor.forward_kwargs(on_device["prev_logprobs"]),
             )
     actor.model.train()
+
+
+def _add(rollout: Tree, name: str, flat: torch.Tensor) -> None:
+    steps, width = rollout["prev_logprobs"].shape[:2]  # type: ignore[union-attr]
+    rollout[name] = flat.reshape(steps, width, *flat.shape[1:])
+
+
+def _joined(actor: Any, outputs: Sequence[Mapping[str, torch.Tensor]], name: str) -> torch.Tensor:
+    found = torch.cat([output[name].float().cpu() for output in outputs])
+    share = 1 - found.isfinite().float().mean().item()
+    if share:
+        raise FloatingPointError(
+            f"actor.model.model_type={actor.cfg.actor.model.model_type!r}: {share:.0%} of the {name} of this "
+            "batch, scored again before the update, are not finite; nothing was trained on them"
+        )
+    return found
 
 
 def trained_shards(model: torch.nn.Module) -> list[torch.Tensor]:

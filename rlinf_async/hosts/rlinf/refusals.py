@@ -11,9 +11,8 @@ from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.rlinf.reasons import Reason
 from rlinf_async.hosts.rlinf.settings import LOSSES
 
-SELF_SCORING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
-"""Models that replace the stored log-probabilities by their own during training."""
-
+TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
+"""Models that sample actions as tokens."""
 
 ADVANTAGES = ("gae", "grpo")
 """RLinf's `algorithm.adv_type` of PPO and of GRPO."""
@@ -30,8 +29,12 @@ OTHER_ALGORITHMS = {
 """Losses of RLinf that are no policy gradient on fresh rollouts, by the names that users know."""
 
 
-def _always(asynchrony: AsyncConfig) -> bool:
+def _always(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
     return True
+
+
+def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    return asynchrony.off_policy and lookup(cfg, "actor.model.model_type") in TOKEN_MODELS
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Refusal:
     mend: str
     override: str = ""
     """`mend` as a Hydra override, where it is one."""
-    where: Callable[[AsyncConfig], bool] = _always
+    where: Callable[[Mapping[str, Any], AsyncConfig], bool] = _always
     """The runs with one of `levels` on that it concerns."""
 
     def says(self, value: Any) -> str:
@@ -102,13 +105,12 @@ REFUSALS = (
         "runner.weight_sync_interval=1",
     ),
     Refusal(
-        "actor.model.model_type",
-        lambda model: model not in SELF_SCORING_MODELS,
+        "rollout.sampling_params.top_k",
+        lambda top_k: top_k is None or top_k <= 0,
         ("train",),
-        "it scores old actions anew while it trains, which nothing can correct: "
-        "async.train.enabled=false, levels 2 and 3 work",
-        "async.train.enabled=false",
-        where=lambda asynchrony: asynchrony.off_policy,
+        "set it to -1: an older policy's token outside of the newer one's top has no log-probability",
+        "rollout.sampling_params.top_k=-1",
+        where=_scores_old_tokens,
     ),
 )
 
@@ -118,7 +120,7 @@ def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Refusal
     found = {}
     for refusal in REFUSALS:
         levels = tuple(level for level in refusal.levels if asynchrony.levels[level])
-        if levels and refusal.where(asynchrony) and not refusal.unless(lookup(cfg, refusal.key)):
+        if levels and refusal.where(cfg, asynchrony) and not refusal.unless(lookup(cfg, refusal.key)):
             found[refusal] = levels
     return found
 

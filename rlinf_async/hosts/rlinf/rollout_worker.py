@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
@@ -29,6 +31,13 @@ from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.traced import TracedRequests, TracedWeights
+
+
+def seed_everything(seed: int) -> None:
+    """Seed what models sample with: those that match flows draw the denoise step from `random`."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
@@ -55,9 +64,12 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
             sizes = {name: self.placement.get_world_size(name) for name in COMPONENTS}
             (size,) = resolve(self.cfg, sizes=sizes).buckets
             self.per_node_train_batch_size = self.per_node_eval_batch_size = size
+        seed = int(self.cfg.actor.get("seed", 0))
+        # Weights that no checkpoint gives and that are not trained are never sent: drawn as the learner does.
+        torch.manual_seed(seed)
         super().init_worker()
         # Ranks sample apart, and a run with the same seed and the same batches samples the same.
-        torch.manual_seed(int(self.cfg.actor.get("seed", 0)) + 1 + self._rank)
+        seed_everything(seed + 1 + self._rank)
 
     async def generate(self, *_: Any, **__: Any) -> None:
         """RLinf's own loop, which does not run here."""

@@ -94,7 +94,13 @@ def test_the_sizes_of_an_algorithm_that_cannot_run_are_of_no_interest():
 
 
 def test_what_has_given_way_is_written_back_and_then_as_if_the_user_had_said_it():
-    cfg = made({"actor.model.model_type": "gr00t", "actor.enable_offload": True})
+    cfg = made(
+        {
+            "actor.model.model_type": "openvla",
+            "rollout.sampling_params.top_k": 50,
+            "actor.enable_offload": True,
+        }
+    )
     write_back(cfg, resolve(cfg, sizes=ONE_EACH))
     assert cfg["async"].train.enabled is False
     assert cfg.actor.enable_offload is False

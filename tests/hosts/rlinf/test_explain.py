@@ -98,12 +98,16 @@ def test_captured_graphs_have_one_size_to_which_batches_are_padded():
 
 
 def test_what_gives_way_is_shown_with_its_reason():
-    given = ("actor.enable_offload=true", "actor.model.model_type=gr00t")
+    given = (
+        "actor.enable_offload=true",
+        "actor.model.model_type=openvla",
+        "+rollout.sampling_params={top_k: 50}",
+    )
     found = facts(*given)
     assert found["levels"] == {"train": False, "rollout": True, "streamer": True}
     assert [change["key"] for change in found["changes"]] == ["actor.enable_offload"]
     text = " ".join(shown(*given).split())
-    assert "off: it does not support actor.model.model_type='gr00t'" in text
+    assert "off: it does not support rollout.sampling_params.top_k=50" in text
     assert "actor.enable_offload=false" in text
 
 

@@ -6,7 +6,8 @@ from rlinf_async.config import LEVELS
 from rlinf_async.hosts.rlinf.fit import OFFLOADS, fit
 from tests.hosts.rlinf.given import config
 
-SELF_SCORING = {"actor.model.model_type": "gr00t"}
+TOP_K = {"actor.model.model_type": "openvla", "rollout.sampling_params.top_k": 50}
+"""What level 1 does not go with."""
 OFFLOADED = dict.fromkeys(OFFLOADS, True)
 
 
@@ -28,32 +29,32 @@ def test_a_config_that_everything_goes_with_has_all_levels_and_changes_nothing()
     assert (found.dropped, found.changes, found.reasons, found.notes) == ({}, (), (), [])
 
 
-def test_a_level_of_the_preset_gives_way_to_a_model_that_cannot_have_it_and_says_so():
-    found = fitted(SELF_SCORING)
+def test_a_level_of_the_preset_gives_way_to_a_setting_that_cannot_have_it_and_says_so():
+    found = fitted(TOP_K)
     assert (on(found), found.reasons) == (["rollout", "streamer"], ())
     (note,) = found.notes
-    assert note.startswith("async.train stays off: it does not support actor.model.model_type='gr00t'")
+    assert note.startswith("async.train stays off: it does not support rollout.sampling_params.top_k=50")
 
 
 @pytest.mark.parametrize(
     "block", [{"train": {"enabled": True}}, {"mode": "train"}, {"mode": "off", "train": {"enabled": True}}]
 )
 def test_a_level_that_was_asked_for_by_name_is_refused_by_name(block):
-    found = fitted(SELF_SCORING, **block)
+    found = fitted(TOP_K, **block)
     (reason,) = found.reasons
-    assert reason.text.startswith("async.train does not support actor.model.model_type='gr00t'")
+    assert reason.text.startswith("async.train does not support rollout.sampling_params.top_k=50")
     assert found.asynchrony.train.enabled  # the run must not go on as if nothing had been asked for
     assert not found.dropped
 
 
 def test_other_keys_of_a_level_do_not_ask_for_it():
-    assert on(fitted(SELF_SCORING, train={"max_staleness": 2})) == ["rollout", "streamer"]
+    assert on(fitted(TOP_K, train={"max_staleness": 2})) == ["rollout", "streamer"]
 
 
 def test_without_a_level_that_remains_it_is_an_error_and_never_a_synchronous_run():
     for found in (
         fitted({"reward.use_reward_model": True}),
-        fitted(SELF_SCORING, rollout={"enabled": False}, streamer={"enabled": False}),
+        fitted(TOP_K, rollout={"enabled": False}, streamer={"enabled": False}),
     ):
         assert found.asynchrony.active
         assert len(found.reasons) == 1
@@ -67,15 +68,15 @@ def test_levels_asked_for_by_name_are_refused_where_no_level_can_be():
 
 def test_everything_that_stands_in_the_way_is_named_at_once():
     found = fitted(
-        {**SELF_SCORING, "reward.use_reward_model": True, "actor.training_backend": "megatron"},
+        {**TOP_K, "reward.use_reward_model": True, "actor.training_backend": "megatron"},
         train={"enabled": True},
     )
     assert len(found.reasons) == 3
-    assert overrides(found) == ["reward.use_reward_model=false", "", "async.train.enabled=false"]
+    assert overrides(found) == ["reward.use_reward_model=false", "", "rollout.sampling_params.top_k=-1"]
 
 
 def test_of_an_algorithm_that_cannot_run_nothing_else_is_named():
-    found = fitted({**SELF_SCORING, "reward.use_reward_model": True, "algorithm.loss_type": "embodied_sac"})
+    found = fitted({**TOP_K, "reward.use_reward_model": True, "algorithm.loss_type": "embodied_sac"})
     (reason,) = found.reasons
     assert reason.text.startswith("algorithm.loss_type='embodied_sac' is SAC")
 

@@ -3,7 +3,7 @@ import pytest
 from rlinf_async.config import LEVELS
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.reasons import refuse
-from rlinf_async.hosts.rlinf.refusals import OTHER_ALGORITHMS, REFUSALS, SELF_SCORING_MODELS
+from rlinf_async.hosts.rlinf.refusals import OTHER_ALGORITHMS, REFUSALS, TOKEN_MODELS
 from rlinf_async.hosts.rlinf.settings import LOSSES
 from tests.hosts.rlinf.given import config
 
@@ -12,7 +12,7 @@ WRONG = {
     "rollout.collect_prev_infos": False,
     "runner.weight_sync_interval": 2,
     "rollout.collect_final_values": False,
-    "actor.model.model_type": "gr00t",
+    "rollout.sampling_params.top_k": 50,
     "cluster.profiling": {"backend": "nsight"},
 }
 """A value that is refused, where it is not True."""
@@ -23,7 +23,8 @@ def check(changes, mode, **block):
 
 
 def wrong(refusal):
-    return {refusal.key: WRONG.get(refusal.key, True)}
+    tokens = {"actor.model.model_type": "openvla"} if "top_k" in refusal.key else {}
+    return {refusal.key: WRONG.get(refusal.key, True), **tokens}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -123,13 +124,25 @@ def test_the_way_out_that_a_refusal_names_is_open(changes):
     check(changes, "off")
 
 
-@pytest.mark.parametrize("model", sorted(SELF_SCORING_MODELS))
-def test_models_that_score_old_actions_anew_are_refused_where_samples_are_old(model):
-    changes = {"actor.model.model_type": model}
-    with pytest.raises(ValueError, match=f"model_type='{model}'.*async.train.enabled=false"):
+TOP_K = {"actor.model.model_type": "openvla_oft", "rollout.sampling_params.top_k": 50}
+
+
+@pytest.mark.parametrize("model", sorted(TOKEN_MODELS))
+def test_sampling_from_the_top_is_refused_where_tokens_are_old(model):
+    changes = {**TOP_K, "actor.model.model_type": model}
+    with pytest.raises(ValueError, match=r"top_k=50; set it to -1"):
         check(changes, "train")
     check(changes, "rollout")
     check(changes, "train", train={"max_staleness": 0})
+
+
+@pytest.mark.parametrize("top_k", [-1, 0, None])
+def test_sampling_from_all_tokens_is_allowed(top_k):
+    check({**TOP_K, "rollout.sampling_params.top_k": top_k}, "train")
+
+
+def test_models_that_read_no_top_k_may_have_one():
+    check({**TOP_K, "actor.model.model_type": "gr00t"}, "train")
 
 
 def test_vtrace_is_refused_where_there_is_no_critic():
@@ -139,7 +152,7 @@ def test_vtrace_is_refused_where_there_is_no_critic():
     check({}, "full", train=train)
     check({"algorithm.adv_type": "grpo"}, "rollout", train=train)
     # V-trace is part of level 1, which gives way here.
-    check({"algorithm.adv_type": "grpo", "actor.model.model_type": "gr00t"}, "full", train=train)
+    check({"algorithm.adv_type": "grpo", **TOP_K}, "full", train=train)
 
 
 def test_a_fixed_lag_is_refused_where_evaluation_would_draw_from_the_same_generator():

@@ -1,13 +1,17 @@
 """Answers of one inference rank: whose they are, who made them, and what padding leaves of them."""
 
 import asyncio
+import random
+from unittest import mock
 
+import numpy as np
 import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 import torch
 from rlinf.hybrid_engines.weight_syncer import BucketWeightSyncer
+from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
 from rlinf_async.hosts.rlinf import weights
 from rlinf_async.hosts.rlinf.wire import seal
@@ -225,3 +229,26 @@ def test_a_rank_that_has_acted_has_been_busy(worker):
     answers(worker, [asked(0, 2)])
     (busy,) = asyncio.run(worker.pop_busy())
     assert 0 < busy <= 1
+
+
+def test_every_generator_that_policies_draw_from_is_seeded(worker):
+    def draws():
+        worker.init_worker()
+        return random.random(), np.random.random(), torch.rand(1).item()
+
+    first = draws()
+    random.seed(7)
+    np.random.seed(7)
+    assert draws() == first
+
+
+def test_weights_that_nobody_sends_are_drawn_as_the_learner_draws_them(worker):
+    class Fresh(Reckoner):
+        def __init__(self):
+            super().__init__()
+            self.drawn = torch.rand(3)
+
+    with mock.patch.object(stock_rollout, "get_model", side_effect=lambda _: Fresh()):
+        worker.init_worker()
+    torch.manual_seed(worker.cfg.actor.seed)  # as our actor does before it builds its model
+    assert torch.equal(worker.hf_model.drawn, Fresh().drawn)

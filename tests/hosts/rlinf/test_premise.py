@@ -1,0 +1,154 @@
+"""The check of the first batch, with policies that are consistent and others that are not."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from omegaconf import OmegaConf
+
+from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
+from rlinf_async.hosts.rlinf.premise import compare, judge
+from rlinf_async.hosts.rlinf.proximal import recompute
+from tests.hosts.rlinf.learners import run_cases
+from tests.hosts.rlinf.synthetic import Case
+
+STEPS, WIDTH, CHUNKS, DIM = 3, 4, 5, 7
+
+
+class Policy(torch.nn.Module):
+    """Scores what it was given as it was stored, but for `shift` and `bias`."""
+
+    def __init__(self, shift=0.0, bias=0.0):
+        super().__init__()
+        self.shift, self.bias = shift, bias
+
+    def forward(self, forward_inputs, **kwargs):
+        logprobs, values = forward_inputs["logprobs"], forward_inputs["values"]
+        return {"logprobs": logprobs + self.shift, "values": values.flatten() + self.bias}
+
+
+def actor(model, precision="fp32", model_type="mlp_policy"):
+    cfg = OmegaConf.create({"actor": {"model": {"model_type": model_type, "precision": precision}}})
+    made = SimpleNamespace(cfg=cfg, model=model, device="cpu", amp_context=nullcontext())
+    made.forward_kwargs = lambda stored: StreamingActorWorker.forward_kwargs(made, stored)
+    return made
+
+
+def rollout(version=0):
+    draw = torch.Generator().manual_seed(1)
+    logprobs = torch.randn(STEPS, WIDTH, CHUNKS, DIM, generator=draw)
+    values = torch.randn(STEPS + 1, WIDTH, 1, generator=draw)
+    return {
+        "forward_inputs": {"logprobs": logprobs, "values": values[:-1]},
+        "prev_logprobs": logprobs,
+        "prev_values": values,
+        "versions": torch.full_like(logprobs, float(version)),
+    }
+
+
+def verdict(model, *, precision="fp32", version=0, values=True):
+    said = []
+    learner = actor(model, precision)
+    sums = compare(learner, rollout(version), 0, most=5, values=values)
+    return judge(sums, learner.cfg, said.append), said
+
+
+def test_a_consistent_policy_passes_in_silence():
+    premise, said = verdict(Policy())
+    assert (premise.logprobs, premise.values, premise.keeps_values, said) == (0.0, 0.0, False, [])
+
+
+def test_values_that_do_not_come_back_are_kept_and_the_run_says_so():
+    premise, (said,) = verdict(Policy(bias=0.5))
+    assert premise.keeps_values
+    stored = rollout()["prev_values"][:-1].flatten()[:5]
+    assert premise.values == pytest.approx(0.5 / stored.square().mean().sqrt().item())
+    assert "mlp_policy" in said
+    assert "prev_values" in said
+    assert f"{premise.values:.0%}" in said
+
+
+def test_log_probabilities_beyond_rounding_are_named():
+    premise, (said,) = verdict(Policy(shift=0.05))
+    assert premise.logprobs == pytest.approx(0.05)
+    assert "prev_logprobs" in said
+    assert "0.05" in said
+    assert not premise.keeps_values
+
+
+@pytest.mark.parametrize("precision", ["bf16", None])
+def test_16_bits_round_more(precision):
+    premise, said = verdict(Policy(shift=0.05), precision=precision)
+    assert premise.logprobs == pytest.approx(0.05)
+    assert said == []
+
+
+@pytest.mark.parametrize("shift", [1.5, torch.nan, torch.inf])
+def test_a_run_whose_ratios_mean_nothing_ends(shift):
+    with pytest.raises(RuntimeError, match=r"mlp_policy.*prev_logprobs.*off by (1\.5|nan|inf)"):
+        verdict(Policy(shift=shift))
+
+
+def test_nothing_is_concluded_from_samples_of_older_policies():
+    premise, said = verdict(Policy(shift=9.0, bias=9.0), version=-1)
+    assert (premise.logprobs, premise.keeps_values, said) == (0.0, False, [])
+
+
+def test_without_a_critic_values_are_not_asked_for():
+    premise, said = verdict(Policy(bias=0.5), values=False)
+    assert (premise.values, premise.keeps_values, said) == (0.0, False, [])
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [(Policy(shift=torch.nan), "logprobs"), (Policy(bias=torch.inf), "values")]
+)
+def test_an_anchor_that_is_not_finite_never_reaches_a_loss(model, name):
+    tail = {"logprobs": torch.zeros(WIDTH, CHUNKS, DIM), "values": torch.zeros(WIDTH, 1)}
+    with pytest.raises(FloatingPointError, match=rf"mlp_policy.*100% of the {name}"):
+        recompute(actor(model), rollout(), tail, micro_batch_size=5, values=True)
+
+
+class Selecting(torch.nn.Module):
+    """As RLinf's GR00T: stores all denoise steps, scores the one that was drawn, selects what was stored."""
+
+    def forward(self, forward_inputs, prev_logprobs, **kwargs):
+        rows, drawn = torch.arange(len(prev_logprobs)), forward_inputs["denoise_inds"][:, 0]
+        values = forward_inputs["denoise_inds"][:, 0].float()
+        return {
+            "logprobs": prev_logprobs[rows, drawn] + 1,
+            "prev_logprobs": prev_logprobs[rows, drawn],
+            "values": values,
+        }
+
+
+def test_models_that_store_every_denoise_step_are_anchored_at_the_one_drawn():
+    draw = torch.Generator().manual_seed(2)
+    stored = torch.randn(STEPS, WIDTH, 4, CHUNKS, DIM, generator=draw)
+    inds = torch.randint(0, 4, (STEPS, WIDTH, 1), generator=draw).expand(-1, -1, 4)
+    given = {"forward_inputs": {"denoise_inds": inds}, "prev_logprobs": stored}
+    tail = {"denoise_inds": torch.full((WIDTH, 4), 2)}
+    recompute(actor(Selecting(), model_type="gr00t"), given, tail, micro_batch_size=5, values=True)
+    expected = torch.stack(
+        [torch.stack([stored[t, b, inds[t, b, 0]] for b in range(WIDTH)]) for t in range(STEPS)]
+    )
+    assert torch.equal(given["acted_logprobs"], expected)
+    assert torch.equal(given["proximal_logprobs"], expected + 1)
+    assert torch.equal(given["prev_values"][-1], torch.full((WIDTH, 1), 2.0))
+
+
+ASKED = ("async.mode=train", "async.train.measure_ratios=true")
+
+
+def test_rlinfs_actor_gives_back_what_it_stored_and_a_made_up_critic_is_noticed(tmp_path):
+    """In `made up`, nobody's critic gave the values that are stored."""
+    cases = [Case(name="its own", overrides=ASKED, on_policy=True), Case(name="made up", overrides=ASKED)]
+    found = run_cases(1, cases, tmp_path)
+    (own,), (made_up,) = (found[case.name]["ours"].metrics for case in cases)
+    assert own["train/premise/logprobs"] <= 1e-6
+    assert own["train/premise/values"] <= 1e-6
+    assert made_up["train/premise/values"] > 0.1
+    assert 0.01 < made_up["train/premise/logprobs"] < 1
