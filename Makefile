@@ -23,7 +23,12 @@ SETUP_LIBERO := $(VENV)/.setup-libero
 SETUP_MANISKILL := $(VENV)/.setup-maniskill
 SETUP_MUTANTS := $(VENV)/.setup-mutants
 
-.PHONY: setup setup-libero setup-maniskill demo test mutants check docs format constraints clean
+# Packages of real VLA models, two folders that go before the main environment; see docs/models.md.
+VLA := .venv-vla
+SETUP_VLA := $(VLA)/.setup
+VLA_SOURCES ?= $(abspath ../shared/vla-sources)
+
+.PHONY: setup setup-libero setup-maniskill setup-vla demo test test-vla mutants check docs format constraints clean
 
 setup: $(SETUP)
 
@@ -47,6 +52,22 @@ $(SETUP_LIBERO) $(SETUP_MANISKILL): $(VENV)/.setup-%: $(SETUP)
 	$(PIP) install --no-deps -r $(VENV)/no-deps-$*.txt
 	$(INSTALL) -r $(VENV)/requirements-$*.txt
 	touch $@
+
+setup-vla test-vla: export VLA_SOURCES := $(VLA_SOURCES)
+
+setup-vla: $(SETUP_VLA)
+
+$(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt
+	rm -rf $(VLA)
+	$(PIP) install --no-deps --target $(VLA)/openpi -r .ci/vla-openpi.txt
+	$(PIP) install --no-deps --target $(VLA)/openvla-oft -r .ci/vla-openvla-oft.txt
+	$(BIN)/python -m tests.vla.sources $(VLA)/openpi
+	touch $@
+
+# OpenVLA-OFT's tests skip in the first environment, all others in the second.
+test-vla: setup-vla
+	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/openpi $(BIN)/python -m pytest tests/vla $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/openvla-oft $(BIN)/python -m pytest tests/vla $(ARGS)
 
 demo: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_mlp
@@ -86,5 +107,5 @@ constraints: setup
 	mv .ci/constraints.new .ci/constraints.txt
 
 clean:
-	rm -rf $(VENV) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLA) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

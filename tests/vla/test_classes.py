@@ -1,0 +1,221 @@
+"""RLinf's own model classes, tiny and random, between our inference rank and our learner.
+
+`make test-vla` runs them; `docs/models.md` says what they need.
+"""
+
+import gc
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from rlinf.models import get_model
+from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
+
+from rlinf_async.core.tensors import map_tensors
+from rlinf_async.hosts.rlinf.premise import compare, judge
+from rlinf_async.hosts.rlinf.proximal import SAMPLE, forward, samples_of
+from tests.vla import sources, tiny_cnn, tiny_gr00t, tiny_openpi, tiny_openvla_oft
+from tests.vla.classes import answers, config, inference, learner, observations, off_by, rescored, rollout
+
+Built = tuple[torch.nn.Module, Any]
+SIZE = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model class, what it needs, and what is expected of it."""
+
+    name: str
+    package: str
+    """Without it this is not the environment that the class runs in."""
+    archive: str | None
+    build: Callable[[Path], Built]
+    values: bool = True
+    """Whether it has a critic."""
+    comes_back: bool = True
+    """Whether the critic, asked again, gives the values that were stored."""
+    rounding: float = 0.1
+    """How far a log-probability may be off in a batch of another size."""
+    pictures: dict[str, str] = field(default_factory=dict)
+    """Inputs that are pictures of the observation, and therefore do not travel back."""
+    side: int = 256
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def pi0(block: Callable[..., Any], **openpi: Any) -> Callable[[Path], Built]:
+    def build(place: Path) -> Built:
+        tiny_openpi.write_tokenizer(place / "openpi")
+        tiny_openpi.write_checkpoint(place / "checkpoint")
+        cfg = config(block(place / "checkpoint", **openpi))
+        return get_model(cfg.actor.model), cfg
+
+    return build
+
+
+def gr00t(place: Path) -> Built:
+    return tiny_gr00t.build(), config(tiny_gr00t.gr00t_block())
+
+
+def openvla_oft(place: Path) -> Built:
+    tiny_openvla_oft.write_checkpoint(place)
+    cfg = config(tiny_openvla_oft.openvla_oft_block(place), logprob_type="token_level")
+    return get_model(cfg.actor.model), cfg
+
+
+def cnn(place: Path) -> Built:
+    tiny_cnn.write_checkpoint(place)
+    cfg = config(tiny_cnn.cnn_block(place))
+    return get_model(cfg.actor.model), cfg
+
+
+BOTH = {"observation/image": "main_images", "observation/wrist_image": "wrist_images"}
+JOINT = {"noise_method": "flow_noise", "joint_logprob": True}
+CASES = [
+    Case("pi0", "jax", "openpi", pi0(tiny_openpi.pi0_block), comes_back=False, pictures=BOTH),
+    Case("pi0 joint", "jax", "openpi", pi0(tiny_openpi.pi0_block, **JOINT), pictures=BOTH),
+    Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH),
+    Case("GR00T N1.5", "diffusers", "isaac-gr00t", gr00t),
+    Case("OpenVLA-OFT", "timm", "openvla-oft", openvla_oft, values=False),
+    Case(
+        "CNN",
+        "torchvision",
+        None,
+        cnn,
+        rounding=1e-4,
+        pictures={"main_images": "main_images"},
+        side=tiny_cnn.SIDE,
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def case(request):
+    wanted = request.param
+    if find_spec(wanted.package) is None:
+        pytest.skip(f"{wanted.package} is not installed: make test-vla")
+    if wanted.archive is not None and sources.source(wanted.archive) is None:
+        pytest.skip(sources.MISSING.format(wanted.archive))
+    return wanted
+
+
+@pytest.fixture(scope="module")
+def built(case, tmp_path_factory):
+    place = tmp_path_factory.mktemp("model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENPI_DATA_HOME", str(place / "openpi"))
+        patch.setenv("ROBOT_PLATFORM", "LIBERO")
+        random.seed(0)
+        torch.manual_seed(0)
+        yield case.build(place)
+    gc.collect()
+
+
+def observed(case, size=SIZE, seed=1):
+    return observations(size, seed=seed, side=case.side)
+
+
+def logprobs(model, cfg, fields, micro_batch_size):
+    scored = list(
+        forward(learner(model, cfg), samples_of(fields), micro_batch_size, logprobs=True, values=False)
+    )
+    return torch.cat([output["logprobs"].float() for output in scored])
+
+
+@pytest.fixture(scope="module")
+def acted(case, built):
+    """Two decisions of one shard and the observation after them."""
+    return rollout(inference(*built), [observed(case, seed=seed) for seed in range(3)])
+
+
+def test_the_learner_gives_back_what_inference_stored(case, built, acted):
+    fields, last = acted
+    again = rescored(*built, fields, last, micro_batch_size=SIZE, values=case.values)
+    stored = again.get("acted_logprobs", fields["prev_logprobs"])
+    assert stored.abs().max() > 0.1
+    assert off_by(again["proximal_logprobs"], stored.reshape(again["proximal_logprobs"].shape)) <= 1e-6
+    if case.values and case.comes_back:
+        assert off_by(again["prev_values"], fields["prev_values"]) <= 1e-6
+
+
+def test_the_first_batch_shows_whether_values_come_back(case, built, acted):
+    if not case.values:
+        pytest.skip("no critic")
+    fields, _ = acted
+    said = []
+    marked = {**fields, "versions": torch.zeros(fields["prev_logprobs"].shape)}
+    sums = compare(learner(*built), marked, 0, most=SIZE, values=True)
+    premise = judge(sums, built[1], said.append)
+    assert premise.logprobs <= 1e-6
+    assert premise.keeps_values is not case.comes_back
+    assert len(said) == int(premise.keeps_values)
+
+
+def test_a_sample_is_scored_alone_as_in_a_batch(case, built, acted):
+    fields, _ = acted
+    first = map_tensors(lambda tensor: tensor[:1], {name: fields[name] for name in SAMPLE})
+    alone, together = logprobs(*built, first, 1), logprobs(*built, first, SIZE)
+    assert (alone - together).abs().mean() <= case.rounding / 10
+    assert off_by(alone, together) <= case.rounding * 10
+
+
+def test_a_padded_batch_stores_what_an_unpadded_one_scores(case, built):
+    model, cfg = built
+    shown = [observed(case, SIZE - 1), observed(case, SIZE - 1, seed=2)]
+    fields, _ = rollout(inference(model, cfg, buckets=(SIZE,)), shown)
+    assert all(len(value[0]) == SIZE - 1 for value in fields["forward_inputs"].values())
+    actor = learner(model, cfg)
+    (output,) = forward(actor, samples_of(fields), SIZE - 1, logprobs=True, values=False)
+    stored = output.get("prev_logprobs", fields["prev_logprobs"].flatten(0, 1))
+    difference = output["logprobs"].float().flatten() - stored.float().flatten()
+    assert difference.abs().mean() <= case.rounding / 10
+
+
+def test_ranks_with_the_same_seed_act_the_same(case, built, monkeypatch):
+    model, cfg = built
+    monkeypatch.setattr(MultiStepRolloutWorker, "init_worker", lambda self: None)
+
+    def act():
+        worker = inference(model, cfg)
+        worker.init_worker()
+        return [answers(worker, observed(case))[0]["actions"] for _ in range(2)]
+
+    first = act()
+    random.seed(7)
+    assert all(torch.equal(one, other) for one, other in zip(first, act(), strict=True))
+    assert not torch.equal(first[0], first[1])
+
+
+def test_pictures_do_not_travel_back(case, built):
+    model, cfg = built
+    (answer,) = answers(inference(model, cfg), observed(case))
+    assert answer["echoes"] == case.pictures
+    assert not answer["echoes"].keys() & answer["forward_inputs"].keys()
+
+
+def test_evaluation_has_no_log_probabilities(case, built):
+    model, cfg = built
+    (answer,) = answers(inference(model, cfg), observed(case), mode="eval")
+    assert answer.keys() == {"version", "actions"}
+    assert len(answer["actions"]) == SIZE
+
+
+def test_tokens_outside_of_the_top_k_end_the_run_by_name(case, built):
+    if case.name != "OpenVLA-OFT":
+        pytest.skip("samples no tokens")
+    model, cfg = built
+    cfg = cfg.copy()
+    cfg.rollout.sampling_params.top_k = 50
+    fields, last = rollout(inference(model, cfg), [observed(case), observed(case, seed=2)])
+    assert fields["prev_logprobs"].isfinite().all()
+    with pytest.raises(FloatingPointError, match=r"'openvla_oft'.*% of the logprobs"):
+        rescored(model, cfg, fields, last, micro_batch_size=SIZE, values=False)
