@@ -163,7 +163,8 @@ def _run(case, rank, ranks, known):
     return {"exactness": claims, "settings": settings, **job.done}
 
 
-def _actor(worker, cfg):
+def actor_of(worker, cfg):
+    """An actor of class `worker`, with the initial weights that every other one of this config has."""
     torch.manual_seed(cfg.actor.seed)  # as our actor does: the same initial weights on every rank
     actor = worker(OmegaConf.create(OmegaConf.to_container(cfg)))
     actor.init_worker()
@@ -173,8 +174,8 @@ def _actor(worker, cfg):
 
 def _train_stock(job, *, advantages=None, order=None):
     """RLinf's actor; `advantages` and `order` may replace its advantages and its order of samples."""
-    actor = _actor(stock.EmbodiedFSDPActor, job.cfg)
-    training = _watch(actor)
+    actor = actor_of(stock.EmbodiedFSDPActor, job.cfg)
+    training = watched(actor)
     for batch in job.batches:
         if job.case.on_policy:
             act_by(actor, batch)
@@ -186,14 +187,14 @@ def _train_stock(job, *, advantages=None, order=None):
         training.metrics.append(
             {f"{kind}/{name}": float(value) for kind in named for name, value in named[kind].items()}
         )
-    return _ended(actor, training)
+    return ended(actor, training)
 
 
 def _train_ours(job, *, alter=None):
     cfg, settings = job.cfg.copy(), job.settings
     write_back(cfg, settings)
-    actor = _actor(StreamingActorWorker, cfg)
-    training = _watch(actor, alter)
+    actor = actor_of(StreamingActorWorker, cfg)
+    training = watched(actor, alter)
     learner = FSDPLearner(actor, settings, BusyMeter())
     for index, batch in enumerate(job.batches):
         arriving = in_order(_pieces(job, index, batch), job.case.order)
@@ -203,7 +204,7 @@ def _train_ours(job, *, alter=None):
         for start in range(0, len(arriving), together):
             learner.accept(arriving[start : start + together])
         training.metrics.append(learner.finish())
-    return _ended(actor, training)
+    return ended(actor, training)
 
 
 def _pieces(job, index, batch):
@@ -212,7 +213,7 @@ def _pieces(job, index, batch):
 
 def _train_local(job):
     """The local host's learner, from the weights with which RLinf's actor started."""
-    actor = _actor(stock.EmbodiedFSDPActor, job.cfg)
+    actor = actor_of(stock.EmbodiedFSDPActor, job.cfg)
     names = [name for name, _ in actor.model.named_parameters()]
     start = {name: tensor.full_tensor().clone() for name, tensor in actor.model.state_dict().items()}
     batches = [_pieces(job, index, batch) for index, batch in enumerate(job.batches)]
@@ -271,7 +272,7 @@ TRAINERS = {
 }
 
 
-def _watch(actor, alter=None):
+def watched(actor, alter=None):
     """Record what `actor` does from now on; `alter` changes its micro-batches."""
     training = Training(start=_vector(actor.model.parameters()), numbers=[[]], valid=[[]])
     step, train = actor.optimizer_step, actor.train_micro_batch
@@ -290,7 +291,7 @@ def _watch(actor, alter=None):
     return training
 
 
-def _ended(actor, training):
+def ended(actor, training):
     for module in actor.model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()  # after a pass without gradients, parameters are left gathered

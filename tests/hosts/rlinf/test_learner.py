@@ -1,0 +1,151 @@
+"""Our learner in one process: off-policy batches and schedules."""
+
+import gc
+import itertools
+from dataclasses import dataclass
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+import torch
+import torch.distributed as dist
+from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
+from rlinf.workers.actor import fsdp_actor_worker as stock
+
+from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
+from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.hosts.rlinf.config import resolve, write_back
+from rlinf_async.hosts.rlinf.learner import FSDPLearner
+from tests.hosts.rlinf.learners import SIZES, actor_of, ended, watched, without_ray
+from tests.hosts.rlinf.reference import Reference
+from tests.hosts.rlinf.synthetic import fields, in_order, pieces, trajectories
+
+GRADIENT = 1e-4
+"""Largest norm of the difference of two gradients, relative to the gradient: sums in another order."""
+WEIGHTS = 1e-3
+"""The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
+STEPS = "actor.global_batch_size=64"
+"""Three optimizer steps in each pass over a batch, instead of one."""
+FAST = ("actor.optim.lr=0.003", "actor.optim.value_lr=0.003")
+"""So that the later steps of a batch find a policy that is clipped."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone():
+    """One learner rank, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+            patch.setenv(name, value)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        gc.freeze()  # RLinf collects garbage after every batch; what was imported need not be searched
+        with without_ray(0, 1):
+            yield
+        gc.unfreeze()
+        dist.destroy_process_group()
+
+
+@dataclass
+class Run:
+    """Our learner, and what its actor did."""
+
+    cfg: object
+    settings: object
+    learner: object
+    training: object
+
+    @classmethod
+    def of(cls, *overrides, algorithm="ppo"):
+        cfg = compose_config(f"metaworld_{algorithm}_mlp", [*SIZES, *overrides])
+        settings, ours = resolve(cfg, sizes={"env": 1, "rollout": 1, "actor": 1}), cfg.copy()
+        write_back(ours, settings)
+        actor = actor_of(StreamingActorWorker, ours)
+        training = watched(actor)
+        return cls(cfg, settings, FSDPLearner(actor, settings, BusyMeter()), training)
+
+    @property
+    def actor(self):
+        return self.learner._actor
+
+    def batch(self, seed, *, rewards="dense"):
+        return fields(self.settings.plan, self.settings.horizon, seed=seed, rewards=rewards)
+
+    def train(self, index, batch, *, order=None, lag=0, together=2):
+        """Train a batch; the numbers of the samples in each micro-batch of it."""
+        arriving = in_order(pieces(self.settings.plan, batch, 0, index=index, lag=lag), order)
+        before = len(self.training.numbers[0])
+        self.actor.set_global_step(index)
+        self.learner.begin(index)
+        for start in range(0, len(arriving), together):
+            self.learner.accept(arriving[start : start + together])
+        self.training.metrics.append(self.learner.finish())
+        return self.training.numbers[0][before:]
+
+
+def deviation(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+OFF_POLICY = {
+    "streamed in steps": ("async.mode=full", STEPS, "async.streamer.micro_batch_size=8"),
+    "streamed in one step": ("async.mode=full",),
+    "streamed, twice": (
+        "async.mode=full",
+        STEPS,
+        "async.streamer.normalization=running",
+        "algorithm.update_epoch=2",
+    ),
+    "whole, twice": ("async.mode=train", STEPS, "algorithm.update_epoch=2"),
+    "deferred": (
+        "async.mode=full",
+        STEPS,
+        "async.streamer.normalization=deferred",
+        "algorithm.update_epoch=2",
+    ),
+    "grpo, streamed in steps": ("async.mode=full", STEPS, "algorithm.group_size=4"),
+}
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_off_policy_batches_are_trained_as_rlinfs_decoupled_loss_trains_whole_steps(name):
+    algorithm = "grpo" if "grpo" in name else "ppo"
+    once = () if "algorithm.update_epoch=2" in OFF_POLICY[name] else ("algorithm.update_epoch=1",)
+    run = Run.of(*OFF_POLICY[name], *once, *FAST, algorithm=algorithm)
+    reference = Reference(run.cfg, normalised_by_the_batch_before=run.settings.streams)
+    assert torch.equal(run.training.start, reference.training.start)
+    for index in range(2):
+        batch = run.batch(index)
+        trained = torch.cat(run.train(index, batch, order=3, lag=min(index, 1))).flatten()
+        reference.train(batch, trained.split(run.settings.global_batch_size))
+    passes = run.settings.update_epoch * run.settings.optimizer_steps
+    assert len(run.training.gradients) == len(reference.training.gradients) == 2 * passes
+    for ours, theirs in zip(run.training.gradients, reference.training.gradients, strict=True):
+        assert deviation(ours, theirs) < GRADIENT
+    ours, theirs = (ended(each.actor, each.training).weights for each in (run, reference))
+    assert deviation(ours - run.training.start, theirs - run.training.start) < WEIGHTS
+    if passes > 1:
+        assert all(found["train/actor/clip_fraction"] > 0.05 for found in run.training.metrics)
+
+
+@pytest.mark.parametrize("mode", ["streamer", "train"])
+def test_learning_rates_follow_the_schedule_batch_by_batch_as_rlinfs_do(mode):
+    schedule = (
+        "++actor.optim.lr_scheduler=cosine",
+        "++actor.optim.lr_warmup_steps=2",
+        "++actor.optim.total_training_steps=6",
+    )
+    run = Run.of(f"async.mode={mode}", "algorithm.update_epoch=1", STEPS, *schedule)
+    theirs = actor_of(stock.EmbodiedFSDPActor, run.cfg)
+    rates = []
+    for index in range(3):
+        batch = run.batch(index)
+        run.train(index, batch)
+        theirs.rollout_batch = theirs._process_received_rollout_batch(
+            convert_trajectories_to_batch(trajectories(run.settings.plan, batch, 0))
+        )
+        theirs.compute_advantages_and_returns()
+        theirs.run_training()
+        rates.append([group["lr"] for group in run.actor.optimizer.param_groups])
+        assert rates[-1] == [group["lr"] for group in theirs.optimizer.param_groups]
+    assert all(one != other for one, other in itertools.pairwise(rates))
