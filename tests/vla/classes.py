@@ -62,7 +62,7 @@ def inference(
     worker.cfg, worker.model_cfg, worker.algorithm_cfg = cfg, cfg.actor.model, cfg.algorithm
     model.eval()
     worker.hf_model, worker.expert_model, worker.version = model, None, 0
-    worker._buckets, worker._rank = buckets, 0
+    worker._buckets, worker._rank, worker.enable_cuda_graph = buckets, 0, False
     worker._timer_metrics, worker._accelerator_type = {}, AcceleratorType.NO_ACCEL
     worker.setup_sample_params()
     return worker
