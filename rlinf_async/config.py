@@ -67,7 +67,10 @@ class TrainConfig:
     balance: Literal["exact", "free"] = "exact"
     """Whether every environment contributes equally to every batch, or whoever is first contributes more."""
     measure_ratios: bool = True
-    """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ."""
+    """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ.
+
+    Costs a copy of the trained parameters to the CPU a step, and `max_staleness + 2` of them kept there.
+    """
     accept_bias: bool = False
     """Said beside `correction: none`, to train off-policy data as if it were on-policy."""
 
@@ -167,6 +170,8 @@ class AsyncConfig:
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
     offload: Literal["auto", "keep"] = "auto"
     """Offloading that a level has no use for: auto switches it off and says so, keep refuses to start."""
+    publication: Literal["beside", "host"] = "beside"
+    """New weights travel beside training, or by the host's own transport, for which both sides stop."""
     deterministic: bool = False
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
     trace: bool = True
@@ -180,6 +185,7 @@ class AsyncConfig:
         for flag in ("deterministic", "trace"):
             _flag(f"async.{flag}", getattr(self, flag))
         _choice("async.offload", self.offload, ("auto", "keep"))
+        _choice("async.publication", self.publication, ("beside", "host"))
         if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):
             raise ValueError(
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "

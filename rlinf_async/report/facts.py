@@ -47,6 +47,7 @@ class Facts:
     corrects: bool
     proximal: str
     normalization: str
+    publication: str
     weight_syncer: str
     bucket_dtype: str | None
     precision: str
@@ -72,6 +73,7 @@ class Facts:
             corrects=bound > 0 and setting("async.train.correction", "decoupled") not in ("none", "vtrace"),
             proximal=str(setting("async.train.proximal", "recomputed")),
             normalization=str(setting("async.streamer.normalization", "auto")),
+            publication=str(setting("async.publication", "beside")),
             weight_syncer=str(setting("weight_syncer.type", "bucket")),
             bucket_dtype=setting("weight_syncer.bucket.bucket_dtype"),
             precision=str(setting("actor.model.precision", "")),

@@ -112,15 +112,17 @@ def cheaper_publication(facts: Facts) -> Advice | None:
         return None
     copies = facts.waits("learner", "copy")
     because = f"Publication keeps the learner {share:.1%} of the time, {seconds * 1000:.0f} ms a step"
-    if facts.weight_syncer != "bucket":
+    if facts.publication == "host":
         return Advice(
             rule="cheaper publication",
-            because=f"{because}; in buckets, weights travel while the next batch is trained",
-            setting="weight_syncer.type",
-            before=facts.weight_syncer,
-            after="bucket",
+            because=f"{because}; beside training, weights travel while the next batch is trained",
+            setting="async.publication",
+            before="host",
+            after="beside",
         )
-    if facts.bucket_dtype is not None or facts.precision not in ("fp32", "32") or copies < share / 2:
+    if facts.weight_syncer != "bucket" or facts.bucket_dtype is not None:
+        return None
+    if facts.precision not in ("fp32", "32") or copies < share / 2:
         return None
     return Advice(
         rule="cheaper publication",

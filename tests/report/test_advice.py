@@ -46,6 +46,7 @@ FACTS = Facts(
     corrects=True,
     proximal="recomputed",
     normalization="auto",
+    publication="beside",
     weight_syncer="bucket",
     bucket_dtype=None,
     precision="fp32",
@@ -178,10 +179,9 @@ def test_good_numbers_ask_for_nothing():
             "weight_syncer.bucket.bucket_dtype from null to bf16",
         ),
         (
-            {"publication__busiest": 0.2, "weight_syncer": "patch"},
-            "in buckets, weights travel while the next batch is trained. Change weight_syncer.type from "
-            "patch to "
-            "bucket.",
+            {"publication__busiest": 0.2, "publication": "host"},
+            "beside training, weights travel while the next batch is trained. Change async.publication from "
+            "host to beside.",
         ),
         (
             {"driver": {"evaluate": 0.14}},
@@ -220,6 +220,10 @@ def test_a_rule_speaks_on_its_numbers(changes, sentence):
         ({"streamer": False, "learner__waits": 0.45, "update_epoch": 4}, "async.streamer.enabled"),
         ({"learner__busiest": 0.9, "beside_micro_batches": 0.25, "corrects": False}, "async.train.proximal"),
         ({"publication__busiest": 0.03, "learner__copies": 0.001}, "weight_syncer.bucket.bucket_dtype"),
+        (
+            {"publication__busiest": 0.03, "learner__copies": 0.02, "weight_syncer": "patch"},
+            "weight_syncer.bucket.bucket_dtype",
+        ),
         (
             {"publication__busiest": 0.03, "learner__copies": 0.02, "precision": "bf16"},
             "weight_syncer.bucket.bucket_dtype",

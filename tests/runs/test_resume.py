@@ -1,12 +1,10 @@
 """Evaluation, checkpoints and resuming, beside training that does not stop for them."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.runs.conftest import Runner
-from tests.runs.throwaway import install
 
 pytestmark = pytest.mark.ray
 
@@ -37,12 +35,8 @@ def test_a_resumed_run_goes_on_within_the_staleness_bound(runs: Runner) -> None:
     assert second.summary["env_steps"] == 24 * 4
 
 
-def test_where_weights_need_rlinfs_own_transport_the_learner_waits_for_them(
-    runs: Runner, tmp_path: Path
-) -> None:
-    site = install(tmp_path, "rlinf_async.runners: embodied = BlockingRunner")
-    runs.environment["PYTHONPATH"] = str(site)
-    run = runs.train("metaworld_ppo_mlp", *EVALUATE, "runner.max_epochs=4")
+def test_where_rlinfs_own_transport_is_asked_for_the_learner_waits_for_it(runs: Runner) -> None:
+    run = runs.train("metaworld_ppo_mlp", *EVALUATE, "runner.max_epochs=4", "async.publication=host")
     assert run.status == 0, run.output
     assert [line["step"] for line in run.metrics if "eval/success_once" in line] == [2, 4]
     assert run.summary["trajectories"]["trained"] == 32

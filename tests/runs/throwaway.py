@@ -9,16 +9,13 @@ METADATA = "Metadata-Version: 2.1\nName: throwaway\nVersion: 1.0\n"
 CLASSES = """
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 from rlinf_async.hosts.rlinf import weights
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.metaworld_env import MetaWorldTaskEnv
-from rlinf_async.hosts.rlinf.publication import Publication
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner
 
 
 class MarkingEnvWorker(ShardedEnvWorker):
@@ -63,20 +60,12 @@ class UnsendingActorWorker(StreamingActorWorker):
         super().__init__(cfg)
         send = weights._send
 
-        def fail(trajectories, version, buckets, spans):
+        def fail(trajectories, version, chunks, spans):
             if version == 2:
                 raise MemoryError("the object store is full")
-            send(trajectories, version, buckets, spans)
+            send(trajectories, version, chunks, spans)
 
         weights._send = fail
-
-
-class BlockingRunner(AsyncEmbodiedRunner):
-    def __init__(self, *arguments, **keywords):
-        super().__init__(*arguments, **keywords)
-        # As with a syncer that sends no buckets; the one that RLinf has needs an accelerator.
-        self.settings = replace(self.settings, weight_syncer="patch")
-        self._publication = Publication(self._fleet, self.settings, self._trajectories)
 """
 
 

@@ -68,6 +68,8 @@ class LocalSettings:
             raise ValueError(f"algorithm={self.algorithm!r} must be one of ppo, grpo")
         if self.weighting not in ("sample", "episode"):
             raise ValueError(f"weighting={self.weighting!r} must be one of sample, episode")
+        if self.asynchrony.publication == "host":
+            raise ValueError("async.publication=host: the local host has no transport of its own; use beside")
         if self.algorithm == "grpo" and self.asynchrony.correction == "vtrace":
             raise ValueError("async.train.correction=vtrace needs a critic, which GRPO has not; use tis")
 

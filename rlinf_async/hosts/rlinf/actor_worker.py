@@ -77,6 +77,10 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
             metrics["publication_seconds"] = await self.offer_weights(batch + 1, trajectories)
         return {**metrics, "busy": self._busy.pop()[0]}
 
+    async def expect_receivers(self, types: dict[str, torch.dtype]) -> None:
+        """What the inference ranks hold, by name: only that is sent, and in no wider type."""
+        self._weights.expect(types)
+
     async def offer_weights(self, version: int, trajectories: Any) -> float:
         """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
         self.set_global_step(version)

@@ -154,7 +154,7 @@ def _publication(settings: Settings) -> str:
         return "published beside training: the learner copies them and goes on"
     return (
         f"published by RLinf's own transport ({settings.weight_syncer}): learner and inference stop for it; "
-        "weight_syncer.type=bucket publishes beside training"
+        "async.publication=beside, whatever the weight syncer, does not"
     )
 
 

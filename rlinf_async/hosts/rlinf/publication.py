@@ -12,7 +12,7 @@ class Publication:
     """Follows each version from the learner to all inference ranks.
 
     Beside training, the learner offers its weights at the end of `learn` and goes on, and inference ranks
-    fetch them. Weight syncers that need RLinf's own transport stop learner and inference for it.
+    fetch them. RLinf's own transport, for those who ask for it, stops learner and inference.
     """
 
     def __init__(self, fleet: Fleet, settings: Settings, trajectories: Any) -> None:
@@ -24,6 +24,7 @@ class Publication:
     def first(self, version: int) -> None:
         """Give every inference rank the weights with which the run begins."""
         if self._beside_training:
+            self._fleet.run("actor", "expect_receivers", self._fleet.run("rollout", "weight_types")[0])
             self._fleet.run("actor", "offer_weights", version, self._trajectories)
             self.wait(version, self.follow(version))
         else:

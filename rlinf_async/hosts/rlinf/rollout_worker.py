@@ -25,7 +25,7 @@ from rlinf_async.hosts.rlinf.placement import COMPONENTS
 from rlinf_async.hosts.rlinf.request_channel import RequestServer
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.threads import hand_over_quickly
-from rlinf_async.hosts.rlinf.weights import Bucket, WeightClient, apply
+from rlinf_async.hosts.rlinf.weights import WeightClient, apply, types_of
 from rlinf_async.hosts.rlinf.wire import fetch
 from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
@@ -102,14 +102,19 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._thread, self._answer, list(batch), payloads)
 
-    async def load(self, version: int, data: Sequence[Bucket]) -> None:
+    async def weight_types(self) -> dict[str, torch.dtype]:
+        """What weights the policy takes, by name."""
+        return types_of(self.hf_model)
+
+    async def load(self, version: int, data: Sequence[dict[str, Any]]) -> None:
         """Write new weights into the policy, between two forward passes and in their thread."""
         async with self._model_lock:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._load, data)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._load, version, data)
 
-    def _load(self, buckets: Sequence[Bucket]) -> None:
+    def _load(self, version: int, chunks: Sequence[dict[str, Any]]) -> None:
         """What RLinf's `sync_model_from_actor` does with the weights that it has received."""
-        self.version = asyncio.run(apply(self.weight_syncer, self.hf_model, buckets))
+        apply(self.hf_model, chunks)
+        self.version = version
         if self.finished_episodes is None:
             self.finished_episodes = self.version * self.total_num_train_envs * self.rollout_epoch
         self.set_global_step(self.version)

@@ -40,7 +40,7 @@ class Settings:
     loss: str
     advantage: str
     weight_syncer: str
-    """RLinf's `weight_syncer.type`."""
+    """RLinf's `weight_syncer.type`, its own transport."""
     seed: int
 
     @classmethod
@@ -130,8 +130,8 @@ class Settings:
 
     @property
     def publishes_beside_training(self) -> bool:
-        """Whether the learner goes on while its weights travel: a transport of ours, for buckets only."""
-        return self.weight_syncer == "bucket"
+        """Whether the learner goes on while its weights travel, by a transport of ours."""
+        return self.asynchrony.publication == "beside"
 
     @property
     def streams(self) -> bool:

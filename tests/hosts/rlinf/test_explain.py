@@ -45,9 +45,10 @@ def test_environments_that_must_be_shards_of_their_own_are_explained(mode):
 
 def test_it_says_how_new_weights_reach_inference():
     assert "beside training" in facts()["publication"]
-    stops = facts("weight_syncer.type=patch")["publication"]
+    assert "beside training" in facts("weight_syncer.type=patch")["publication"]
+    stops = facts("weight_syncer.type=patch", "async.publication=host")["publication"]
     assert "RLinf's own transport (patch)" in stops
-    assert "weight_syncer.type=bucket" in stops
+    assert "async.publication=beside" in stops
     assert "publication" not in facts("async.mode=off")
 
 

@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 import torch
-from rlinf.hybrid_engines.weight_syncer import BucketWeightSyncer
+from omegaconf import OmegaConf
 from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
 from rlinf_async.hosts.rlinf import weights
-from rlinf_async.hosts.rlinf.wire import seal
+from rlinf_async.hosts.rlinf.wire import pack, seal
 from rlinf_async.loops.request_broker import Pending
 from tests.hosts.rlinf.workers import ACTION, CHUNK, Reckoner, config, in_one_process, rollout_worker
 from tests.making import request
@@ -30,11 +30,7 @@ def worker():
 def fresh(worker):
     """Nothing is left of the test before."""
     worker._buckets, worker.hf_model, worker.version = (), Reckoner(), 0
-    worker.weight_syncer, worker.finished_episodes = syncer(), None
-
-
-def syncer():
-    return BucketWeightSyncer(64, None, "cpu", load_instant=False)
+    worker.finished_episodes = None
 
 
 def observation(shard, size, *, age=1.0):
@@ -68,7 +64,7 @@ def sent(version):
     """The weights of a learner whose policy writes `version` beside its actions."""
 
     class Actor:
-        model, _is_weight_sender, weight_syncer = Reckoner(), True, syncer()
+        model, _is_weight_sender, cfg = Reckoner(), True, OmegaConf.create({})
         param_names_need_sync = ("version",)
 
         def get_rollout_state_dict(self):
@@ -76,7 +72,7 @@ def sent(version):
 
     with torch.no_grad():
         Actor.model.version.fill_(float(version))
-    return asyncio.run(weights.snapshot(Actor(), version))
+    return [pack(chunk) for chunk in weights.Snapshot(Actor()).take()]
 
 
 def test_every_shard_gets_the_answer_to_its_own_observations(worker):

@@ -1,87 +1,193 @@
-"""Weights by RLinf's own syncer and our transport, without Ray."""
+"""Weights by our transport against RLinf's own syncers, without Ray."""
 
 import asyncio
 import copy
 import threading
+import warnings
 from concurrent.futures import Future
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
 from rlinf.hybrid_engines.weight_syncer import BucketWeightSyncer
+from rlinf.utils.utils import collect_param_names_need_sync
 
 from rlinf_async.core.spans import SpanLog
 from rlinf_async.hosts.rlinf import weights
-from rlinf_async.hosts.rlinf.wire import pack, unpack
+from rlinf_async.hosts.rlinf.wire import pack
+
+PATCH = {"type": "patch", "patch": {"init_sync": {"enabled": True}}}
+"""What all but one of RLinf's examples have: nothing that a bucket syncer could be made from."""
 
 
 class Actor:
     """What a snapshot needs of an RLinf actor."""
 
-    def __init__(self, model, *, sends=True, **options):
+    store_requires_grad_param_name = ()
+
+    def __init__(self, model, *, sends=True, syncer=PATCH):
         self.model, self._is_weight_sender = model, sends
-        self.weight_syncer = syncer(**options)
-        self.param_names_need_sync = list(model.state_dict())
+        self.param_names_need_sync = collect_param_names_need_sync(model)
+        self.cfg = OmegaConf.create({"weight_syncer": syncer})
 
     def get_rollout_state_dict(self):
         return self.model.state_dict()
 
 
-def syncer(bucket_size=64, bucket_dtype=None, load_instant=False):
-    return BucketWeightSyncer(bucket_size, bucket_dtype, "cpu", load_instant=load_instant)
+class Tied(torch.nn.Module):
+    """A frozen encoder, a buffer of every kind, and two names for one weight."""
+
+    def __init__(self, seed):
+        torch.manual_seed(seed)
+        super().__init__()
+        self.encoder = torch.nn.Linear(5, 7).requires_grad_(False)
+        self.norm = torch.nn.BatchNorm1d(7)
+        self.inner = torch.nn.Linear(7, 7, bias=False)
+        self.head = torch.nn.Linear(7, 7, bias=False)
+        self.head.weight = self.inner.weight
+        self.register_buffer("table", torch.rand(3))
+        self.register_buffer("scratch", torch.full((2,), float(seed)), persistent=False)
 
 
-def model_of(seed):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Linear(7, 3))
-
-
-def shift(model):
+def shift(model, by=1.0):
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 1.0
+            if parameter.requires_grad:
+                parameter += by
+        model.norm.running_mean += by
+        model.norm.num_batches_tracked += 1
 
 
 def same(one, other):
     return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
+def there(chunks):
+    """Chunks as they are after their way through Ray's object store, which makes them read-only."""
+    arrived = [pack(copy.deepcopy(chunk)) for chunk in chunks]
+    for chunk in arrived:
+        for array in chunk.values():
+            (array if isinstance(array, np.ndarray) else array.data).setflags(write=False)
+    return arrived
+
+
+def by_rlinf(sender, receiver, *, version=1, **options):
+    """RLinf's bucket syncer, from one model to the other; the version that arrives."""
+    bucket = {"bucket_size": 64, "bucket_dtype": None, "bucket_device": "cpu", **options}
+    one, other = BucketWeightSyncer(**bucket), BucketWeightSyncer(**bucket)
+
+    async def main():
+        sent = asyncio.Queue()
+        await one.init_sender(
+            state_dict=sender.state_dict(),
+            send=sent.put,
+            param_names_need_sync=collect_param_names_need_sync(sender),
+        )
+        await one.sync(sender.state_dict(), sent.put, version=version)
+        return await other.apply(receiver, sent.get)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bucket_dtype", [None, "bf16"])
 @pytest.mark.parametrize("load_instant", [False, True])
-@pytest.mark.parametrize("bucket_size", [1, 64, 2**20])
-def test_the_receiver_ends_with_the_senders_weights_and_version(bucket_size, load_instant):
-    sender, receiver = model_of(0), model_of(1)
-    taken = asyncio.run(weights.snapshot(Actor(sender, bucket_size=bucket_size), 7))
-    there = syncer(load_instant=load_instant)
-    for _ in range(2):  # a snapshot is not used up: every inference rank applies the same
-        assert asyncio.run(weights.apply(there, receiver, unpack(pack(taken)))) == 7
+@pytest.mark.parametrize("knows", [False, True])
+def test_the_receiver_ends_as_it_does_by_rlinfs_own_bucket_syncer(dtype, bucket_dtype, load_instant, knows):
+    sender, ours = Tied(0), Tied(0).to(dtype)
+    shift(sender, 0.123)
+    theirs = copy.deepcopy(ours)
+    by_rlinf(sender, theirs, bucket_dtype=bucket_dtype, load_instant=load_instant)
+    bucket = {"bucket_size": 64, "bucket_dtype": bucket_dtype}
+    snapshot = weights.Snapshot(Actor(sender, syncer={"type": "bucket", "bucket": bucket}))
+    if knows:
+        snapshot.types = weights.types_of(ours)
+    weights.apply(ours, there(snapshot.take()))
+    assert same(ours, theirs)
+    assert torch.equal(ours.scratch, theirs.scratch)
+    assert ours.head.weight is ours.inner.weight
+    assert not torch.equal(ours.head.weight, Tied(0).to(dtype).head.weight)
+
+
+def test_later_snapshots_hold_what_rlinf_synchronises_and_the_first_all_else_too():
+    sender, receiver = Tied(0), Tied(1)
+    snapshot = weights.Snapshot(Actor(sender))
+    weights.apply(receiver, there(snapshot.take()))
     assert same(sender, receiver)
-    assert not any(torch.isnan(tensor).any() for tensor in receiver.state_dict().values())
+    shift(sender)
+    (chunk,) = snapshot.take()
+    assert set(chunk) == set(collect_param_names_need_sync(sender))
+    assert "encoder.weight" not in chunk
+    weights.apply(receiver, there([chunk]))
+    assert same(sender, receiver)
+
+
+def test_a_receiver_of_narrower_type_is_sent_no_more_than_it_keeps():
+    sender, receiver = Tied(0), Tied(1).bfloat16()
+    snapshot = weights.Snapshot(Actor(sender))
+    snapshot.types = weights.types_of(receiver)
+    (chunk,) = snapshot.take()
+    assert chunk["inner.weight"].dtype == torch.bfloat16
+    assert chunk["norm.num_batches_tracked"].dtype == torch.int64
+    weights.apply(receiver, there([chunk]))
+    assert same(copy.deepcopy(sender).bfloat16(), receiver)
+
+
+def test_names_that_the_receiver_does_not_have_are_not_sent_and_having_none_is_an_error():
+    snapshot = weights.Snapshot(Actor(Tied(0)))
+    snapshot.types = {"table": torch.float32}
+    assert [set(chunk) for chunk in snapshot.take()] == [{"table"}]
+    snapshot.types = {"other": torch.float32}
+    with pytest.raises(ValueError, match="none of the learner's 10 tensors"):
+        snapshot.take()
+
+
+def test_large_models_travel_in_chunks_and_arrive_whole(monkeypatch):
+    monkeypatch.setattr(weights, "BLOCK_BYTES", 100)
+    sender, receiver = Tied(0), Tied(1)
+    chunks = weights.Snapshot(Actor(sender)).take()
+    assert len(chunks) > 4
+    weights.apply(receiver, there(chunks))
+    assert same(sender, receiver)
+
+
+def test_reading_a_chunk_copies_nothing_and_warns_of_nothing():
+    (chunk,) = there([{"plain": torch.arange(6.0).reshape(2, 3), "brain": torch.ones(4).bfloat16()}])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = weights.borrow(chunk)
+    assert torch.equal(found["plain"], torch.arange(6.0).reshape(2, 3))
+    assert torch.equal(found["brain"], torch.ones(4).bfloat16())
+    assert found["plain"].data_ptr() == chunk["plain"].ctypes.data
+    assert found["brain"].data_ptr() == chunk["brain"].data.ctypes.data
 
 
 def test_a_snapshot_stays_as_it_is_when_the_learner_goes_on():
-    sender, receiver = model_of(0), model_of(1)
-    then = copy.deepcopy(sender)
-    taken = asyncio.run(weights.snapshot(Actor(sender), 1))
-    shift(sender)
-    asyncio.run(weights.apply(syncer(), receiver, taken))
-    assert same(then, receiver)
+    sender, receiver = Tied(0), Tied(1)
+    snapshot = weights.Snapshot(Actor(sender))
+    for _ in range(2):
+        taken, then = snapshot.take(), copy.deepcopy(sender)
+        shift(sender)
+        weights.apply(receiver, there(taken))
+        assert same(then, receiver)
 
 
-def test_bfloat16_buckets_arrive():
-    sender, receiver = model_of(0), model_of(1)
-    taken = asyncio.run(weights.snapshot(Actor(sender, bucket_dtype="bf16"), 1))
-    asyncio.run(weights.apply(syncer(), receiver, unpack(pack(taken))))
-    rounded = {name: tensor.bfloat16().to(tensor.dtype) for name, tensor in sender.named_parameters()}
-    assert all(torch.equal(rounded[name], tensor) for name, tensor in receiver.named_parameters())
+def test_the_memory_of_a_snapshot_is_that_of_the_one_before():
+    snapshot = weights.Snapshot(Actor(Tied(0)))
+    places = [[chunk["inner.weight"].data_ptr() for chunk in snapshot.take()] for _ in range(4)]
+    assert places[1] == places[2] == places[3]
 
 
 def test_a_rank_that_does_not_send_takes_part_and_keeps_nothing():
-    actor = Actor(model_of(0), sends=False)
-    with mock.patch.object(
-        actor.weight_syncer, "iter_buckets", wraps=actor.weight_syncer.iter_buckets
-    ) as made:
-        assert asyncio.run(weights.snapshot(actor, 1)) == []
-    assert made.called
+    actor = Actor(Tied(0), sends=False)
+    with mock.patch.object(weights, "materialize_tensor", side_effect=lambda tensor: tensor) as gathered:
+        assert weights.Snapshot(actor).take() == []
+    assert gathered.call_count == len(actor.model.state_dict())
 
 
 class Channel:
@@ -101,22 +207,22 @@ class Channel:
 
 @pytest.fixture
 def channel():
-    with mock.patch.object(weights.ray, "put", side_effect=lambda value: value):
+    with mock.patch.object(weights.ray, "put", side_effect=copy.deepcopy):
         yield Channel()
 
 
 def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(channel):
     async def main():
-        sender, receiver = model_of(0), model_of(1)
+        sender, receiver = Tied(0), Tied(1)
         source = weights.WeightSender(Actor(sender))
         then = copy.deepcopy(sender)
         assert await source.offer(3, channel, SpanLog(None)) > 0.0
         shift(sender)
         channel.answers[0].set_result(None)
         await source.sent()
-        ((version, (payload,), thread),) = channel.offered
+        ((version, chunks, thread),) = channel.offered
         assert (version, thread) == (3, "weights_0")
-        await weights.apply(syncer(), receiver, unpack(payload))
+        weights.apply(receiver, chunks)
         assert same(then, receiver)
 
     asyncio.run(main())
@@ -124,7 +230,7 @@ def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(chan
 
 def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by_the_next_offer(channel):
     async def main():
-        source = weights.WeightSender(Actor(model_of(0)))
+        source = weights.WeightSender(Actor(Tied(0)))
         await source.offer(3, channel, SpanLog(None))
         channel.answers[0].set_exception(MemoryError("the object store is full"))
         for later in (source.sent, lambda: source.offer(4, channel, SpanLog(None))):
@@ -137,7 +243,7 @@ def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by_the_n
 
 def test_ranks_that_do_not_send_offer_nothing(channel):
     async def main():
-        source = weights.WeightSender(Actor(model_of(0), sends=False))
+        source = weights.WeightSender(Actor(Tied(0), sends=False))
         await source.offer(3, channel, SpanLog(None))
         await source.sent()
         assert channel.offered == []

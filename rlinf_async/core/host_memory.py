@@ -1,0 +1,61 @@
+"""Copies of tensors in CPU memory that are made again and again, without allocating anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+BLOCK_BYTES = 2**28
+"""Tensors share blocks of up to this size: page-locked memory comes in powers of two, a block for a tensor
+would take up to twice as much, and thousands of them would take seconds to lock."""
+ALIGNMENT = 16
+
+
+def host_tensors(
+    like: Iterable[tuple[torch.Size, torch.dtype]], *, pinned: bool = False
+) -> list[torch.Tensor]:
+    """Tensors of these shapes and types on the CPU, their values undefined; page-locked if `pinned`."""
+    wanted = list(like)
+    found: list[torch.Tensor] = []
+    for start, stop, size in _blocks([_bytes(shape, dtype) for shape, dtype in wanted]):
+        block, place = torch.empty(size, dtype=torch.uint8, pin_memory=pinned), 0
+        for shape, dtype in wanted[start:stop]:
+            used = shape.numel() * dtype.itemsize
+            found.append(block[place : place + used].view(dtype).view(shape))
+            place += _bytes(shape, dtype)
+    return found
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Write each of `sources` into the target at its place, types converted; it is done on return.
+
+    One side is page-locked CPU memory wherever the other is on a CUDA device: such copies follow each other
+    without the CPU waiting in between.
+    """
+    with torch.no_grad():
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source, non_blocking=True)
+    wait_for(*targets, *sources)
+
+
+def wait_for(*tensors: torch.Tensor) -> None:
+    """Wait until what was asked of the devices of `tensors`, in their current streams, is done."""
+    for device in {tensor.device for tensor in tensors if tensor.device.type != "cpu"}:
+        torch.get_device_module(device).current_stream(device).synchronize()
+
+
+def _bytes(shape: torch.Size, dtype: torch.dtype) -> int:
+    return -(-shape.numel() * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+
+
+def _blocks(sizes: Sequence[int]) -> Iterable[tuple[int, int, int]]:
+    """(start, stop, bytes) of runs of tensors that share a block; a larger tensor has one of its own."""
+    start, held = 0, 0
+    for index, size in enumerate(sizes):
+        if held and held + size > BLOCK_BYTES:
+            yield start, index, held
+            start, held = index, 0
+        held += size
+    if start < len(sizes):
+        yield start, len(sizes), held

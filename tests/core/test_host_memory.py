@@ -1,0 +1,42 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core import host_memory
+from rlinf_async.core.host_memory import copy_all, host_tensors
+
+TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=12),
+    block=st.sampled_from([1, 64, 500, 2**20]),
+    seed=st.integers(0, 99),
+)
+def test_every_tensor_has_a_place_of_its_own_in_blocks_of_bounded_size(shapes, block, seed):
+    draw = torch.Generator().manual_seed(seed)
+    sources = [
+        torch.randint(0, 2, shape, generator=draw).to(TYPES[index % len(TYPES)])
+        for index, shape in enumerate(shapes)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_memory, "BLOCK_BYTES", block)
+        places = host_tensors((tensor.shape, tensor.dtype) for tensor in sources)
+    copy_all(places, sources)
+    assert all(map(torch.equal, places, sources))
+    held = {place.untyped_storage().data_ptr(): place.untyped_storage().nbytes() for place in places}
+    largest = max((-(-tensor.nbytes // 16) * 16 for tensor in sources), default=0)
+    assert all(size <= max(block, largest) for size in held.values())
+
+
+def test_small_tensors_share_a_block():
+    places = host_tensors((torch.Size([3]), torch.float32) for _ in range(50))
+    assert len({place.untyped_storage().data_ptr() for place in places}) == 1
+
+
+def test_types_are_converted():
+    (place,) = host_tensors([(torch.Size([2]), torch.bfloat16)])
+    copy_all([place], [torch.tensor([1.001, 2.0])])
+    assert torch.equal(place, torch.tensor([1.001, 2.0]).bfloat16())
