@@ -96,8 +96,16 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
 
     def correct(self, base_loss: str, train: TrainConfig) -> None:
         """From now on `base_loss` is anchored at the proximal policy and weighted, as `train` says."""
-        level, action_dim = self.cfg.algorithm.logprob_type, self.cfg.actor.model.get("action_dim", 7)
-        self._corrected = CorrectedLoss(base_loss, train=train, level=level, action_dim=action_dim)
+        algorithm = self.cfg.algorithm
+        # RLinf's default for the loss of its asynchronous PPO; its other losses have none.
+        usual = 3.0 if algorithm.loss_type == "decoupled_actor_critic" else None
+        self._corrected = CorrectedLoss(
+            base_loss,
+            train=train,
+            level=algorithm.logprob_type,
+            action_dim=self.cfg.actor.model.get("action_dim", 7),
+            dual_clip=algorithm.get("clip_ratio_c", usual),
+        )
         with open_dict(self.cfg):
             self.cfg.algorithm.loss_type = self._corrected.register()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -165,6 +165,23 @@ async def wait_env_delay(worker: Any, stage: int) -> None:
     wait = getattr(worker, "_maybe_wait_env_delay", None)
     if wait is not None:
         await wait(stage)
+
+
+def explained_variance(
+    metrics: dict[str, list[Any]], reduce: Callable[[dict[str, Any]], Mapping[str, Any]]
+) -> dict[str, float]:
+    """The critic's explained variance over a batch, on RLinf versions whose losses report sums for it.
+
+    The sums are taken out of `metrics`, and `reduce` adds them over the ranks. Losses of RLinf 0.3 report
+    the variance of each micro-batch instead, to be averaged as other metrics are: then nothing is taken.
+    """
+    utils = importlib.import_module("rlinf.utils.metric_utils")
+    pop = getattr(utils, "pop_critic_explained_variance_stats", None)
+    sums = pop(metrics) if pop is not None else {}
+    if not sums:
+        return {}
+    variance = utils.compute_critic_explained_variance_from_stats(reduce(sums))
+    return {utils.CRITIC_EXPLAINED_VARIANCE_KEY: float(variance)}
 
 
 def _note_failure(failed: bool) -> None:

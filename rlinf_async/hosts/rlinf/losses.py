@@ -22,12 +22,19 @@ class CorrectedLoss:
     therefore set around the step, with `micro_batch`.
     """
 
-    def __init__(self, base: str, *, train: TrainConfig, level: str, action_dim: int) -> None:
-        """`level` is RLinf's `algorithm.logprob_type`; `action_dim` the dimensions of one action."""
+    def __init__(
+        self, base: str, *, train: TrainConfig, level: str, action_dim: int, dual_clip: float | None = None
+    ) -> None:
+        """`level` is RLinf's `algorithm.logprob_type`; `action_dim` the dimensions of one action.
+
+        `dual_clip` is its `algorithm.clip_ratio_c`, which RLinf's asynchronous PPO gives to the loss and its
+        synchronous training to those of a few models alone; what training gives comes first.
+        """
         self._train = train
         self._level = level
         self._action_dim = action_dim
         self._base = get_policy_loss(base)
+        self._defaults = {} if dual_clip is None else {"clip_ratio_c": dual_clip}
         self._micro_batch: Mapping[str, torch.Tensor] | None = None
         self._version = 0
 
@@ -55,7 +62,8 @@ class CorrectedLoss:
             proximal, behaviour, correction=self._train.correction, max_weight=self._train.weight_bound
         )
         advantages = kwargs["advantages"] * weights
-        loss, metrics = self._base(**{**kwargs, "old_logprobs": proximal, "advantages": advantages})
+        changed = {"old_logprobs": proximal, "advantages": advantages}
+        loss, metrics = self._base(**{**self._defaults, **kwargs, **changed})
         return loss, metrics | self._weight_metrics(weights, proximal - behaviour, mask)
 
     def _proximal(self, current: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:

@@ -61,8 +61,9 @@ def micro_batch(level, rewards, *, mask="some", seed=0, spread=0.2):
     return fields, proximal
 
 
-def corrected(base, level, **train):
-    return CorrectedLoss(base, train=TrainConfig(enabled=True, **train), level=level, action_dim=DIMS)
+def corrected(base, level, *, dual_clip=None, **train):
+    config = TrainConfig(enabled=True, **train)
+    return CorrectedLoss(base, train=config, level=level, action_dim=DIMS, dual_clip=dual_clip)
 
 
 def ours(fields, proximal, base="actor_critic", **train):
@@ -156,6 +157,34 @@ def test_it_is_rlinfs_decoupled_loss_given_the_same_proximal_log_probabilities(l
     assert torch.allclose(gradient(loss, fields, "values"), gradient(expected, fields, "values"))
     assert metrics["actor/policy_loss"] == pytest.approx(their_metrics["actor/policy_loss"], rel=1e-5)
     assert metrics["critic/value_loss"] == pytest.approx(their_metrics["critic/value_loss"])
+
+
+@all_masks
+@all_shapes
+def test_with_a_dual_clip_it_is_rlinfs_decoupled_loss_with_it(level, rewards, mask):
+    fields, proximal = micro_batch(level, rewards, mask=mask)
+    loss = corrected("actor_critic", level, dual_clip=1.2)
+    name = loss.register()
+    with loss.micro_batch({"proximal_logprobs": proximal}, 0):
+        found, metrics = policy_loss(loss_type=name, **fields)
+    expected, theirs_say = theirs(
+        fields, "decoupled_actor_critic", proximal_logprobs=proximal, clip_ratio_c=1.2
+    )
+    assert theirs_say["actor/dual_clip_fraction"] > 0
+    assert metrics["actor/dual_cliped_ratio"] > 0
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert torch.allclose(gradient(found, fields), gradient(expected, fields), rtol=1e-4, atol=1e-6)
+    without, _ = ours(fields, proximal)
+    assert abs(without.item() - found.item()) > 1e-4
+
+
+def test_a_dual_clip_that_rlinfs_training_gives_comes_first():
+    fields, proximal = micro_batch("action_level", "action_level")
+    loss = corrected("actor", "action_level", dual_clip=1.2)
+    with loss.micro_batch({"proximal_logprobs": proximal}, 0):
+        found, _ = policy_loss(loss_type=loss.register(), **fields, clip_ratio_c=3.0)
+    expected, _ = ours({**fields, "clip_ratio_c": 3.0}, proximal, base="actor")
+    assert found.item() == expected.item()
 
 
 def test_these_tests_would_notice_a_forgotten_weight():
