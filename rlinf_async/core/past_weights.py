@@ -7,12 +7,18 @@ from contextlib import contextmanager
 
 import torch
 
+from rlinf_async.core.host_memory import copy_all, host_tensors
+
+Copy = list[torch.Tensor]
+
 
 class PastWeights:
     """Copies of a policy's trainable parameters on the CPU, of the last `keep` versions remembered.
 
     `parameters` gives the tensors that hold them, always in the same order; where the policy is sharded
-    over ranks, the shards of this rank.
+    over ranks, the shards of this rank. A copy is written once per version, into memory that is allocated
+    once, page-locked where parameters are on a CUDA device. The device never holds a second copy: the
+    present parameters come back from the CPU, where they are remembered or are put while they are away.
     """
 
     def __init__(self, parameters: Callable[[], Sequence[torch.Tensor]], *, keep: int) -> None:
@@ -20,35 +26,58 @@ class PastWeights:
             raise ValueError(f"keep={keep} must be at least 1")
         self._parameters = parameters
         self._keep = keep
-        self._copies: dict[int, list[torch.Tensor]] = {}
+        self._copies: dict[int, Copy] = {}
+        self._spare: list[Copy] = []
+        self._present: int | None = None
+
+    @property
+    def present(self) -> int | None:
+        """The remembered version that the present parameters are, if they are known to be one."""
+        return self._present
 
     def __contains__(self, version: int) -> bool:
         return version in self._copies
 
     def remember(self, version: int) -> None:
-        """The present parameters are those of `version`."""
-        self._copies[version] = self._copy("cpu")
-        while len(self._copies) > self._keep:
-            del self._copies[min(self._copies)]
+        """The present parameters are those of `version`, until they have `changed`."""
+        if version not in self._copies and len(self._copies) == self._keep:
+            self._spare.append(self._copies.pop(min(self._copies)))
+        if version in self._copies:
+            self._spare.append(self._copies.pop(version))
+        self._copies[version] = self._save()
+        self._present = version
+
+    def changed(self) -> None:
+        """The present parameters may no longer be those of a version that is remembered."""
+        self._present = None
 
     @contextmanager
     def at(self, version: int) -> Iterator[None]:
-        """The block in which the policy has the parameters of `version`.
+        """The block in which the policy has the parameters of `version`; free of cost if it has them anyway.
 
         Raises:
             KeyError: it is not remembered.
         """
-        past, present = self._copies[version], self._copy()
-        self._write(past)
+        past = self._copies[version]
+        if version == self._present:
+            yield
+            return
+        present = self._save() if self._present is None else self._copies[self._present]
         try:
+            copy_all(self._parameters(), past)
             yield
         finally:
-            self._write(present)
+            copy_all(self._parameters(), present)
+            if self._present is None:
+                self._spare.append(present)
 
-    def _copy(self, device: str | None = None) -> list[torch.Tensor]:
-        return [tensor.detach().to(device, copy=True) for tensor in self._parameters()]
+    def _save(self) -> Copy:
+        parameters = self._parameters()
+        places = self._spare.pop() if self._spare else _places(parameters)
+        copy_all(places, parameters)
+        return places
 
-    @torch.no_grad()
-    def _write(self, values: Sequence[torch.Tensor]) -> None:
-        for tensor, value in zip(self._parameters(), values, strict=True):
-            tensor.copy_(value)
+
+def _places(parameters: Sequence[torch.Tensor]) -> Copy:
+    pinned = any(tensor.is_cuda for tensor in parameters)
+    return host_tensors(((tensor.shape, tensor.dtype) for tensor in parameters), pinned=pinned)

@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.objectives import loglinear
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
 
 SAMPLES = 32
 """Samples per staleness, batch and learner rank on which ratios are measured at most."""
@@ -18,7 +18,10 @@ Sums = dict[str, float]
 
 
 class RatioProbe:
-    """Splits `pi_prox / mu` into its two factors, per staleness, on the first samples of every batch.
+    """Splits `pi_prox / mu` into its two factors, per staleness, on a few samples of every batch.
+
+    Every sample of a batch is as likely to be among them, whenever it arrived and at whichever step of an
+    episode: a lot is drawn for each, and the lowest are kept.
 
     `mismatch` is `pi_v / mu`: the policy of the version v that acted, as the learner computes it, over the
     probability that the sampler stored; 1 unless kernels, precisions or batch shapes differ. `staleness`
@@ -45,22 +48,40 @@ class RatioProbe:
         self._size = size
         self._batch = 0
         self._held: dict[int, Tree] = {}
+        self._lots = torch.Generator().manual_seed(0)
 
     def begin(self, batch: int) -> None:
         """Batch `batch` is about to be trained, by the policy of that version, which `past` remembers."""
         self._batch = batch
         self._held.clear()
 
-    def add(self, inputs: Tree, behaviour: torch.Tensor, staleness: torch.Tensor) -> None:
-        """Samples of the batch: what `score` needs, log mu in the shape of its result, and versions [B]."""
-        samples: Tree = {"inputs": inputs, "behaviour": behaviour}
+    def add(
+        self,
+        inputs: Tree,
+        behaviour: torch.Tensor,
+        staleness: torch.Tensor,
+        proximal: torch.Tensor | None = None,
+    ) -> None:
+        """Samples of the batch.
+
+        Args:
+            inputs: what `score` needs.
+            behaviour: log mu, in the shape of `score`'s result.
+            staleness: versions between the action and the batch, [B].
+            proximal: log pi_prox in the same shape, where it is known; else it is scored in the end.
+        """
+        lots = torch.rand(len(staleness), generator=self._lots)
+        samples: Tree = {"inputs": inputs, "behaviour": behaviour, "proximal": proximal}
         for value in range(self._max_staleness + 1):
-            held = self._held.get(value)
-            room = self._size - (size_of(held) if held else 0)
-            chosen = torch.nonzero(staleness == value).flatten()[:room]
-            if len(chosen):
-                found = map_tensors(lambda tensor, rows=chosen: tensor[rows], samples)  # type: ignore[misc]
-                self._held[value] = found if held is None else concatenate([held, found])
+            rows = torch.nonzero(staleness == value).flatten()
+            rows = rows[lots[rows].argsort()[: self._size]]
+            if len(rows):
+                found = {"lots": lots[rows], **_taken(samples, rows)}
+                held = self._held.get(value)
+                self._held[value] = found if held is None else self._lowest(concatenate([held, found]))
+
+    def _lowest(self, samples: Tree) -> Tree:
+        return _taken(samples, samples["lots"].argsort()[: self._size])  # type: ignore[union-attr]
 
     def finish(self) -> Sums:
         """Sums over this rank's samples, to be added over the ranks and then given to `averages`."""
@@ -84,7 +105,10 @@ class RatioProbe:
         assert isinstance(inputs, dict)
         assert isinstance(behaviour, torch.Tensor)
         found: dict[str, torch.Tensor] = {}
-        proximal = self._score_at(self._batch, inputs)
+        proximal = samples["proximal"]
+        if proximal is None:
+            proximal = self._score_at(self._batch, inputs)
+        assert isinstance(proximal, torch.Tensor)
         if staleness == 0:
             found["mismatch"] = proximal - behaviour
         elif self._batch - staleness in self._past:
@@ -100,6 +124,10 @@ class RatioProbe:
     def _score_at(self, version: int, inputs: Tree) -> torch.Tensor:
         with self._past.at(version):
             return self._score(inputs).float().cpu()
+
+
+def _taken(samples: Tree, rows: torch.Tensor) -> Tree:
+    return map_tensors(lambda tensor: tensor[rows.to(tensor.device)], samples)
 
 
 def _totals(log_ratios: torch.Tensor) -> dict[str, torch.Tensor]:

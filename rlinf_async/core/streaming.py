@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -71,6 +72,10 @@ class MicroBatchStream:
         self._cut = 0
 
 
+SPREAD = 2.0
+"""How many times the spread of the batch before a batch may have before it is divided by its own."""
+
+
 @dataclass
 class AdvantageScale:
     """Mean and deviation of the advantages of the last complete batch.
@@ -78,24 +83,46 @@ class AdvantageScale:
     Normalising needs the whole batch, so a streamed one is normalised with the statistics of the batch
     before it; that is the approximation which `explain` reports. Until a first batch is complete,
     `ready` is False and the caller holds its samples back.
+
+    The batch before may have had no spread: every episode failed, and the critic knew. Its deviation would
+    multiply the advantages of the next one, of the first successes, by up to 1e5. So the divisor is at least
+    `1 / SPREAD` of the root mean square, about that mean, of what has been observed of the batch itself.
     """
+
+    # Let S_k be the sum of the squares about the mean over the n_k samples observed up to piece k, and D_k
+    # the divisor of that piece: SPREAD^2 n_k D_k^2 >= S_k. So no sample becomes larger than SPREAD sqrt(n_k);
+    # normalised by itself, a batch of n has samples of up to sqrt(n - 1). The squares of piece k add up to
+    # (S_k - S_k-1) / D_k^2 <= SPREAD^2 n_k (1 - S_k-1 / S_k), so that the mean square of a batch of K pieces
+    # is at most SPREAD^2 min(K, 1 + log(S_K / S_1)), and SPREAD^2 where pieces are alike; its own
+    # normalisation gives 1. Where the spread at most doubles from batch to batch, the floor does nothing.
 
     mean: float = 0.0
     std: float = 1.0
     ready: bool = False
     _seen: list[torch.Tensor] = field(default_factory=list)
+    _count: int = 0
+    _squares: float = 0.0
 
     def observe(self, advantages: torch.Tensor, mask: torch.Tensor | None) -> None:
-        """Collect the raw advantages of one piece (any shape; `mask` broadcasts to it)."""
+        """Collect the raw advantages of one piece (any shape; `mask` broadcasts to it), before `apply`."""
         valid = advantages if mask is None else advantages[mask.expand_as(advantages).bool()]
         self._seen.append(valid.detach().flatten().float())
+        self._count += valid.numel()
+        self._squares += float((valid.detach().double() - self.mean).square().sum())
+
+    @property
+    def divisor(self) -> float:
+        """By what the advantages observed last are divided."""
+        own = math.sqrt(self._squares / self._count) if self._count else 0.0
+        return max(self.std, own / SPREAD)
 
     def apply(self, advantages: torch.Tensor) -> torch.Tensor:
-        return (advantages - self.mean) / (self.std + 1e-5)
+        return (advantages - self.mean) / (self.divisor + 1e-5)
 
     def close(self) -> None:
         """The batch is complete: its statistics serve the next one."""
         seen = torch.cat(self._seen) if self._seen else torch.empty(0)
         self._seen.clear()
+        self._count, self._squares = 0, 0.0
         if seen.numel() > 1:
             self.mean, self.std, self.ready = float(seen.mean()), float(seen.std()), True

@@ -11,17 +11,19 @@ def model_and_past(keep=2):
     return model, PastWeights(lambda: list(model.parameters()), keep=keep)
 
 
-def shift(model, by):
+def shift(model, by, past=None):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += by
+    if past is not None:
+        past.changed()
 
 
 def test_inside_the_block_the_policy_is_the_one_of_that_version():
     model, past = model_and_past()
     first = copy.deepcopy(model)
     past.remember(4)
-    shift(model, 1.0)
+    shift(model, 1.0, past)
     inputs = torch.randn(5, 3)
     with past.at(4):
         assert torch.equal(model(inputs), first(inputs))
@@ -30,7 +32,7 @@ def test_inside_the_block_the_policy_is_the_one_of_that_version():
 def test_after_the_block_the_policy_is_the_present_one_again_even_after_an_error():
     model, past = model_and_past()
     past.remember(0)
-    shift(model, 1.0)
+    shift(model, 1.0, past)
     present = copy.deepcopy(model.state_dict())
     with pytest.raises(ArithmeticError), past.at(0):
         raise ArithmeticError
@@ -41,10 +43,64 @@ def test_what_is_remembered_does_not_change_with_the_policy():
     model, past = model_and_past()
     past.remember(0)
     before = model.weight.detach().clone()
-    shift(model, 1.0)
-    shift(model, 1.0)
+    shift(model, 1.0, past)
+    past.remember(1)
+    shift(model, 1.0, past)
     with past.at(0):
         assert torch.equal(model.weight, before)
+    with past.at(1):
+        assert torch.allclose(model.weight, before + 1.0, atol=1e-6)
+    assert torch.allclose(model.weight, before + 2.0, atol=1e-6)
+
+
+def test_a_present_that_is_remembered_comes_back_from_there_and_one_that_is_not_survives():
+    model, past = model_and_past(keep=3)
+    past.remember(0)
+    for version in (1, 2):
+        shift(model, 1.0, past)
+        past.remember(version)
+        present = model.weight.detach().clone()
+        with past.at(0):
+            assert torch.allclose(model.weight, present - version, atol=1e-6)
+        assert torch.equal(model.weight, present)
+    shift(model, 1.0, past)
+    with past.at(0):
+        assert torch.allclose(model.weight, present - 2.0, atol=1e-6)
+    assert torch.equal(model.weight, present + 1.0)
+
+
+def test_the_policy_at_the_version_that_it_has_is_not_touched():
+    model, past = model_and_past()
+    past.remember(0)
+    written = model.weight._version
+    with past.at(0):
+        assert model.weight._version == written
+    past.changed()
+    with past.at(0):
+        assert model.weight._version > written
+
+
+def test_memory_is_allocated_for_as_many_versions_as_are_kept_and_one_that_is_away():
+    model, past = model_and_past(keep=2)
+    places = set()
+    for version in range(8):
+        shift(model, 1.0, past)
+        past.remember(version)
+        shift(model, 1.0, past)
+        with past.at(version):
+            places |= {copy[0].data_ptr() for copy in (*past._copies.values(), *past._spare)}
+    assert len(places) <= 3
+
+
+def test_an_error_while_the_past_is_written_leaves_the_present():
+    model, past = model_and_past()
+    past.remember(0)
+    shift(model, 1.0, past)
+    present = copy.deepcopy(model.state_dict())
+    past._copies[0][1] = torch.zeros(7)  # of a shape that no parameter has
+    with pytest.raises(RuntimeError, match="size"), past.at(0):
+        raise AssertionError("not reached")
+    assert all(torch.equal(present[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def test_only_the_last_versions_are_kept():

@@ -86,7 +86,7 @@ def test_sums_of_ranks_add_up_to_the_mean_over_all_their_samples():
     assert averages(total)["mismatch/lag_0/abs_log"] == pytest.approx((0.75 + 3 * 1.75) / 4)
 
 
-def test_a_batch_is_measured_on_its_first_samples_only():
+def test_a_batch_is_measured_on_a_few_samples_only():
     policy = Policy()
     probe = probe_of(policy, size=4)
     begin(probe, 0)
@@ -94,6 +94,43 @@ def test_a_batch_is_measured_on_its_first_samples_only():
         feed(probe, 0, 0, 0)
     probe.finish()
     assert max(policy.asked) == 4
+
+
+def test_every_sample_of_a_batch_is_as_likely_to_be_measured():
+    policy, counts = Policy(), np.zeros(40)
+    probe = probe_of(policy, size=8, max_staleness=0)
+
+    def score(inputs):
+        counts[inputs["x"].long()] += 1
+        return torch.zeros(len(inputs["x"]))
+
+    probe._score = score
+    for batch in range(400):
+        begin(probe, batch)
+        for start in (0, 10, 30):  # pieces of 10, 20 and 10 samples, each in the order of time
+            x = torch.arange(start, {0: 10, 10: 30, 30: 40}[start]).float()
+            probe.add({"x": x}, torch.zeros(len(x)), torch.zeros(len(x), dtype=torch.long))
+        probe.finish()
+    assert counts.sum() == 400 * 8
+    # 400 draws at 1 in 5: 80 each, with a deviation of 8.
+    assert counts.min() > 80 - 5 * 8
+    assert counts.max() < 80 + 5 * 8
+
+
+def test_a_proximal_policy_that_is_known_is_not_asked_again():
+    policy = Policy()
+    probe = probe_of(policy)
+    train(probe, policy, 0, 0.5, 0)
+    policy.weight.fill_(0.75)
+    begin(probe, 1)
+    policy.asked.clear()
+    mu = torch.full((3,), 0.25)
+    probe.add({"x": torch.ones(3)}, mu, torch.tensor([0, 1, 1]), torch.full((3,), 0.75))
+    metrics = averages(probe.finish())
+    assert policy.asked == [2]
+    assert metrics["mismatch/lag_0/abs_log"] == pytest.approx(0.5)
+    assert metrics["mismatch/lag_1/abs_log"] == pytest.approx(0.25)
+    assert metrics["staleness/lag_1/abs_log"] == pytest.approx(0.25)
 
 
 def test_a_version_from_before_a_resume_is_left_out():
@@ -111,6 +148,7 @@ def test_the_error_of_the_interpolation_is_measured_before_and_after_the_updates
     begin(probe, 1)
     feed(probe, 1)
     policy.weight.fill_(3.25)
+    probe._past.changed()
     metrics = averages(probe.finish())
     # Half way from mu (0.25) to the policy: of version 1 (1.25) before, and to the updated one after.
     assert metrics["proximal_error/before/lag_1/abs_log"] == pytest.approx(abs((0.25 + 1.25) / 2 - 1.25))

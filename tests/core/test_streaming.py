@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream
+from rlinf_async.core.streaming import SPREAD, AdvantageScale, MicroBatchStream
 
 
 def samples(start, stop):
@@ -90,6 +90,59 @@ def test_advantages_are_scaled_by_the_statistics_of_all_valid_ones_of_the_batch_
     new = rng.normal(0, 1, (3, 2)).astype(np.float32)
     expected = (new - valid.mean()) / (valid.std(ddof=1) + 1e-5)
     assert np.allclose(scale.apply(torch.from_numpy(new)).numpy(), expected, atol=1e-5)
+
+
+def normalised_in_pieces(before, pieces):
+    scale = AdvantageScale()
+    scale.observe(before, None)
+    scale.close()
+    parts = []
+    for piece in pieces:
+        scale.observe(piece, None)
+        parts.append(scale.apply(piece))
+    return torch.cat(parts).double()
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    spread=st.sampled_from([0.0, 1e-6, 0.005, 1.0, 100.0]),
+    before=st.sampled_from([0.0, 1e-6, 0.005, 1.0, 100.0]),
+    centre=st.sampled_from([0.0, 1.0, -30.0]),
+    successes=st.integers(0, 40),
+    sizes=st.lists(st.integers(1, 80), min_size=1, max_size=8),
+    seed=st.integers(0, 999),
+)
+def test_no_batch_before_makes_advantages_much_larger_than_their_own_normalisation(
+    spread, before, centre, successes, sizes, seed
+):
+    draw = torch.Generator().manual_seed(seed)
+    total = sum(sizes)
+    batch = centre + spread * torch.randn(total, generator=draw)
+    batch[torch.randperm(total, generator=draw)[:successes]] += 1.0
+    found = normalised_in_pieces(before * torch.randn(640, generator=draw), batch.split(sizes))
+    # A batch of n, normalised by itself, has a root mean square of 1 and no value above sqrt(n - 1).
+    assert float(found.abs().max()) <= SPREAD * total**0.5 * 1.001
+    assert float(found.square().mean().sqrt()) <= SPREAD * len(sizes) ** 0.5 * 1.001
+
+
+def test_first_successes_after_a_batch_that_failed_throughout_stay_of_order_one():
+    draw = torch.Generator().manual_seed(0)
+    batch = 0.005 * torch.randn(640, generator=draw)
+    batch[torch.randperm(640, generator=draw)[:20]] += 1.0
+    own = (batch - batch.mean()) / batch.std()
+    for before in (torch.zeros(640), 0.005 * torch.randn(640, generator=draw)):
+        found = normalised_in_pieces(before, batch.split(64))
+        assert float(found.square().mean().sqrt()) < 1.5 * SPREAD
+        assert float(found.abs().max()) < 2 * SPREAD * float(own.abs().max())
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 1.5])
+def test_a_batch_of_up_to_twice_the_spread_is_normalised_by_the_batch_before_alone(spread):
+    draw = torch.Generator().manual_seed(1)
+    before, batch = torch.randn(5000, generator=draw), spread * torch.randn(640, generator=draw)
+    expected = (batch - before.mean()) / (before.std() + 1e-5)
+    found = normalised_in_pieces(before, batch.split(64))
+    assert torch.allclose(found.float(), expected, atol=1e-6)
 
 
 def test_a_mask_of_one_column_covers_all_columns():

@@ -164,6 +164,7 @@ def test_the_ratios_of_sampler_and_versions_are_measured_apart():
     first, second = piece(sampler, batch=0), piece(sampler, batch=1, acted=0, seed=5)
     samples_of(learner, first)
     learner.model.load_state_dict(at_one.state_dict())
+    learner._past.changed()
     learner.begin(1)
     learner.accept([second])
     metrics = learner.finish()

@@ -43,7 +43,7 @@ class LocalLearner:
         )
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
         self._past = PastWeights(
-            lambda: list(self.model.parameters()), keep=settings.asynchrony.max_staleness + 1
+            lambda: list(self.model.parameters()), keep=settings.asynchrony.max_staleness + 2
         )
         self._probe = self._ratio_probe() if settings.asynchrony.measures_ratios else None
 
@@ -54,7 +54,7 @@ class LocalLearner:
         self._samples: list[Tensors] = []
         self._count = 0.0
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + 1009 * batch)
-        if self._probe is not None or self._anchors_in_the_past:
+        if (self._probe is not None or self._anchors_in_the_past) and self._past.present != batch:
             with self._queue.block():
                 self._past.remember(batch)
         if self._probe is not None:
@@ -73,8 +73,14 @@ class LocalLearner:
             self._stream.finish()
             self._repeat_epochs()
             metrics = {name: sum(values) / len(values) for name, values in self._metrics.items()}
-            ratios = averages(self._probe.finish()) if self._probe is not None else {}
+            ratios = self._measured_ratios()
             return metrics | {f"train/{name}": value for name, value in ratios.items()}
+
+    def _measured_ratios(self) -> dict[str, float]:
+        if self._probe is None:
+            return {}
+        self._past.remember(self._batch + 1)
+        return averages(self._probe.finish())
 
     def _accept(self, piece: Piece) -> None:
         rollout = estimated(self._anchored(self._queue.put(piece.payload)), self._settings)
@@ -101,6 +107,7 @@ class LocalLearner:
     def _train_rollout(self, rollout: Tensors) -> None:
         advantages = rollout["advantages"]
         if self._settings.normalizes:
+            self._note("train/advantage_scale", self._scale.divisor)
             advantages = self._scale.apply(advantages)
         samples = {
             "states": rollout["states"][:-1],
@@ -180,6 +187,7 @@ class LocalLearner:
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.clip_grad)
         self._optimizer.step()
         self._optimizer.zero_grad()
+        self._past.changed()
         self._count = 0.0
         self._note("train/grad_norm", norm)
 
@@ -199,7 +207,7 @@ class LocalLearner:
             interpolates=asynchrony.train.proximal == "loglinear",
         )
 
-    def _note(self, name: str, value: torch.Tensor) -> None:
+    def _note(self, name: str, value: torch.Tensor | float) -> None:
         self._metrics[name].append(float(value))
 
 

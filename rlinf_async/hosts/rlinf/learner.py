@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, sl
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
-from rlinf_async.hosts.rlinf.compat import process_nested_dict_for_train
+from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_dict_for_train
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
 from rlinf_async.hosts.rlinf.premise import Premise, compare, judge
-from rlinf_async.hosts.rlinf.proximal import forward, recompute, samples_of, trained_shards
+from rlinf_async.hosts.rlinf.proximal import forward, recompute, samples_of
 from rlinf_async.hosts.rlinf.settings import LOSSES, Settings
+from rlinf_async.hosts.rlinf.shards import TrainedShards
 
 REPORTED = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout that RLinf's rollout metrics are made of."""
@@ -47,9 +49,8 @@ class FSDPLearner:
         self._stream = MicroBatchStream(
             micro_batch_size=settings.micro_batch_size, micro_batches_per_step=settings.micro_batches_per_step
         )
-        self._past = PastWeights(
-            lambda: trained_shards(actor.model), keep=settings.asynchrony.max_staleness + 1
-        )
+        # Those that sampled, the one that began the batch, and the one that has come of it.
+        self._past = PastWeights(TrainedShards(actor), keep=settings.asynchrony.max_staleness + 2)
         self._probe = self._ratio_probe() if settings.asynchrony.measures_ratios else None
         self._premise = None if settings.asynchrony.train.measure_ratios else Premise()
         if self._correction != "none":
@@ -68,7 +69,7 @@ class FSDPLearner:
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._actor._rank + 1009 * batch)
         self._actor.optimizer.zero_grad()
         self._actor.model.train()
-        if self._probe is not None or self._anchors_in_the_past:
+        if (self._probe is not None or self._anchors_in_the_past) and self._past.present != batch:
             self._past.remember(batch)
         if self._probe is not None:
             self._probe.begin(batch)
@@ -103,6 +104,7 @@ class FSDPLearner:
         with self._busy.busy():
             metrics = self._finish_stream() if self._settings.streams else self._train_whole()
             if self._probe is not None:
+                self._past.remember(self._batch + 1)
                 sums = all_reduce_dict(self._probe.finish(), op=dist.ReduceOp.SUM)
                 metrics |= _named("train", averages(sums))
             return metrics | _named("train", self._found)
@@ -154,7 +156,9 @@ class FSDPLearner:
             rollout = compute_rollout_metrics(actor.rollout_batch)
         else:
             rollout = actor.compute_advantages_and_returns()
-        return _named("rollout", rollout) | _named("train", actor.run_training())
+        trained = actor.run_training()
+        self._past.changed()
+        return _named("rollout", rollout) | _named("train", trained)
 
     def _estimate(self, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:
         if self._correction != "vtrace":
@@ -173,6 +177,7 @@ class FSDPLearner:
 
     def _train_rollout(self, rollout: Tree) -> None:
         if self._settings.advantage == "gae":
+            self._metrics.setdefault("advantage_scale", []).append(self._scale.divisor)
             rollout["advantages"] = self._scale.apply(rollout["advantages"])  # type: ignore[arg-type]
         self._reports.append({name: rollout.get(name) for name in REPORTED})
         steps, width = rollout["prev_logprobs"].shape[:2]  # type: ignore[union-attr]
@@ -186,6 +191,7 @@ class FSDPLearner:
             self._actor.train_micro_batch(micro_batch.samples, self._metrics, is_last=micro_batch.steps)
             if micro_batch.steps:
                 self._actor.finish_global_batch(self._metrics)
+                self._past.changed()
 
     def _finish_stream(self) -> dict[str, float]:
         self._scale.close()
@@ -195,8 +201,9 @@ class FSDPLearner:
         self._repeat_epochs()
         self._actor.lr_scheduler.step()
         self._actor.optimizer.zero_grad()
+        variance = explained_variance(self._metrics, partial(all_reduce_dict, op=dist.ReduceOp.SUM))
         means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
-        training = all_reduce_dict(means, op=dist.ReduceOp.AVG)
+        training = all_reduce_dict(means, op=dist.ReduceOp.AVG) | variance
         rollout = compute_rollout_metrics(concatenate(self._reports, dim=1))
         return _named("rollout", rollout) | _named("train", training)
 
@@ -229,10 +236,16 @@ class FSDPLearner:
 
     def _probe_samples(self, probe: RatioProbe, rollout: Tree) -> None:
         behaviour = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
-        samples = samples_of(rollout, "versions", behaviour)
-        versions, acted = samples.pop("versions"), samples[behaviour]
-        staleness = self._batch - versions.reshape(len(versions), -1)[:, 0].long()  # type: ignore[union-attr, arg-type]
-        probe.add(samples, self._at_ratio_level(acted), staleness)  # type: ignore[arg-type]
+        anchors = [name for name in ("proximal_logprobs",) if name in rollout]
+        samples: Any = samples_of(rollout, "versions", behaviour, *anchors)
+        versions, acted, proximal = (
+            samples.pop("versions"),
+            samples[behaviour],
+            samples.pop("proximal_logprobs", None),
+        )
+        staleness = self._batch - versions.reshape(len(versions), -1)[:, 0].long()
+        known = None if proximal is None else self._at_ratio_level(proximal)
+        probe.add(samples, self._at_ratio_level(acted), staleness, known)
 
     def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         cfg = self._actor.cfg

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from rlinf.hybrid_engines.fsdp import FSDPModule
 from rlinf.utils.nested_dict_process import put_tensor_device
 
 from rlinf_async.core.tensors import Tree, map_tensors, size_of, slice_samples
@@ -88,12 +87,3 @@ def _joined(actor: Any, outputs: Sequence[Mapping[str, torch.Tensor]], name: str
             "batch, scored again before the update, are not finite; nothing was trained on them"
         )
     return found
-
-
-def trained_shards(model: torch.nn.Module) -> list[torch.Tensor]:
-    """This rank's shards of the trained parameters, whatever the last forward pass has gathered."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-    parameters = [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
-    return [getattr(parameter, "_local_tensor", parameter) for parameter in parameters]

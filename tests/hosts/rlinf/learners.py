@@ -1,7 +1,8 @@
 """RLinf's actor and ours beside each other on the same trajectories, without Ray.
 
-`run_cases` starts one process per learner rank. Each builds real actors: RLinf's FSDP2-wrapped MLP
-policy, optimizer and losses over gloo on the CPU. Only what needs a Ray cluster is replaced.
+`run_cases` starts one process per learner rank. Each builds real actors: RLinf's FSDP-wrapped MLP
+policy, optimizer and losses over gloo on the CPU. Only what needs a Ray cluster is replaced, and the
+device of FSDP1, which RLinf takes for an accelerator.
 """
 
 import gc
@@ -17,19 +18,25 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
-from rlinf.hybrid_engines.fsdp import FSDPModule
+from rlinf.hybrid_engines.fsdp import FSDP, FSDPModule
+from rlinf.hybrid_engines.fsdp.strategy import fsdp as fsdp1
 from rlinf.scheduler import Worker
 from rlinf.scheduler.hardware import AcceleratorType
 from rlinf.workers.actor import fsdp_actor_worker as stock
+from torch.distributed.tensor import DTensor
 
+from rlinf_async.core.tensors import map_tensors
 from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.hosts.rlinf import learner as learner_module
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.learner import FSDPLearner
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+from rlinf_async.hosts.rlinf.proximal import recompute
 from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.weights import Snapshot
 from tests.hosts.rlinf import beside_local
 from tests.hosts.rlinf.synthetic import Case, act_by, fields, in_order, pieces, trajectories
 
@@ -66,6 +73,10 @@ class Training:
     """[rank][micro-batch]: how many of them RLinf's mask keeps."""
     metrics: list[dict[str, float]] = field(default_factory=list)
     """Per batch."""
+    anchors: list[list[torch.Tensor]] = field(default_factory=list)
+    """[rank][recomputation]: log-probabilities of the policy that began the batch."""
+    published: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    """Per batch: what inference would get after it, the weights of all ranks."""
 
     @classmethod
     def of_all_ranks(cls, records):
@@ -76,6 +87,8 @@ class Training:
             numbers=[numbers for record in records for numbers in record.numbers],
             valid=[valid for record in records for valid in record.valid],
             metrics=records[0].metrics,
+            anchors=[anchors for record in records for anchors in record.anchors],
+            published=records[0].published,
         )
 
 
@@ -128,10 +141,18 @@ def without_ray(rank, ranks):
     names = ("Cluster", "HybridComponentPlacement", "WeightSyncer")
     with (
         mock.patch.object(Worker, "__init__", start),
+        mock.patch.object(fsdp1, "FSDP", _OnCpu),
         mock.patch.multiple(stock, **dict.fromkeys(names, mock.DEFAULT)) as made,
     ):
         made["HybridComponentPlacement"].return_value.get_world_size.return_value = 1
         yield
+
+
+class _OnCpu(FSDP):
+    def __init__(self, *arguments, **keywords):
+        # Ranks draw the same weights; FSDP1 broadcasts those of rank 0 between accelerators only.
+        on_cpu = {"device_id": torch.device("cpu"), "sync_module_states": False}
+        super().__init__(*arguments, **{**keywords, **on_cpu})
 
 
 @dataclass(kw_only=True)
@@ -154,9 +175,10 @@ def _run(case, rank, ranks, known):
     make = partial(fields, settings.plan, settings.horizon, rewards=case.rewards)
     batches = [make(seed=seed) for seed in range(case.batches)]
     job = Job(case=case, cfg=cfg, settings=settings, batches=batches, rank=rank)
-    if case.stock not in known or case.on_policy:
-        known[case.stock] = _train_stock(job)
-    job.done["stock"] = known[case.stock]
+    if not case.alone:
+        if case.stock not in known or case.on_policy:
+            known[case.stock] = _train_stock(job)
+        job.done["stock"] = known[case.stock]
     for name in ("ours", *case.others):
         job.done[name] = TRAINERS[name](job)
     claims = exactness(OmegaConf.to_container(cfg, resolve=True), settings)
@@ -169,6 +191,8 @@ def actor_of(worker, cfg):
     actor = worker(OmegaConf.create(OmegaConf.to_container(cfg)))
     actor.init_worker()
     actor.model.train()
+    # RLinf's losses want float32, which its MLP policy does not give when FSDP computes in bfloat16.
+    actor.model.register_forward_hook(lambda model, inputs, output: map_tensors(torch.Tensor.float, output))
     return actor
 
 
@@ -195,16 +219,29 @@ def _train_ours(job, *, alter=None):
     write_back(cfg, settings)
     actor = actor_of(StreamingActorWorker, cfg)
     training = watched(actor, alter)
-    learner = FSDPLearner(actor, settings, BusyMeter())
+    learner, snapshot = FSDPLearner(actor, settings, BusyMeter()), Snapshot(actor)
     for index, batch in enumerate(job.batches):
         arriving = in_order(_pieces(job, index, batch), job.case.order)
         actor.set_global_step(index)
         together = job.case.together if settings.asynchrony.streamer.enabled else len(arriving)
         learner.begin(index)
-        for start in range(0, len(arriving), together):
-            learner.accept(arriving[start : start + together])
+        with _noting_anchors(training):
+            for start in range(0, len(arriving), together):
+                learner.accept(arriving[start : start + together])
         training.metrics.append(learner.finish())
+        chunks = snapshot.take()
+        training.published.append({n: tensor.clone() for part in chunks for n, tensor in part.items()})
     return ended(actor, training)
+
+
+@contextmanager
+def _noting_anchors(training):
+    def note(actor, rollout, *arguments, **keywords):
+        recompute(actor, rollout, *arguments, **keywords)
+        training.anchors[0].append(rollout["proximal_logprobs"].clone())
+
+    with mock.patch.object(learner_module, "recompute", note):
+        yield
 
 
 def _pieces(job, index, batch):
@@ -274,7 +311,7 @@ TRAINERS = {
 
 def watched(actor, alter=None):
     """Record what `actor` does from now on; `alter` changes its micro-batches."""
-    training = Training(start=_vector(actor.model.parameters()), numbers=[[]], valid=[[]])
+    training = Training(start=_vector(actor.model.parameters()), numbers=[[]], valid=[[]], anchors=[[]])
     step, train = actor.optimizer_step, actor.train_micro_batch
 
     def optimizer_step():
@@ -305,5 +342,5 @@ def _vector(parameters, *, gradients=False):
     for parameter in parameters:
         tensor = parameter.grad if gradients else parameter.detach()
         tensor = torch.zeros_like(parameter.detach()) if tensor is None else tensor
-        parts.append(tensor.to_local().flatten())
+        parts.append((tensor.to_local() if isinstance(tensor, DTensor) else tensor).flatten().clone())
     return torch.cat(parts)

@@ -38,6 +38,8 @@ class Case:
     """How many versions ago the actions of every other environment were made."""
     others: tuple[str, ...] = ()
     """Trainers beside `stock` and `ours`."""
+    alone: bool = False
+    """Whether our learner trains without RLinf's actor beside it."""
 
     @property
     def stock(self):

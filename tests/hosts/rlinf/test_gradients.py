@@ -173,7 +173,15 @@ HOSTS = [
         ("grpo", ("correction=tis", "max_weight=1.1")),
     )
 ]
-CASES = [*ROLLOUT, *GRPO, *OTHERS, *WITHOUT_LAG, IN_STEPS]
+WARM_UP = Case(
+    name="critic warm-up",
+    overrides=("async.mode=train", STEPS, epochs(2), "actor.optim.critic_warmup_steps=8"),
+    order=15,
+    on_policy=True,
+    batches=3,
+)
+"""The critic alone is trained in the first eight of 18 optimizer steps: until the second batch."""
+CASES = [*ROLLOUT, *GRPO, *OTHERS, *WITHOUT_LAG, IN_STEPS, WARM_UP]
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
@@ -300,6 +308,16 @@ def test_off_policy_training_without_any_lag_is_rlinfs_to_rounding(runs, name):
     same_to_rounding(run["ours"], run["stock"])
     assert all(report["train/actor/behaviour_weight"] == pytest.approx(1) for report in run["ours"].metrics)
     assert run["exactness"]["train"].startswith("approximate")
+
+
+def test_off_policy_training_goes_through_the_warm_up_of_the_critic_as_rlinf_does(runs):
+    run = runs[WARM_UP.name]
+    assert len(run["ours"].gradients) == 3 * 3 * 2
+    same_to_rounding(run["ours"], run["stock"])
+    # What inference gets of the actor stands still at first; then every weight moves.
+    start, *later = run["ours"].published
+    moved = [{name for name in start if not torch.equal(start[name], after[name])} for after in later]
+    assert moved[0] == moved[1] == set(start)
 
 
 def test_pieces_that_arrive_after_a_step_are_anchored_at_the_policy_before_it(runs):
