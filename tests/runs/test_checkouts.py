@@ -31,6 +31,10 @@ def from_name(cls, name):
 metadata.Distribution.from_name = classmethod(from_name)
 """
 """Python reads it at its start: there is no distribution `rlinf`, as for users of a checkout."""
+WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    "rlinf-v0.3": ("metaworld_ppo_mlp", ()),
+    "rlinf-main": ("metaworld_grpo_mlp", ("algorithm.group_size=4", "env.eval.group_size=1")),
+}
 ASYNC_PPO = (
     "algorithm.loss_type=decoupled_actor_critic",
     "+algorithm.staleness_threshold=1",
@@ -52,7 +56,9 @@ def tree(request: pytest.FixtureRequest, runs: Runner, tmp_path: Path) -> Path:
 
 def test_rlinfs_own_script_runs_asynchronously_by_one_word(tree: Path, runs: Runner, tmp_path: Path) -> None:
     script = tree / "examples" / "embodiment" / "train_embodied_agent.py"
-    status, output = run_script(runs, script, users_config(tmp_path, "~async"), "+async.mode=full")
+    config, overrides = WITH[tree.name]
+    theirs = users_config(tmp_path, "~async", *overrides, config=config)
+    status, output = run_script(runs, script, theirs, "+async.mode=full")
     assert status == 0, output
     assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
     versions = json.loads((tmp_path / "run" / "run.json").read_text())["versions"]

@@ -16,9 +16,9 @@ STOCK = "CLASSES EnvWorker MultiStepRolloutWorker EmbodiedFSDPActor EmbodiedRunn
 OURS = "CLASSES ShardedEnvWorker BatchingRolloutWorker StreamingActorWorker AsyncEmbodiedRunner"
 
 
-def users_config(directory: Path, *overrides: str) -> Path:
+def users_config(directory: Path, *overrides: str, config: str = "metaworld_ppo_mlp") -> Path:
     """A self-contained YAML as a user of RLinf has it, with an environment of this package in it."""
-    cfg = compose_config("metaworld_ppo_mlp", [*SMALL, "runner.max_epochs=2", *overrides])
+    cfg = compose_config(config, [*SMALL, "runner.max_epochs=2", *overrides])
     cfg.runner.logger.log_path = str(directory / "run")
     OmegaConf.save(cfg, directory / "users.yaml")
     return directory
