@@ -21,6 +21,7 @@ MUTANTS ?=
 SETUP := $(VENV)/.setup
 SETUP_LIBERO := $(VENV)/.setup-libero
 SETUP_MANISKILL := $(VENV)/.setup-maniskill
+SETUP_SCRIPTS := $(VENV)/.setup-scripts
 SETUP_MUTANTS := $(VENV)/.setup-mutants
 
 # Packages of real VLA models, two folders that go before the main environment; see docs/models.md.
@@ -28,7 +29,7 @@ VLA := .venv-vla
 SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
-.PHONY: setup setup-libero setup-maniskill setup-vla demo test test-vla mutants check docs format constraints clean
+.PHONY: setup setup-libero setup-maniskill setup-scripts setup-vla demo test test-vla mutants check docs format constraints clean
 
 setup: $(SETUP)
 
@@ -68,6 +69,14 @@ $(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt
 test-vla: setup-vla
 	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/openpi $(BIN)/python -m pytest tests/vla $(ARGS)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/openvla-oft $(BIN)/python -m pytest tests/vla $(ARGS)
+
+setup-scripts: $(SETUP_SCRIPTS)
+
+# For tests of RLinf's own scripts. Beside the environment: this torchvision is built for CUDA, and packages
+# that use it where it is installed would fail beside torch for CPU.
+$(SETUP_SCRIPTS): $(SETUP)
+	$(PIP) install --no-deps --upgrade --target $(VENV)/scripts torchvision==0.28.0
+	touch $@
 
 demo: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_mlp

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,13 +13,16 @@ from tests.runs.conftest import Runner
 from tests.runs.test_entry_script import run_script, users_config
 
 ROOT = Path(__file__).parents[2]
+BESIDE = Path(sys.prefix) / "scripts"
+"""Where `make setup-scripts` puts torchvision."""
 SCRIPTS_NEED = ("pandas", "peft", "torchvision")
 """What RLinf's scripts import beside RLinf's own needs, for its reward models."""
-absent = [name for name in SCRIPTS_NEED if find_spec(name) is None]
+absent = [name for name in SCRIPTS_NEED if not (find_spec(name) or (BESIDE / name).is_dir())]
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(
-        bool(absent), reason=f"RLinf's scripts import {', '.join(absent)}, not installed here"
+        bool(absent),
+        reason=f"RLinf's scripts import {', '.join(absent)}: make setup setup-scripts installs them",
     ),
 ]
 NOT_INSTALLED = """
@@ -35,6 +39,20 @@ WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "rlinf-v0.3": ("metaworld_ppo_mlp", ()),
     "rlinf-main": ("metaworld_grpo_mlp", ("algorithm.group_size=4", "env.eval.group_size=1")),
 }
+OPERATORS = """
+import sys
+from importlib.abc import MetaPathFinder
+class Declaring(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            import torch
+            sys.torchvision_library = library = torch.library.Library("torchvision", "DEF")
+            library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+sys.meta_path.insert(0, Declaring())
+"""
+"""What torchvision's build for CUDA does not find beside torch for CPU, and nothing calls."""
 ASYNC_PPO = (
     "algorithm.loss_type=decoupled_actor_critic",
     "+algorithm.staleness_threshold=1",
@@ -47,8 +65,9 @@ def tree(request: pytest.FixtureRequest, runs: Runner, tmp_path: Path) -> Path:
     home = checkout(request.param)
     start = tmp_path / "start"
     start.mkdir()
-    (start / "sitecustomize.py").write_text(NOT_INSTALLED)
-    places = (start, home, ROOT, ROOT / "rlinf_async" / "_hydra")
+    beside = (BESIDE,) if find_spec("torchvision") is None else ()
+    (start / "sitecustomize.py").write_text(NOT_INSTALLED + (OPERATORS if beside else ""))
+    places = (start, home, ROOT, ROOT / "rlinf_async" / "_hydra", *beside)
     runs.environment["PYTHONPATH"] = os.pathsep.join(map(str, places))
     runs.environment["EMBODIED_PATH"] = str(home / "examples" / "embodiment")
     return home
