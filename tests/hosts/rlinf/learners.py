@@ -34,6 +34,7 @@ from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.learner import FSDPLearner
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+from rlinf_async.hosts.rlinf.premise import Premise
 from rlinf_async.hosts.rlinf.proximal import recompute
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.weights import Snapshot
@@ -48,12 +49,8 @@ SIZES = (
     "rollout.pipeline_stage_num=4",
     "actor.micro_batch_size=16",
     "actor.global_batch_size=192",
-    "++async.train.measure_ratios=false",
 )
-"""Four shards of four environments, two rollout epochs, six decisions: 192 samples, one optimizer step.
-
-What the policies thought of these actions is made up, which a run would notice.
-"""
+"""Four shards of four environments, two rollout epochs, six decisions: 192 samples, one optimizer step."""
 
 
 @dataclass
@@ -220,6 +217,8 @@ def _train_ours(job, *, alter=None):
     actor = actor_of(StreamingActorWorker, cfg)
     training = watched(actor, alter)
     learner, snapshot = FSDPLearner(actor, settings, BusyMeter()), Snapshot(actor)
+    if not job.case.examined:
+        learner._premise = Premise()
     for index, batch in enumerate(job.batches):
         arriving = in_order(_pieces(job, index, batch), job.case.order)
         actor.set_global_step(index)

@@ -38,6 +38,8 @@ class Case:
     """How many versions ago the actions of every other environment were made."""
     others: tuple[str, ...] = ()
     """Trainers beside `stock` and `ours`."""
+    examined: bool = False
+    """Whether our learner examines its premise: what the policies thought of the actions is made up here."""
     alone: bool = False
     """Whether our learner trains without RLinf's actor beside it."""
 

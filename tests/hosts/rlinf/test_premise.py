@@ -140,12 +140,10 @@ def test_models_that_store_every_denoise_step_are_anchored_at_the_one_drawn():
     assert torch.equal(given["prev_values"][-1], torch.full((WIDTH, 1), 2.0))
 
 
-ASKED = ("async.mode=train", "async.train.measure_ratios=true")
-
-
 def test_rlinfs_actor_gives_back_what_it_stored_and_a_made_up_critic_is_noticed(tmp_path):
     """In `made up`, nobody's critic gave the values that are stored."""
-    cases = [Case(name="its own", overrides=ASKED, on_policy=True), Case(name="made up", overrides=ASKED)]
+    train = {"overrides": ("async.mode=train",), "examined": True}
+    cases = [Case(name="its own", on_policy=True, **train), Case(name="made up", **train)]
     found = run_cases(1, cases, tmp_path)
     (own,), (made_up,) = (found[case.name]["ours"].metrics for case in cases)
     assert own["train/premise/logprobs"] <= 1e-6
