@@ -21,6 +21,7 @@ from rlinf_async.hosts.rlinf.losses import CorrectedLoss
 from rlinf_async.hosts.rlinf.observed import Observed
 from rlinf_async.hosts.rlinf.settings import Settings
 from rlinf_async.hosts.rlinf.trajectory_channel import PieceClient
+from rlinf_async.hosts.rlinf.translation import ASYNC_PPO
 from rlinf_async.hosts.rlinf.weights import WeightSender
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.traced import TracedLearner, TracedPieces
@@ -97,14 +98,15 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
     def correct(self, base_loss: str, train: TrainConfig) -> None:
         """From now on `base_loss` is anchored at the proximal policy and weighted, as `train` says."""
         algorithm = self.cfg.algorithm
-        # RLinf's default for the loss of its asynchronous PPO; its other losses have none.
-        usual = 3.0 if algorithm.loss_type == "decoupled_actor_critic" else None
+        # RLinf gives the key to the loss of its asynchronous PPO, and not to the others, which have it in
+        # their configs all the same.
+        dual_clips = algorithm.loss_type == ASYNC_PPO
         self._corrected = CorrectedLoss(
             base_loss,
             train=train,
             level=algorithm.logprob_type,
             action_dim=self.cfg.actor.model.get("action_dim", 7),
-            dual_clip=algorithm.get("clip_ratio_c", usual),
+            dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
         )
         with open_dict(self.cfg):
             self.cfg.algorithm.loss_type = self._corrected.register()

@@ -216,9 +216,7 @@ def _train_ours(job, *, alter=None):
     write_back(cfg, settings)
     actor = actor_of(StreamingActorWorker, cfg)
     training = watched(actor, alter)
-    learner, snapshot = FSDPLearner(actor, settings, BusyMeter()), Snapshot(actor)
-    if not job.case.examined:
-        learner._premise = Premise()
+    learner, snapshot = learner_of(actor, settings, examined=job.case.examined), Snapshot(actor)
     for index, batch in enumerate(job.batches):
         arriving = in_order(_pieces(job, index, batch), job.case.order)
         actor.set_global_step(index)
@@ -231,6 +229,14 @@ def _train_ours(job, *, alter=None):
         chunks = snapshot.take()
         training.published.append({n: tensor.clone() for part in chunks for n, tensor in part.items()})
     return ended(actor, training)
+
+
+def learner_of(actor, settings, *, examined=False):
+    """Our learner; unless `examined`, what is made up passes for what the policy thought."""
+    learner = FSDPLearner(actor, settings, BusyMeter())
+    if not examined:
+        learner._premise = Premise()
+    return learner
 
 
 @contextmanager

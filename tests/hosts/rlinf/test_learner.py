@@ -13,12 +13,10 @@ import torch.distributed as dist
 from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve, write_back
-from rlinf_async.hosts.rlinf.learner import FSDPLearner
-from tests.hosts.rlinf.learners import SIZES, actor_of, ended, watched, without_ray
+from tests.hosts.rlinf.learners import SIZES, actor_of, ended, learner_of, watched, without_ray
 from tests.hosts.rlinf.reference import Reference
 from tests.hosts.rlinf.synthetic import fields, in_order, pieces, trajectories
 
@@ -62,7 +60,7 @@ class Run:
         write_back(ours, settings)
         actor = actor_of(StreamingActorWorker, ours)
         training = watched(actor)
-        return cls(cfg, settings, FSDPLearner(actor, settings, BusyMeter()), training)
+        return cls(cfg, settings, learner_of(actor, settings), training)
 
     @property
     def actor(self):
