@@ -106,10 +106,11 @@ def test_preparing_writes_what_was_resolved_where_rlinf_looks_for_it():
 
 
 def test_what_gives_way_is_said_once_at_the_start(capsys):
-    cfg = config("actor.enable_offload=true", "actor.model.model_type=gr00t")
+    sampling = ("actor.model.model_type=openvla_oft", "rollout.sampling_params.top_k=50")
+    cfg = config("actor.enable_offload=true", *sampling)
     prepare(cfg)
     said = capsys.readouterr().out
-    assert "async.train stays off: it does not support actor.model.model_type='gr00t'" in said
+    assert "async.train stays off: it does not support rollout.sampling_params.top_k=50" in said
     assert "actor.enable_offload=false: the learner works while rollouts go on" in said
     assert (cfg.actor.enable_offload, cfg["async"].train.enabled) == (False, False)
     prepare(cfg)  # RLinf's scripts start the cluster twice
