@@ -6,17 +6,21 @@ This module imports nothing but the standard library, so that it loads wherever 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
+from inspect import getattr_static
 from types import ModuleType
 from typing import Any
 
 from rlinf_async.entry_points import load_class
 
-CLUSTER = "rlinf.scheduler.cluster.cluster"
-"""The module of the class that every RLinf run makes first."""
+WATCHED = {
+    "rlinf.scheduler.cluster.cluster": ("Cluster", "__init__"),
+    "rlinf.scheduler.worker.worker": ("Worker", "create_group"),
+}
+"""Modules of RLinf, and the calls in them by which every run begins and names its worker classes."""
 
 
 def register() -> None:
@@ -39,38 +43,39 @@ def is_registered() -> bool:
 
 
 def watch() -> None:
-    """Call `register()` when RLinf starts a cluster for a config that asks for this package, and only then.
+    """Call `register()` when RLinf is given a config that asks for this package, and only then.
 
     RLinf may be imported before Hydra starts, as its scripts do, or at any time later. A run that asks for
     this package and cannot have it ends there, before Ray starts; Hydra itself would only warn, and the
     run would be a synchronous one.
     """
-    module = sys.modules.get(CLUSTER)
-    if module is not None:
-        _guard(module)
-    elif not any(isinstance(finder, _ClusterFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _ClusterFinder())
+    for name in WATCHED:
+        if name in sys.modules:
+            _guard(sys.modules[name])
+    if not any(isinstance(finder, _GuardingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _GuardingFinder())
 
 
 def _guard(module: ModuleType) -> None:
-    cluster = module.Cluster
-    start = cluster.__init__
-    if not hasattr(start, "watched"):
-        cluster.__init__ = _watched(cluster, start)
+    name, call = WATCHED[module.__name__]
+    owner = getattr(module, name)
+    stock = getattr_static(owner, call)
+    function = getattr(stock, "__func__", stock)
+    if hasattr(function, "watched"):
+        return
 
-
-def _watched(cluster: type, start: Callable[..., None]) -> Callable[..., None]:
-    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        before = cluster.__init__  # type: ignore[misc]
-        if _asks_for_us(kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)):
+    def begin(first: Any, *args: Any, **kwargs: Any) -> Any:
+        before = getattr_static(owner, call)
+        if any(map(_asks_for_us, (*args, *kwargs.values()))):
             _register_or_explain()
-        if cluster.__init__ is not before:  # type: ignore[misc]
-            cluster.__init__(self, *args, **kwargs)  # type: ignore[misc]  # checks the config, and comes back
-        else:
-            start(self, *args, **kwargs)
+        now = getattr_static(owner, call)
+        if now is before:
+            return function(first, *args, **kwargs)
+        # The plugin has just put its own call before this one, which comes back here.
+        return getattr(now, "__func__", now)(first, *args, **kwargs)
 
     begin.watched = True  # type: ignore[attr-defined]
-    return begin
+    setattr(owner, call, classmethod(begin) if isinstance(stock, classmethod) else begin)
 
 
 def _register_or_explain() -> None:
@@ -83,11 +88,11 @@ def _register_or_explain() -> None:
         ) from error
 
 
-def _asks_for_us(cluster_cfg: Any) -> bool:
-    """Whether the config that `cluster_cfg` is a part of names this package, or something that it brings."""
-    root = getattr(cluster_cfg, "_get_root", lambda: cluster_cfg)()
-    if not hasattr(root, "get"):
+def _asks_for_us(argument: Any) -> bool:
+    """Whether it is, or is a part of, a config that names this package or something that it brings."""
+    if not hasattr(argument, "_get_root"):
         return False
+    root = argument._get_root()
     if root.get("async") is not None or root.get("warm_start") is not None:
         return True
     model = _get(root, "actor", "model", "model_type")
@@ -101,15 +106,14 @@ def _get(node: Any, *names: str) -> Any:
     return node
 
 
-class _ClusterFinder(MetaPathFinder):
-    """Guards RLinf's cluster as soon as it is imported."""
+class _GuardingFinder(MetaPathFinder):
+    """Guards what is watched as soon as it is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != CLUSTER:
+        if fullname not in WATCHED:
             return None
-        sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _GuardingLoader(spec.loader)

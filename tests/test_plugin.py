@@ -74,8 +74,8 @@ def test_the_doorway_needs_no_simulator():
 
 
 def test_watching_twice_guards_once(monkeypatch):
-    monkeypatch.delitem(sys.modules, plugin.CLUSTER, raising=False)
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(sys, "modules", {})
+    monkeypatch.setattr(sys, "meta_path", [])
     plugin.watch()
     plugin.watch()
-    assert [type(finder).__name__ for finder in sys.meta_path].count("_ClusterFinder") == 1
+    assert [type(finder).__name__ for finder in sys.meta_path] == ["_GuardingFinder"]

@@ -13,19 +13,20 @@ from rlinf_async.hosts.rlinf.compose import compose_config
 SCRIPT = """
 import hydra
 from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import Cluster
+from rlinf.workers.env.env_worker import EnvWorker
 
 
 @hydra.main(version_base="1.1", config_path="config", config_name="some_config")
 def main(cfg):
+    group = EnvWorker.create_group(cfg)
     runner = EmbodiedRunner.__new__(EmbodiedRunner, cfg=cfg)
-    print("JOB", cfg.runner.max_epochs, type(runner).__name__)
+    print("JOB", cfg.runner.max_epochs, group.worker_cls_name, type(runner).__name__)
 
 
 if __name__ == "__main__":
     main()
 """
-"""Wired like RLinf's scripts, but nothing is started: the class of the runner says what would be."""
+"""Wired like RLinf's scripts, but nothing is started: the classes say what would be."""
 
 
 @pytest.mark.parametrize("group", ["+async=off,full,train", "+async.mode=off,full,train"])
@@ -53,9 +54,9 @@ def test_every_job_of_a_multirun_is_synchronous_or_not_by_its_own_config(tmp_pat
     )
     assert done.returncode == 0, done.stderr
     jobs = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("JOB")]
-    ours, theirs = "AsyncEmbodiedRunner", "EmbodiedRunner"
+    ours, theirs = ("ShardedEnvWorker", "AsyncEmbodiedRunner"), ("EnvWorker", "EmbodiedRunner")
     assert jobs == [
-        *(["2", theirs], ["3", theirs]),
-        *(["2", ours], ["3", ours]),
-        *(["2", ours], ["3", ours]),
+        *(["2", *theirs], ["3", *theirs]),
+        *(["2", *ours], ["3", *ours]),
+        *(["2", *ours], ["3", *ours]),
     ]

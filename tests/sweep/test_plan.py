@@ -98,7 +98,7 @@ def test_the_digest_changes_with_the_config_and_only_with_it(tmp_path):
         (
             ("reward.use_reward_model=true",),
             {},
-            "setting full cannot run: async.train does not support reward.u",
+            "setting full cannot run: async does not support reward.use_reward_model",
         ),
         (("async.rollout.shards=5",), {"modes": "off,train,rollout"}, "setting rollout cannot run: .*shards"),
     ],
