@@ -94,10 +94,12 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
     def init_workers(self) -> None:
         """Build environments, models and optimizer; refuse to go on when a worker lacks this package."""
         with self._ending_in_order():
+            # First, as every process answers once it is up. RLinf itself ends the driver, with status 255 and
+            # not a word of the error, if a process that is still starting is killed because another failed.
+            check_versions(self._fleet)
             init = self._fleet.call("rollout", "init_worker") + self._fleet.call("env", "init_worker")
             self._fleet.wait(init, "init_worker on the rollout and env workers")
             self._fleet.run("actor", "init_worker")
-            check_versions(self._fleet)
             share_memory(self._fleet)
             self._observe()
             if resume_dir := self.cfg.runner.get("resume_dir"):
