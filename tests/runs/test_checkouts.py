@@ -63,14 +63,18 @@ ASYNC_PPO = (
 @pytest.fixture(params=TREES)
 def tree(request: pytest.FixtureRequest, runs: Runner, tmp_path: Path) -> Path:
     home = checkout(request.param)
-    start = tmp_path / "start"
+    put_on_the_path(runs, home, tmp_path / "start")
+    return home
+
+
+def put_on_the_path(runs: Runner, home: Path, start: Path) -> None:
+    """Let runs find RLinf in `home` alone; `start` becomes a folder for what Python reads first."""
     start.mkdir()
     beside = (BESIDE,) if find_spec("torchvision") is None else ()
     (start / "sitecustomize.py").write_text(NOT_INSTALLED + (OPERATORS if beside else ""))
     places = (start, home, ROOT, ROOT / "rlinf_async" / "_hydra", *beside)
     runs.environment["PYTHONPATH"] = os.pathsep.join(map(str, places))
     runs.environment["EMBODIED_PATH"] = str(home / "examples" / "embodiment")
-    return home
 
 
 def test_rlinfs_own_script_runs_asynchronously_by_one_word(tree: Path, runs: Runner, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """ManiSkill through RLinf's own environment, with physics on the CPU."""
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from rlinf_async.doctor.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER, check_vulkan
 from tests.checkouts import checkout
 from tests.runs.conftest import Runner
-from tests.runs.test_checkouts import ROOT, absent
+from tests.runs.test_checkouts import absent, put_on_the_path
 from tests.runs.test_entry_script import SCRIPT
 
 pytestmark = [pytest.mark.ray, pytest.mark.maniskill]
@@ -18,8 +17,6 @@ SMALL_ON_THE_CPU = (
     "actor.fsdp_config.strategy=fsdp2",
     "+actor.fsdp_config.wrap_policy={no_split_names:[]}",
     "rollout.enable_torch_compile=false",
-    "weight_syncer.type=bucket",
-    "+weight_syncer.bucket={bucket_size:536870912,bucket_dtype:null,is_agent:false,load_instant:true}",
     *(
         f"++env.{part}.{key}"
         for part in ("train", "eval")
@@ -76,11 +73,7 @@ def test_maniskill_trains_and_is_evaluated_in_full_mode(maniskill: Runner) -> No
 def test_rlinfs_own_yaml_runs_asynchronously(maniskill: Runner, tmp_path: Path) -> None:
     home = checkout("rlinf-v0.3")
     embodied = home / "examples" / "embodiment"
-    places = (home, ROOT, ROOT / "rlinf_async" / "_hydra")
-    maniskill.environment |= {
-        "PYTHONPATH": os.pathsep.join(map(str, places)),
-        "EMBODIED_PATH": str(embodied),
-    }
+    put_on_the_path(maniskill, home, tmp_path / "start")
     # RLinf's unmodified script, or its twin where what its reward models import is not installed.
     script = SCRIPT if absent else embodied / "train_embodied_agent.py"
     config = ("--config-path", str(embodied / "config"), "--config-name", "maniskill_ppo_mlp")
