@@ -2,29 +2,32 @@
 
     python docs/generate_performance.py
 
-It takes the rows of benchmarks/schedules/results.json. The prose of the page is left as it is.
+It takes the runs in benchmarks/schedules: those of results.cells.jsonl, and, for tables apart, those of
+earlier.cells.jsonl, which were measured over other steps. The prose of the page is left as it is.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from generated import fill
 
+from rlinf_async.bench.board import Board
+
 PAGE = Path(__file__).with_name("performance.md")
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "schedules" / "results.json"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "schedules"
 PARTS = ("env", "inference", "learner")
-SPEED = ("fresh env steps/s", "/ stock sync", "/ best stock", "overlap efficiency", "runs")
+SPEED = ("fresh env steps/s", "/ stock sync", "/ best stock", "overlap efficiency", "own", "runs")
+MORE = ("CPU ms / fresh step", "other cores", "staleness", "mean batch", "idle env / inference / learner")
 
 Row = Mapping[str, Any]
 
 
-def rows() -> list[Row]:
+def rows(name: str) -> list[Row]:
     """Of the modes that were measured without an error."""
-    return [row for row in json.loads(RESULTS.read_text())["rows"] if "error" not in row]
+    return [row for row in Board(RESULTS / f"{name}.cells.jsonl").rows() if "error" not in row]
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -33,14 +36,25 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def speed(row: Row) -> list[str]:
-    """What both tables say of a mode."""
-    rate, efficiency = row["fresh_steps_per_s"], row["overlap_efficiency"]
+    """What all tables say of a mode: medians, and the range of several repetitions."""
+    rate = ",.0f" if row["fresh_steps_per_s"] >= 100 else ".1f"
     return [
-        f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}",
-        *(f"{ratio:.2f}" if ratio else "-" for ratio in (row["ratio_stock_sync"], row["ratio_best_stock"])),
-        f"{efficiency:.3f}" if efficiency else "-",
+        figure(row, "fresh_steps_per_s", rate),
+        figure(row, "ratio_stock_sync", ".2f"),
+        figure(row, "ratio_best_stock", ".2f"),
+        figure(row, "overlap_efficiency", ".2f"),
+        "-" if row["own_efficiency"] is None else f"{row['own_efficiency']:.2f}",
         str(row["repetitions"]),
     ]
+
+
+def figure(row: Row, key: str, digits: str) -> str:
+    """`median [least, most]`."""
+    if row[key] is None:
+        return "-"
+    low, high = row["range"][key]
+    spread = f" [{low:{digits}}, {high:{digits}}]" if row["repetitions"] > 1 else ""
+    return f"{row[key]:{digits}}{spread}"
 
 
 def headline(measured: Sequence[Row]) -> str:
@@ -53,17 +67,33 @@ def modes(measured: Sequence[Row]) -> str:
     """All modes, a table per scenario."""
     found: dict[str, list[list[str]]] = {}
     for row in measured:
-        idle = " / ".join(f"{row['idle'][part]:.0%}" if part in row["idle"] else "-" for part in PARTS)
-        line = [f"`{row['mode']}`", *speed(row), str(row["staleness_max"]), f"{row['batch_size']:.1f}", idle]
-        found.setdefault(row["scenario"], []).append(line)
-    columns = ["mode", *SPEED, "staleness", "mean batch", "idle env / inference / learner"]
+        found.setdefault(row["scenario"], []).append([f"`{row['mode']}`", *speed(row), *more(row)])
+    columns = ["mode", *SPEED, *MORE]
     return "\n\n".join(f"**`{scenario}`**\n\n{table(columns, lines)}" for scenario, lines in found.items())
+
+
+def more(row: Row) -> list[str]:
+    """What the tables of the modes say beside their speed."""
+    return [
+        figure(row, "cpu_ms", ".2f"),
+        "-" if row["others"] is None else f"{row['range']['others'][1]:.1f}",
+        str(row["staleness_max"]),
+        f"{row['batch_size']:.1f}",
+        " / ".join(f"{row['idle'][part]:.0%}" if part in row["idle"] else "-" for part in PARTS),
+    ]
+
+
+def earlier(measured: Sequence[Row]) -> str:
+    """A line per scenario and mode, with what was known of them then."""
+    lines = [[f"`{row['scenario']}`", f"`{row['mode']}`", *speed(row)] for row in measured]
+    return table(["scenario", "mode", *SPEED], lines)
 
 
 def generate(page: str) -> str:
     """The page with its tables anew."""
-    measured = rows()
-    return fill(page, {"headline": headline(measured), "modes": modes(measured)})
+    measured = rows("results")
+    tables = {"headline": headline(measured), "modes": modes(measured), "earlier": earlier(rows("earlier"))}
+    return fill(page, tables)
 
 
 if __name__ == "__main__":

@@ -171,9 +171,13 @@ def bench(
         Path | None,
         typer.Option("--json", help="Write rows and a chart; an interrupted bench goes on there."),
     ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, help="Stop after this many runs; the others are for the next start.")
+    ] = None,
 ) -> None:
     """Measure how fast each mode is here, and how far from the best possible."""
     from rlinf_async.bench import command
+    from rlinf_async.bench.table import show
 
     cells = _or_exit(
         lambda: command.plan(
@@ -183,9 +187,10 @@ def bench(
             repetitions=repetitions,
         )
     )
-    board = command.run(cells, json_path=json_file, console=console)
-    command.show(board, console)
-    if json_file is not None:
+    board, todo = _or_exit(lambda: command.open_board(cells, json_path=json_file))
+    command.run(board, todo[:limit], json_path=json_file, console=console)
+    show(board, console)
+    if json_file is not None and any(row.get("ratio_stock_sync") for row in board.rows()):
         from rlinf_async.bench.chart import draw
 
         chart = draw(board.rows(), json_file.with_suffix(".png"))

@@ -12,9 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from rlinf_async.bench.board import Board
 from rlinf_async.bench.cell import Cell
@@ -26,15 +24,8 @@ from rlinf_async.extras import pip_install
 from rlinf_async.hosts.rlinf.compat import check_rlinf
 from rlinf_async.simulators.libero import ASSETS_VARIABLE, missing_libero
 
-COLUMNS = (
-    "fresh\nsteps/s",
-    "over\nsync",
-    "over best\nstock",
-    "overlap\neff.",
-    "max\nstale",
-    "mean\nbatch",
-    "idle env/\ninf./learner",
-)
+WARM_UP, STEPS = 3, 4
+"""Global steps before the ones that are measured, and those that are."""
 QUICK = {"scenarios": ("libero", "balanced"), "modes": ("stock-sync-1", "stock-async", "full")}
 
 
@@ -59,9 +50,8 @@ def plan(
     count = repetitions if repetitions is not None else (1 if quick else 3)
     if count < 1:
         raise ValueError(f"repetitions={count} must be at least 1")
-    warm_up, steps = (1, 2) if quick else (2, 4)
     return [
-        Cell(scenario=scenario, mode=mode, repetition=repetition, warm_up=warm_up, steps=steps)
+        Cell(scenario=scenario, mode=mode, repetition=repetition, warm_up=WARM_UP, steps=STEPS)
         for repetition in range(count)
         for scenario in chosen
         for mode in run
@@ -85,11 +75,19 @@ def unavailable(scenario: str) -> str | None:
     return None
 
 
-def run(cells: Sequence[Cell], *, json_path: Path | None, console: Console) -> Board:
-    """Run what is missing; with a `json_path`, go on where an earlier start ended."""
+def open_board(cells: Sequence[Cell], *, json_path: Path | None) -> tuple[Board, list[Cell]]:
+    """What an earlier start wrote beside `json_path`, and those of `cells` that it has not got.
+
+    Raises:
+        ValueError: what was written is of other steps.
+    """
     board = Board(json_path.with_suffix(".cells.jsonl") if json_path else None)
-    todo = list(board.missing(cells))
-    console.print(f"{len(todo)} runs of {len(cells)}, one to two minutes each", style="dim")
+    return board, list(board.missing(cells))
+
+
+def run(board: Board, todo: Sequence[Cell], *, json_path: Path | None, console: Console) -> None:
+    """Run the cells in turn; with a `json_path`, every result is written when it is there."""
+    console.print(f"{len(todo)} runs, one to three minutes each", style="dim")
     for number, cell in enumerate(todo, start=1):
         began = time.monotonic()
         result = cell.run()
@@ -102,7 +100,6 @@ def run(cells: Sequence[Cell], *, json_path: Path | None, console: Console) -> B
         )
         if json_path is not None:
             write(json_path, board)
-    return board
 
 
 def write(path: Path, board: Board) -> None:
@@ -118,51 +115,6 @@ def write(path: Path, board: Board) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def show(board: Board, console: Console) -> None:
-    """A table per scenario."""
-    rows = board.rows()
-    for name in dict.fromkeys(row["scenario"] for row in rows):
-        mine = [row for row in rows if row["scenario"] == name]
-        cv = [row["chunk_cv"] for row in mine if row.get("chunk_cv") is not None]
-        spread = f"; measured spread of a decision: {sum(cv) / len(cv):.2f}" if cv else ""
-        console.print(f"\n[bold]{name}[/]: {SCENARIOS[name].what}{spread}")
-        console.print(_table(mine))
-        for row in mine:
-            if "error" in row:
-                console.print(f"{row['mode']} failed: {row['error'].strip()}", markup=False, soft_wrap=True)
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Fits into 80 columns: headers of two lines, and one column for what idles."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("mode", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        if "error" in row:
-            table.add_row(row["mode"], "failed")
-            continue
-        table.add_row(
-            row["mode"],
-            f"{row['fresh_steps_per_s']:.0f}",
-            _times(row["ratio_stock_sync"]),
-            _times(row["ratio_best_stock"]),
-            "-" if row["overlap_efficiency"] is None else f"{row['overlap_efficiency']:.3f}",
-            str(row["staleness_max"]),
-            f"{row['batch_size']:.1f}",
-            "/".join(_share(row["idle"].get(part)) for part in ("env", "inference", "learner")),
-        )
-    return table
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def _known(what: str, names: Sequence[str], known: Any) -> Sequence[str]:

@@ -16,14 +16,13 @@ class Mode:
     overrides: tuple[str, ...]
     wiring: str = "plugin"
 
-    anchors: bool = False
-    """Whether it recomputes what the proximal policy thinks of its samples (`proximal: recomputed`)."""
     free: bool = False
-    """Whether fast environments may contribute more than slow ones (`balance: free`)."""
+    """Whether fast environments may contribute more to a batch than slow ones."""
 
 
 OFF = "async.mode=off"
 OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
+ASYNC_PPO = (OFF, "algorithm.loss_type=decoupled_actor_critic", "+algorithm.staleness_threshold=1")
 MODES = {
     mode.name: mode
     for mode in (
@@ -42,17 +41,24 @@ MODES = {
             name="stock-async",
             kind="stock",
             wiring="async-ppo",
-            overrides=(
-                OFF,
-                "algorithm.loss_type=decoupled_actor_critic",
-                "+algorithm.staleness_threshold=1",
-                "+algorithm.rollout_store_size_per_rank=1",
-            ),
+            overrides=(*ASYNC_PPO, "+algorithm.rollout_store_size_per_rank=1"),
         ),
-        Mode(name="train", kind="plugin", overrides=("async.mode=train",), anchors=True),
+        Mode(
+            name="stock-decoupled",
+            kind="stock",
+            wiring="async-ppo",
+            overrides=(
+                *ASYNC_PPO,
+                "+runner.enable_decoupled_mode=true",
+                "cluster.component_placement.env.placement='0:0-7'",
+                "+algorithm.rollout_store_size_per_rank=8",
+            ),
+            free=True,
+        ),
+        Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
         Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",)),
         Mode(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
-        Mode(name="full", kind="plugin", overrides=("async.mode=full",), anchors=True),
+        Mode(name="full", kind="plugin", overrides=("async.mode=full",)),
         Mode(
             name="full-loglinear",
             kind="plugin",
@@ -62,7 +68,6 @@ MODES = {
             name="full-free",
             kind="plugin",
             overrides=("async.mode=full", "async.train.balance=free", "async.train.max_staleness=2"),
-            anchors=True,
             free=True,
         ),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +37,7 @@ class EnvService:
     reset_s: float = 0.0
     episode: float = 0.0
     vectorised_s: float = 0.0
+    device_s: float = 0.0
 
     def factor(self, env: int) -> float:
         """How much slower than the mean the task of environment number `env` is."""
@@ -74,16 +77,34 @@ def resets(service: EnvService, env: int, *, seed: int) -> Iterator[float]:
         yield service.reset_s * float(rng.uniform(4 / 7, 10 / 7))
 
 
+@contextmanager
+def holding(device: str | None) -> Iterator[None]:
+    """Have a device to oneself, of all threads and processes of this machine that hold the same file.
+
+    `device` is the file's path; None is a device that nobody else uses.
+    """
+    if device is None:
+        yield
+        return
+    with open(device, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class EmulatedBatch:
     """`size` environments that step together: a call sleeps as long as the slowest of them needs.
 
-    They stand for simulators in processes of their own, with a core each, unless they are vectorised.
+    They stand for simulators in processes of their own, with a core each, unless they are vectorised. Of
+    the device they take turns, with each other and with whoever else holds the file `device`.
     """
 
-    def __init__(self, service: EnvService, size: int, *, first: int, seed: int) -> None:
+    def __init__(
+        self, service: EnvService, size: int, *, first: int, seed: int, device: str | None = None
+    ) -> None:
         self.service = service
         self.first = first
         envs = range(first, first + size)
+        self._device = device
         self._decisions = [decisions(service, env, seed=seed) for env in envs]
         self._resets = [resets(service, env, seed=seed) for env in envs]
 
@@ -98,7 +119,11 @@ class EmulatedBatch:
         drawn = [next(stream) for stream in self._decisions]
         if self.service.vectorised_s:
             return _sleep([self.service.vectorised_s] * len(drawn)), [False] * len(drawn)
-        return _sleep([one.seconds + one.reset_s for one in drawn]), [one.ends for one in drawn]
+        seconds = _sleep([one.seconds + one.reset_s for one in drawn])
+        if self.service.device_s:
+            with holding(self._device):
+                time.sleep(self.service.device_s * len(drawn))
+        return [one + self.service.device_s for one in seconds], [one.ends for one in drawn]
 
 
 def _sleep(seconds: Sequence[float]) -> list[float]:

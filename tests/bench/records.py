@@ -1,6 +1,6 @@
 """Service records of an imagined run, in which everything takes a round number of seconds."""
 
-from rlinf_async.bench.scenarios import PolicyService, Scenario
+from rlinf_async.bench.scenario import PolicyService, Scenario
 from rlinf_async.simulators.emulated import EnvService
 
 TINY = Scenario(
@@ -29,6 +29,21 @@ def training(ended, rollout, *, version=0, seconds=1.0):
 def stepping(began, *seconds, kind="step"):
     """Environments 0, 1, ... step together, each as long as is said."""
     return record(kind, began, began + max(seconds), first=0, seconds=list(seconds))
+
+
+def rollout(began):
+    """Ten seconds of TINY: a reset, two decisions of 1 and 3 seconds, each after its answer, and a rest."""
+    return (
+        stepping(began, 1.0, 1.0, kind="reset"),
+        acting(began + 1.0),
+        stepping(began + 1.5, 1.0, 3.0),
+        acting(began + 4.5),
+        stepping(began + 5.0, 1.0, 3.0),
+    )
+
+
+def scoring(began, seconds=2.0):
+    return record("score", began, began + seconds, size=4)
 
 
 def acting(began, size=2):

@@ -11,14 +11,18 @@ from rlinf_async.bench.cell import Cell
 from rlinf_async.bench.chart import draw
 from rlinf_async.bench.modes import STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
+from rlinf_async.bench.table import show
 
-CELL = Cell(scenario="libero", mode="full", repetition=0, warm_up=1, steps=2)
+CELL = Cell(scenario="libero", mode="full", repetition=0, warm_up=3, steps=4)
 
 
 def result(rate, **changes):
     return {
         "fresh_steps_per_s": rate,
+        "trained_per_s": rate / 10,
+        "collected_per_s": rate / 10,
         "overlap_efficiency": 0.9,
+        "own_efficiency": 0.95,
         "step_s": 2.0,
         "retrained": 0.0,
         "batch_size": 8.0,
@@ -26,6 +30,9 @@ def result(rate, **changes):
         "staleness_max": 1,
         "idle": {"env": 0.1, "inference": 0.5, "learner": 0.2},
         "bounds_s": {"env": 1.8, "inference": 0.2, "learner": 1.0},
+        "own_bounds_s": {"env": 1.8, "inference": 0.2, "learner": 1.3},
+        "cpu_ms": 0.6,
+        "others": 0.1,
         **changes,
     }
 
@@ -52,6 +59,29 @@ def test_a_row_holds_medians_and_ratios_within_a_repetition():
     assert row(made, "stock-sync-1")["ratio_stock_sync"] == 1.0
 
 
+def test_a_row_says_how_far_repetitions_are_apart():
+    made = board(stock_sync_1=[100, 10, 50], full=[200, 30, 200])
+    assert row(made, "full")["range"]["fresh_steps_per_s"] == [30, 200]
+    assert row(made, "full")["range"]["ratio_stock_sync"] == [2.0, 4.0]
+    assert row(made, "full")["range"]["overlap_efficiency"] == [0.9, 0.9]
+
+
+def test_what_a_run_could_not_say_is_left_out_of_its_row():
+    made = Board()
+    for repetition, cpu_ms in enumerate((None, 0.4)):
+        made.add(replace(CELL, repetition=repetition), result(10, cpu_ms=cpu_ms, overlap_efficiency=None))
+    assert row(made, "full")["cpu_ms"] == 0.4
+    assert row(made, "full")["overlap_efficiency"] is None
+    assert row(made, "full")["range"]["overlap_efficiency"] is None
+
+
+def test_results_over_other_steps_are_not_compared(tmp_path):
+    made = Board(tmp_path / "bench.cells.jsonl")
+    made.add(replace(CELL, warm_up=1, steps=2), result(10))
+    with pytest.raises(ValueError, match=r"other steps .*\(1, 2\), \(3, 4\).* write to another file"):
+        command.open_board([replace(CELL, mode="train")], json_path=tmp_path / "bench.json")
+
+
 def test_the_best_stock_mode_of_a_repetition_is_what_counts():
     made = board(stock_sync_1=[100], stock_sync_2=[120], stock_async=[150], full=[300])
     assert row(made, "full")["ratio_stock_sync"] == 2.5
@@ -62,7 +92,7 @@ def test_the_best_stock_mode_of_a_repetition_is_what_counts():
 def test_every_row_has_the_keys_that_are_promised():
     promised = {
         *("scenario", "mode", "fresh_steps_per_s", "ratio_stock_sync", "ratio_best_stock"),
-        *("overlap_efficiency", "staleness_max", "idle"),
+        *("overlap_efficiency", "own_efficiency", "cpu_ms", "staleness_max", "idle", "range"),
     }
     for one in board(stock_sync_1=[1], full=[2]).rows():
         assert promised <= one.keys()
@@ -108,7 +138,9 @@ def test_everything_is_compared_by_default_three_times():
     assert {name for name, scenario in SCENARIOS.items() if scenario.env} <= here
     assert {cell.scenario for cell in cells} == here
     assert {cell.mode for cell in cells} == set(STANDARD)
-    assert len(cells) == 3 * len(here) * len(STANDARD)
+    left_out = sum(name in STANDARD for one in here for name in SCENARIOS[one].without)
+    assert len(cells) == 3 * (len(here) * len(STANDARD) - left_out)
+    assert {(cell.warm_up, cell.steps) for cell in cells} == {(3, 4)}
     assert len(command.plan(scenarios=None, modes=None, quick=True, repetitions=None)) == 6
 
 
@@ -135,9 +167,10 @@ def test_what_comes_out_is_shown_and_written(tmp_path):
     made = board(stock_sync_1=[100, 110], full=[200, 220])
     made.add(replace(CELL, mode="train"), {"error": "exit status 1:\nRuntimeError: gone"})
     console = Console(record=True, width=140)
-    command.show(made, console)
+    show(made, console)
     text = console.export_text()
-    assert "2.00x" in text
+    assert "2.00" in text
+    assert "200-220" in text
     assert "train failed: exit status 1:\nRuntimeError: gone" in text
     command.write(tmp_path / "bench.json", made)
     assert json.loads((tmp_path / "bench.json").read_text())["rows"] == made.rows()
@@ -152,3 +185,10 @@ def test_a_chart_of_nothing_is_refused():
 @pytest.mark.parametrize("scenarios", [["libero,maniskill"], ["libero", "maniskill"], ["libero, maniskill"]])
 def test_names_are_separated_by_commas_or_given_one_by_one(scenarios):
     assert cli._listed(scenarios) == ["libero", "maniskill"]
+
+
+def test_the_table_fits_into_80_columns():
+    made = board(stock_decoupled=[1100, 1110], stock_sync_1=[1000, 1010], full=[2200, 2220])
+    console = Console(record=True, width=200)
+    show(made, console)
+    assert max(map(len, console.export_text().splitlines()[2:])) <= 80

@@ -1,3 +1,5 @@
+import fcntl
+from contextlib import nullcontext
 from itertools import islice
 
 import numpy as np
@@ -6,12 +8,14 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.bench import command
-from rlinf_async.bench.measure import bounds_of
+from rlinf_async.bench.bounds import bounds_of
 from rlinf_async.bench.modes import MODES, STANDARD
 from rlinf_async.bench.scenarios import SCENARIOS
+from rlinf_async.bench.window import Environment
 from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import read_async, resolve
-from rlinf_async.simulators.emulated import EmulatedBatch, EnvService, decisions
+from rlinf_async.simulators import emulated
+from rlinf_async.simulators.emulated import EmulatedBatch, EnvService, decisions, holding
 
 PLACED = {"env": 1, "rollout": 1, "actor": 1}
 
@@ -40,14 +44,32 @@ def test_emulated_simulators_have_a_shard_each_unless_they_are_vectorised(name):
     assert shards == (1 if scenario.env.vectorised_s else scenario.envs)
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=lambda mode: mode.name)
-@pytest.mark.parametrize("name", ["libero", "metaworld", "libero-real", "maniskill-real"])
-def test_a_mode_is_what_it_says_whatever_the_scenarios_config_turns_on(name, mode):
-    scenario = SCENARIOS[name]
+PAIRS = [
+    (scenario, mode)
+    for scenario in SCENARIOS.values()
+    for mode in MODES.values()
+    if mode.name not in scenario.without
+]
+
+
+@pytest.mark.parametrize(("scenario", "mode"), PAIRS, ids=lambda of: of.name)
+def test_a_mode_is_what_it_says_whatever_the_scenarios_config_turns_on(scenario, mode):
     cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), *mode.overrides])
     assert read_async(cfg).active == (mode.kind == "plugin")
     if mode.kind == "plugin":
         assert resolve(cfg, sizes=PLACED).samples_per_batch == scenario.samples
+
+
+@pytest.mark.parametrize(
+    "name", [scenario.name for scenario, mode in PAIRS if mode.name == "stock-decoupled"]
+)
+def test_rlinfs_decoupled_mode_has_as_many_env_workers_as_its_store_holds_trajectories(name):
+    scenario, mode = SCENARIOS[name], MODES["stock-decoupled"]
+    cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), *mode.overrides])
+    workers = 1 + int(cfg.cluster.component_placement.env.placement.split("-")[1])
+    assert cfg.algorithm.rollout_store_size_per_rank == workers == 8
+    assert cfg.env.train.total_num_envs % workers == 0
+    assert cfg.runner.enable_decoupled_mode
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -57,14 +79,60 @@ def test_a_scenario_runs_in_all_modes_but_those_that_it_names(name, monkeypatch)
     assert run == set(STANDARD) - set(SCENARIOS[name].without)
 
 
-def test_balanced_trains_as_long_as_its_slowest_environment_is_expected_to_take():
-    scenario = SCENARIOS["balanced"]
-    draws = [
-        {"kind": kind, "first": 0, "seconds": [scenario.env.factor(env) * mean for env in range(10)]}
-        for kind, mean in (("step", scenario.env.decision_s), ("reset", scenario.env.reset_s / 1.4))
-    ]
-    bounds = bounds_of(draws, scenario, MODES["rollout"])
-    assert bounds["learner"] == pytest.approx(bounds["env"], rel=1e-3)
+def expected(scenario):
+    """What environments would do in a window if all their draws were the mean ones."""
+    return {
+        env: Environment(
+            decisions=scenario.decisions,
+            busy_s=scenario.decisions * scenario.env.factor(env) * scenario.env.decision_s
+            + scenario.env.reset_s,
+        )
+        for env in range(10)
+    }
+
+
+@pytest.mark.parametrize(("name", "share"), [("balanced", 1), ("four-epochs", 1), ("libero", 1 / 2)])
+def test_training_takes_its_share_of_what_the_slowest_environment_is_expected_to_take(name, share):
+    scenario = SCENARIOS[name]
+    bounds = bounds_of(expected(scenario), scenario)
+    assert bounds["learner"] == pytest.approx(share * bounds["env"], rel=1e-3)
+
+
+def test_fast_simulators_take_20_to_50_ms_and_widely_spread_ones_eight_times_as_long_as_each_other():
+    fast, wide = SCENARIOS["fast"].env, SCENARIOS["wide-spread"].env
+    seconds = [fast.decision_s * fast.factor(env) for env in range(10)]
+    assert (min(seconds), max(seconds)) == (pytest.approx(0.021), pytest.approx(0.049))
+    assert wide.factor(9) / wide.factor(0) == pytest.approx(8.0)
+
+
+def test_a_collocated_scenario_names_a_device_for_its_simulators_and_its_policy_alone():
+    scenario = SCENARIOS["collocated"]
+    cfg = compose_config(scenario.config, scenario.overrides(log="log"))
+    assert cfg.env.train.service_device == cfg.actor.model.service_device == "log/device"
+    libero = SCENARIOS["libero"]
+    assert compose_config(libero.config, libero.overrides(log="log")).env.train.service_device is None
+
+
+def test_one_has_a_device_at_a_time(tmp_path):
+    device = str(tmp_path / "device")
+    with holding(device), open(device) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with holding(device), holding(None):
+        pass
+
+
+def test_simulators_draw_one_after_the_other_on_the_device(tmp_path, monkeypatch):
+    held, slept = [], []
+    monkeypatch.setattr(emulated, "holding", lambda device: held.append(device) or nullcontext())
+    monkeypatch.setattr("time.sleep", slept.append)
+    service = EnvService(decision_s=1.0, reset_s=2.0, device_s=0.25)
+    batch = EmulatedBatch(service, 4, first=0, seed=0, device="device")
+    batch.reset()
+    assert not held
+    seconds, _ = batch.step()
+    assert held == ["device"]
+    assert slept[1:] == [1.0, 4 * 0.25]
+    assert seconds == [1.25] * 4
 
 
 def test_an_environment_takes_the_same_time_in_whatever_shard_it_is():

@@ -250,3 +250,18 @@ def test_a_batch_without_a_single_signal_moves_nothing_under_grpo():
     samples_of(learner_of(settings, model), given)
     pairs = zip(before.parameters(), model.parameters(), strict=True)
     assert all(torch.equal(left, right) for left, right in pairs)
+
+
+def test_samples_are_shuffled_anew_in_every_batch_and_alike_in_every_run():
+    def trained(batch, **settings):
+        learner = learner_of(settings_of(**settings), policy(0))
+        learner.begin(batch)
+        learner.accept([piece(policy(0), batch=batch)])
+        learner.finish()
+        return learner._samples[0]["behaviour"]
+
+    once = trained(0)
+    assert torch.equal(trained(0), once)
+    for other in (trained(1), trained(0, seed=8)):
+        assert not torch.equal(other, once)
+        assert torch.equal(other.sort().values, once.sort().values)

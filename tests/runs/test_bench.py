@@ -6,7 +6,8 @@ import pytest
 
 from rlinf_async.bench import cell
 from rlinf_async.bench.cell import Cell
-from rlinf_async.bench.scenarios import SCENARIOS, PolicyService
+from rlinf_async.bench.scenario import PolicyService
+from rlinf_async.bench.scenarios import SCENARIOS
 from rlinf_async.simulators.emulated import EnvService
 
 pytestmark = pytest.mark.ray
@@ -24,12 +25,15 @@ QUICK = replace(
 @pytest.mark.parametrize(("mode", "staleness"), [("full", 1), ("stock-async", 2)])
 def test_a_run_of_the_bench_is_measured(mode, staleness, monkeypatch):
     monkeypatch.setitem(cell.SCENARIOS, "quick", QUICK)
-    result = Cell(scenario="quick", mode=mode, repetition=0, warm_up=1, steps=2).run()
+    result = Cell(scenario="quick", mode=mode, repetition=0, warm_up=3, steps=4).run()
     assert "error" not in result, result["error"]
     assert result["fresh_steps_per_s"] > 0
     assert 0 < result["overlap_efficiency"] < 1
     learner_s = QUICK.samples * QUICK.update_epoch * QUICK.policy.train_sample_s
-    assert result["bounds_s"]["learner"] >= learner_s
+    assert result["bounds_s"]["learner"] == pytest.approx(learner_s)
+    assert result["own_bounds_s"]["learner"] >= learner_s
+    assert result["overlap_efficiency"] <= result["own_efficiency"] < 1
+    assert result["cpu_ms"] > 0
     assert result["staleness_max"] <= staleness
     if mode == "full":
         assert result["retrained"] == 0

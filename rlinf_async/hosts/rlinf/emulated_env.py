@@ -32,7 +32,11 @@ class EmulatedEnv(gymnasium.Env):
         self.is_start = True
         self._horizon = int(cfg.max_steps_per_rollout_epoch)
         self._batch = EmulatedBatch(
-            EnvService(**cfg.service), num_envs, first=seed_offset * num_envs, seed=int(cfg.seed)
+            EnvService(**cfg.service),
+            num_envs,
+            first=seed_offset * num_envs,
+            seed=int(cfg.seed),
+            device=cfg.get("service_device"),
         )
         self._log = SpanLog(cfg.get("service_log"))
         self._states = torch.zeros(num_envs, STATES)

@@ -13,6 +13,7 @@ from rlinf_async.core.tensors import Tensors
 from rlinf_async.hosts.rlinf.emulated_env import STATES
 from rlinf_async.hosts.rlinf.gaussian_policy import GaussianPolicy
 from rlinf_async.policies.action_distribution import ActionDistribution
+from rlinf_async.simulators.emulated import holding
 
 WIDTH = 16
 
@@ -23,13 +24,15 @@ class EmulatedPolicy(GaussianPolicy):
     A training pass takes `train_sample_s` a sample, forward and backward; a pass without gradients takes
     `score_share` of that. `ballast` gives the weights the size that their publication is to have.
     `micro_batches` counts those that the weights have been trained on, and travels with them, so that a
-    sample tells how old it is whatever the host calls its versions.
+    sample tells how old it is whatever the host calls its versions. It acts on a device that simulators
+    may use too, the file `service_device`; it is trained on another.
     """
 
     def __init__(self, cfg: Any) -> None:
         super().__init__()
         self._service = cfg.service
         self._log = SpanLog(cfg.get("service_log"))
+        self._device = cfg.get("service_device")
         self._chunks, self._action_dim = int(cfg.num_action_chunks), int(cfg.action_dim)
         self.body = nn.Linear(STATES, WIDTH)
         self.mean = nn.Linear(WIDTH, self._chunks * self._action_dim)
@@ -42,7 +45,7 @@ class EmulatedPolicy(GaussianPolicy):
     def decide(self, env_obs: dict[str, Any]) -> tuple[ActionDistribution, Tensors]:
         states = env_obs["states"]
         size = len(states)
-        with self._log.span("act", size=size):
+        with holding(self._device), self._log.span("act", size=size):
             time.sleep(self._service.act_fixed_s + self._service.act_sample_s * size)
             output = self._output(states)
         made_by = self.micro_batches.repeat(size, 1)

@@ -147,3 +147,16 @@ def test_learning_rates_follow_the_schedule_batch_by_batch_as_rlinfs_do(mode):
         rates.append([group["lr"] for group in run.actor.optimizer.param_groups])
         assert rates[-1] == [group["lr"] for group in theirs.optimizer.param_groups]
     assert all(one != other for one, other in itertools.pairwise(rates))
+
+
+def test_samples_are_shuffled_anew_in_every_batch_and_on_every_rank_and_alike_in_every_run():
+    def trained(index, *, rank=0, seed=7):
+        run = Run.of("async.mode=streamer", STEPS, "algorithm.update_epoch=1", f"actor.seed={seed}")
+        run.actor._rank = rank
+        return torch.cat(run.train(index, run.batch(0))).flatten().tolist()
+
+    once = trained(0)
+    assert trained(0) == once
+    for other in (trained(1), trained(0, rank=1), trained(0, seed=8)):
+        assert other != once
+        assert sorted(other) == sorted(once)
