@@ -1,24 +1,24 @@
 """Adversarial schedules: the real loops and brokers between environments, ranks and learners of any speed.
 
 Everything is drawn from a seed: sizes, levels, service times that differ by orders of magnitude between
-shards and between ranks, weights that arrive very late at some of them, rollouts that lie about their age.
-Answers carry the version that really made them beside the one that they claim.
+shards and between ranks, weights that arrive very late at some of them, rollouts that lie about their age,
+loops that end and start anew. Answers carry the version that really made them beside the one that they claim.
 """
 
 import asyncio
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.types import Piece
 from rlinf_async.loops.env import evaluate_shard, run_shard
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
+from tests.loops import schedule_parts as parts
 
 QUANTUM_S = 1 / 64
 BEFORE = Ledger(produced=70, trained=60, env_steps_trained=600, refused=Counter(stale=10))
@@ -39,6 +39,8 @@ class Outcome:
     backwards: int = 0
     """Pieces with an action that is older than the one before: ranks load weights at different times."""
     evaluated: int = 0
+    restarts: Counter = field(default_factory=Counter)
+    """Loops that were ended and started anew, by kind."""
 
 
 class Schedule:
@@ -56,9 +58,11 @@ class Schedule:
         self._scales = {
             kind: [draw((0, 1, 1, 4, 30)) for _ in range(32)] for kind in ("env", "act", "load", "train")
         }
+        self.restarts = self.rng.random() < 0.4
 
     def __str__(self):
         shown = ("seed", "bound", "free", "dynamic", "streaming", "first", "batches", "horizon", "evaluates")
+        shown += ("restarts",)
         return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
 
     def _plan(self):
@@ -130,26 +134,49 @@ class Schedule:
         return RequestBroker.dynamic(max_size=most, max_wait=0, deadline_s=float("inf"))
 
     def _serve(self, rank):
-        policy = _Policy(self, rank)
-        yield serve_policy(requests=_Requests(self, rank), policy=policy)
-        yield refresh_weights(weights=_Weights(self, rank), policy=policy)
+        policy, requests = parts.Policy(self, rank), parts.Requests(self, rank)
+        weights = parts.Weights(self, rank)
+        yield self._again("inference", requests, lambda: serve_policy(requests=requests, policy=policy))
+        yield self._again("weights", None, lambda: refresh_weights(weights=weights, policy=policy))
+
+    async def _again(self, kind, port, loop):
+        """Run the loop that `loop` makes; end it now and then, and start another in its place.
+
+        One that bears a rollout or a batch is left alone, as what it has taken would be lost: it is ended
+        only while it waits for `port`. The weights of a rank may be in any state, as it asks again.
+        """
+        task = asyncio.create_task(loop())
+        for _ in range(6 * self.restarts):
+            await asyncio.wait({task}, timeout=self.rng.randint(1, 400) * QUANTUM_S)
+            if not task.done() and (port is None or port.waits):
+                task.cancel()
+                await asyncio.wait({task})
+                self.out.restarts[kind] += 1
+                await self.nap("load", self.rng.randrange(32))  # the new one comes when it comes
+                task = asyncio.create_task(loop())
+        await task
 
     def _offer(self, version):
         self.weights.offer(version, ("the weights of", version))
 
     def _collect(self, shard):
-        return run_shard(
-            shard=shard,
-            env=_Env(self, shard, self.plan.envs_per_shard, self.horizon),
-            policy=_Asking(self, shard),
-            trajectories=self.broker,
-            recorder=lambda ticket: _Recorder(self, ticket),
+        trajectories = parts.Trajectories(self.broker)
+        return self._again(
+            "env",
+            trajectories,
+            lambda: run_shard(
+                shard=shard,
+                env=parts.Env(self, shard, self.plan.envs_per_shard, self.horizon),
+                policy=parts.Asking(self, shard),
+                trajectories=trajectories,
+                recorder=lambda ticket: parts.Recorder(self, ticket),
+            ),
         )
 
     def _evaluate(self, shard):
-        env = _Env(self, shard, 1, 2)
+        env = parts.Env(self, shard, 1, 2)
         return evaluate_shard(
-            shard=self.plan.shards + shard, env=env, policy=_Asking(self, shard), rollouts=1
+            shard=self.plan.shards + shard, env=env, policy=parts.Asking(self, shard), rollouts=1
         )
 
     def _learn(self, rank, batch):
@@ -157,150 +184,7 @@ class Schedule:
             await self.nap("train", rank)
             return work(*arguments)
 
-        learner, pieces = _Learner(self, rank), _Pieces(self, rank)
+        learner, pieces = parts.Learner(self, rank), parts.Pieces(self, rank)
         return learn_batch(
             batch=batch, pieces=pieces, learner=learner, streaming=self.streaming, compute=compute
         )
-
-
-@dataclass
-class _Env:
-    schedule: Schedule
-    shard: int
-    size: int
-    horizon: int
-
-    async def start(self):
-        await self.schedule.nap("env", self.shard)
-
-    async def step(self, answer):
-        await self.schedule.nap("env", self.shard)
-
-    def observation(self, output):
-        return self.schedule.node(self.shard)
-
-    def finish(self):
-        pass
-
-
-@dataclass
-class _Asking:
-    """Requests bear the node of their shard."""
-
-    schedule: Schedule
-    shard: int
-
-    def rollout(self, shard):
-        return self.schedule.requests.rollout(shard)
-
-    async def act(self, request):
-        return await self.schedule.requests.act(replace(request, node=request.payload))
-
-
-class _Recorder:
-    def __init__(self, schedule, ticket):
-        self._schedule, self._ticket, self._versions = schedule, ticket, []
-
-    def append(self, output, answer):
-        claimed, true, mode = answer
-        assert (claimed, mode) == (true, "train")
-        self._versions.append(claimed)
-
-    def build(self, output, answer):
-        schedule, ticket, versions = self._schedule, self._ticket, self._versions
-        assert min(versions) >= ticket.version, "an action is older than what was published at its start"
-        plan, lie = schedule.plan, schedule.rng.random() < schedule.lies
-        oldest = ticket.batch - schedule.bound - 1 if lie else min(versions)
-        schedule.out.produced += plan.envs_per_shard
-        schedule.out.refused += plan.envs_per_shard * lie
-        return [
-            Piece(
-                ticket=ticket,
-                part=part,
-                rank=plan.learner_rank(ticket.place, part),
-                size=plan.piece_size,
-                oldest=oldest,
-                newest=max(versions),
-                env_steps=plan.piece_size * len(versions),
-                payload=versions,
-            )
-            for part in range(plan.parts)
-        ]
-
-
-class _Policy:
-    def __init__(self, schedule, rank):
-        self._schedule, self._rank, self._lock, self.version = schedule, rank, asyncio.Lock(), None
-
-    async def act(self, batch):
-        async with self._lock:
-            true = self.version
-            await self._schedule.nap("act", self._rank)
-            modes = [pending.request.mode for pending in batch]
-            self._schedule.out.evaluated += modes.count("eval")
-            return [(self.version, true, mode) for mode in modes]
-
-    async def load(self, version, data):
-        async with self._lock:
-            await self._schedule.nap("load", self._rank)
-            assert data == ("the weights of", version)
-            assert self.version is None or version > self.version
-            self.version = version
-
-
-@dataclass
-class _Requests:
-    schedule: Schedule
-    rank: int
-
-    async def take(self):
-        return await self.schedule.requests.take(self.rank, self.schedule.node(self.rank))
-
-    def answering(self, batch):
-        return self.schedule.requests.answering(batch)
-
-
-@dataclass
-class _Weights:
-    schedule: Schedule
-    rank: int
-
-    async def next(self):
-        return await self.schedule.weights.next(self.rank)
-
-    async def applied(self, version):
-        await self.schedule.nap("load", self.rank)
-        self.schedule.weights.applied(self.rank, version)
-
-
-@dataclass
-class _Pieces:
-    schedule: Schedule
-    rank: int
-
-    async def take(self, batch, *, whole):
-        return await self.schedule.broker.take(self.rank, batch, whole=whole)
-
-
-@dataclass
-class _Learner:
-    schedule: Schedule
-    rank: int
-
-    def begin(self, batch):
-        self.batch = batch
-
-    def accept(self, pieces):
-        out, bound = self.schedule.out, self.schedule.bound
-        for piece in pieces:
-            versions = piece.payload
-            assert (piece.rank, piece.ticket.batch) == (self.rank, self.batch)
-            assert self.batch - min(versions) <= bound, "an action is older than the bound"
-            assert max(versions) <= self.batch, "an action was made by a policy that is not trained yet"
-            out.trained[(self.batch, *piece.key, self.rank)] += 1
-            out.staleness[self.batch - min(versions)] += piece.size
-            out.mixed += min(versions) < max(versions)
-            out.backwards += versions != sorted(versions)
-
-    def finish(self):
-        return {}

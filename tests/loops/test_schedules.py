@@ -72,7 +72,9 @@ def test_the_schedules_are_as_hostile_as_they_say(schedules):
     assert sum(out.backwards for _, out in schedules) > 0
     assert sum(out.refused for _, out in schedules) > SCHEDULES
     assert sum(out.evaluated for _, out in schedules) > SCHEDULES
-    for name in ("free", "dynamic", "streaming", "evaluates", "first", "bound", "nodes"):
+    restarts = sum((out.restarts for _, out in schedules), Counter())
+    assert min(restarts[kind] for kind in ("env", "inference", "weights")) > SCHEDULES / 4
+    for name in ("free", "dynamic", "streaming", "evaluates", "restarts", "first", "bound", "nodes"):
         assert len({bool(getattr(schedule, name) - (name == "nodes")) for schedule, _ in schedules}) == 2, (
             name
         )
