@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -108,6 +108,35 @@ class ClonedPolicy(nn.Module):
         return self.actor_mean(self.backbone(states))
 
 
+class CloningSettings(Protocol):
+    """What cloning, and the search for a policy of the wanted strength, are told; see WarmStart."""
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def log_std(self) -> float: ...
+
+    @property
+    def max_epochs(self) -> int: ...
+
+    @property
+    def lowest_success(self) -> float: ...
+
+    @property
+    def highest_success(self) -> float: ...
+
+
+class PolicyTrial(Protocol):
+    """Says how good parameters are."""
+
+    def success(self, state: State, *, enough: float) -> float:
+        """The share of solved test episodes; may stop early once `enough` is out of reach."""
+
+
 class Candidate(NamedTuple):
     """Parameters and the share of test episodes they solved."""
 
@@ -137,7 +166,7 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            chosen = _search(settings, _epochs(settings, demonstrations, stats), trial)
+            chosen = search(settings, cloning_epochs(settings, demonstrations, stats), trial)
     finally:
         trial.close()
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -201,7 +230,9 @@ class Trial:
         return int(step.successes[:, -1].sum())
 
 
-def _epochs(settings: WarmStart, demonstrations: Demonstrations, stats: ObservationStats) -> Iterator[State]:
+def cloning_epochs(
+    settings: CloningSettings, demonstrations: Demonstrations, stats: ObservationStats
+) -> Iterator[State]:
     """The parameters after each epoch of behaviour cloning."""
     policy = ClonedPolicy(settings.log_std)
     optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
@@ -216,7 +247,7 @@ def _epochs(settings: WarmStart, demonstrations: Demonstrations, stats: Observat
         yield {name: tensor.detach().clone() for name, tensor in policy.state_dict().items()}
 
 
-def _search(settings: WarmStart, epochs: Iterator[State], trial: Trial) -> Candidate:
+def search(settings: CloningSettings, epochs: Iterator[State], trial: PolicyTrial) -> Candidate:
     """The first epoch that solves enough, or a mixture with its predecessor if it solves too much."""
     weak = best = Candidate(next(epochs), 0.0)
     for state in epochs:
@@ -230,7 +261,7 @@ def _search(settings: WarmStart, epochs: Iterator[State], trial: Trial) -> Candi
     return best
 
 
-def _between(settings: WarmStart, weak: Candidate, strong: Candidate, trial: Trial) -> Candidate:
+def _between(settings: CloningSettings, weak: Candidate, strong: Candidate, trial: PolicyTrial) -> Candidate:
     """Bisect the straight line between two parameter sets until the success lies in the wanted band."""
     for _ in range(BISECTIONS):
         mixed = {name: (tensor + strong.state[name]) / 2 for name, tensor in weak.state.items()}

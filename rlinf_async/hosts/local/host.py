@@ -132,6 +132,7 @@ class LocalRun:
         self._trajectories = TrajectoryBroker(
             settings.plan,
             max_staleness=settings.asynchrony.max_staleness,
+            free=settings.asynchrony.train.balance == "free",
             until=settings.batches,
             deadline_s=settings.asynchrony.deadline_s,
         )

@@ -53,6 +53,7 @@ class LocalLearner:
         self._held: list[Tensors] = []
         self._samples: list[Tensors] = []
         self._count = 0.0
+        self._trained = self._streamed = 0
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + 1009 * batch)
         if (self._probe is not None or self._anchors_in_the_past) and self._past.present != batch:
             with self._queue.block():
@@ -62,6 +63,8 @@ class LocalLearner:
 
     def accept(self, pieces: Sequence[Piece]) -> None:
         with self._busy.busy(), self._queue.block():
+            # Whatever was trained until now was trained before these pieces, perhaps the last, had come.
+            self._streamed = self._trained
             for piece in sorted(pieces, key=lambda piece: piece.key):
                 self._accept(piece)
 
@@ -72,6 +75,7 @@ class LocalLearner:
                 self._train_rollout(_joined(self._held, dim=1))
             self._stream.finish()
             self._repeat_epochs()
+            self._note("train/streamed", self._streamed / self._settings.samples_per_batch)
             metrics = {name: sum(values) / len(values) for name, values in self._metrics.items()}
             ratios = self._measured_ratios()
             return metrics | {f"train/{name}": value for name, value in ratios.items()}
@@ -124,6 +128,7 @@ class LocalLearner:
             inputs: Tree = {"states": flat["states"], "actions": flat["actions"]}
             self._probe.add(inputs, flat["behaviour"].cpu(), flat["staleness"].cpu())
         self._samples.append(flat)
+        self._trained += size_of(flat)  # type: ignore[arg-type]
         self._train_samples(flat)
 
     def _repeat_epochs(self) -> None:

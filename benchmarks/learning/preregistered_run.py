@@ -1,0 +1,160 @@
+"""One run of the preregistered experiment on the local host, on a virtual clock."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.learning.points import unequal_points
+from benchmarks.learning.points_start import PointsStart, fresh_policy, points_start
+from benchmarks.learning.preregistration import Recipe, Setting, Side, Task, load
+from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, VirtualResult, train
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.local import LocalSettings
+from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.hosts.local.inference import State
+
+STEPS = 4
+"""Optimizer steps in one pass over a batch."""
+
+
+def run(name: str, side: Side, seed: int) -> None:
+    """Train one run of the setting called `name` and write its result."""
+    torch.set_num_threads(1)
+    stated = load()
+    setting = next(one for one in stated.settings if one.name == name)
+    task, recipe = stated.tasks[setting.task], stated.recipes[setting.recipe or ""]
+    settings = settings_of(task, recipe, block_of(setting, task) if side == "asynchronous" else {}, seed)
+    environments, weights = _begin(task, recipe, seed)
+    began = time.process_time()
+    result = train(settings, environments, service_times(stated.service_times, task), weights)
+    record = stated.record(setting, side, seed)
+    write(setting, side, seed, {"run": record, "cpu_seconds": time.process_time() - began}, result, task)
+
+
+def block_of(setting: Setting, task: Task) -> dict[str, Any]:
+    """The `async` block of a setting: all three levels, and a micro-batch for every piece."""
+    piece = task.envs // task.shards * task.horizon
+    return {
+        "mode": "full",
+        "train": {"max_staleness": setting.lag, "balance": setting.balance},
+        "rollout": {"shards": task.shards},
+        "streamer": {"micro_batch_size": piece, "normalization": "running"},
+    }
+
+
+def settings_of(task: Task, recipe: Recipe, block: Mapping[str, Any], seed: int) -> LocalSettings:
+    """As RLinf trains: horizons end episodes, and every episode weighs the same."""
+    step = task.envs * task.horizon // STEPS
+    return LocalSettings(
+        algorithm=recipe.algorithm,
+        asynchrony=AsyncConfig.from_mapping(block),
+        total_envs=task.envs,
+        horizon=task.horizon,
+        batches=recipe.batches,
+        group_size=recipe.group_size,
+        global_batch_size=step,
+        micro_batch_size=step,
+        update_epoch=recipe.update_epoch,
+        lr=recipe.lr,
+        value_lr=max(recipe.lr, 1e-3),
+        hidden=task.hidden,
+        seed=seed,
+        horizon_ends=True,
+        weighting="episode",
+    )
+
+
+def service_times(stated: Mapping[str, Any], task: Task) -> ServiceTimes:
+    """Of a task, in units of a rollout of its slowest shard."""
+    return ServiceTimes(
+        slowest_decision=1 / task.horizon,
+        speeds=tuple((fast, slow) for fast, slow in stated["speeds"]),
+        jitter=stated["jitter"],
+        inference=stated["inference_share"],
+        sample=stated["training_share"] / (task.envs * task.horizon),
+    )
+
+
+def _begin(task: Task, recipe: Recipe, seed: int) -> tuple[EnvFactory, State]:
+    """Environments and the weights to start from, both drawn from the seed."""
+    of_env = [task.difficulties[task.of_env(env)] for env in range(task.envs)]
+    if task.kind == "points":
+        return unequal_points(of_env, group_size=recipe.group_size, seed=seed), _points(task, seed)
+    # Meta-World is only needed, and only imported, for its own tasks.
+    from benchmarks.learning.simulators import mixed_tasks
+    from benchmarks.learning.starts import MixedStart, mixed_start
+
+    low, high = task.start or (0.0, 1.0)
+    start = mixed_start(
+        MixedStart(
+            tasks=task.difficulties,
+            seed=seed,
+            horizon=task.horizon,
+            lowest_success=low,
+            highest_success=high,
+        )
+    )
+    environments = mixed_tasks(of_env, group_size=recipe.group_size, seed=seed, stats=start.stats)
+    return environments, start.weights
+
+
+def _points(task: Task, seed: int) -> State:
+    if task.start is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return fresh_policy(task.hidden).state_dict()
+    low, high = task.start
+    return points_start(
+        PointsStart(
+            radii=task.difficulties,
+            seed=seed,
+            horizon=task.horizon,
+            hidden=task.hidden,
+            lowest_success=low,
+            highest_success=high,
+        )
+    )
+
+
+def write(
+    setting: Setting, side: Side, seed: int, record: dict[str, Any], result: VirtualResult, task: Task
+) -> None:
+    """Store a run's result, whole or not at all."""
+    by_task = success_by_task(result.batches, task)
+    stored = {
+        **record,
+        "success": _rounded(np.mean(by_task, axis=0)),
+        "success_by_task": [_rounded(values) for values in by_task],
+        "mean_lag": _rounded([seen.mean_lag for seen in result.batches]),
+        "streamed_share": _rounded([metrics["train/streamed"] for metrics in result.local.metrics]),
+        "gradient_norm": _rounded([metrics["train/grad_norm"] for metrics in result.local.metrics]),
+        "virtual_seconds": _rounded([seen.seconds for seen in result.batches]),
+        "trajectories": str(result.local.ledger),
+    }
+    path = setting.path(side, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(stored) + "\n")
+    draft.rename(path)
+
+
+def success_by_task(batches: Sequence[BatchSeen], task: Task) -> list[list[float]]:
+    """For each task, the success of each batch; a task that is not in a batch keeps the value it had."""
+    curves: list[list[float]] = [[] for _ in task.difficulties]
+    for seen in batches:
+        for number, curve in enumerate(curves):
+            outcomes = [
+                solved for env, found in seen.solved.items() if task.of_env(env) == number for solved in found
+            ]
+            curve.append(float(np.mean(outcomes)) if outcomes else (curve[-1] if curve else 0.0))
+    return curves
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(float(value), 4) for value in values]

@@ -1,0 +1,158 @@
+"""The preregistered experiment, as `preregistration.yaml` states it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from benchmarks.learning import cells
+
+FILE = Path(__file__).with_name("preregistration.yaml")
+
+Side = Literal["synchronous", "asynchronous"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a run of the local host trains."""
+
+    algorithm: Literal["ppo", "grpo"]
+    update_epoch: int
+    lr: float
+    batches: int
+    group_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a run of the local host trains on: as many environments of each difficulty."""
+
+    kind: Literal["points", "metaworld"]
+    difficulties: tuple[Any, ...]
+    envs: int
+    shards: int
+    horizon: int
+    hidden: int
+    start: tuple[float, float] | None
+    """The success of the policy that it starts from; None: a fresh one."""
+
+    def of_env(self, env: int) -> int:
+        """The number of the task that environment `env` has."""
+        return env * len(self.difficulties) // self.envs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    host: Literal["local", "rlinf"]
+    task: str
+    algorithm: Literal["ppo", "grpo"]
+    seeds: tuple[int, ...]
+    lag: int
+    recipe: str | None = None
+    balance: str = "exact"
+    given: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What the file says of a setting of RLinf, word for word."""
+
+    @property
+    def synchronous(self) -> str:
+        """The name of the runs that it is compared with; settings of one task and recipe share them."""
+        return f"sync-{self.task}-{self.recipe}" if self.host == "local" else f"sync-{self.name}"
+
+    def path(self, side: Side, seed: int) -> Path:
+        """Where a run leaves its result."""
+        name = self.name if side == "asynchronous" else self.synchronous
+        return cells.RESULTS / "preregistered" / f"{name}-seed{seed}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preregistration:
+    """All of it."""
+
+    settings: tuple[Setting, ...]
+    tasks: Mapping[str, Task]
+    recipes: Mapping[str, Recipe]
+    service_times: Mapping[str, Any]
+    statistic: Mapping[str, Any]
+    validity: Mapping[str, Any]
+    sentences: Mapping[str, str]
+    pilots: tuple[str, ...]
+    corrections: Mapping[str, Any]
+    peers: Mapping[str, Any]
+
+    def streamed_share(self, setting: Setting) -> float:
+        """What `setting` is to stream: all but the last piece of every batch."""
+        return 1 - 1 / self.tasks[setting.task].shards if setting.host == "local" else 1.0
+
+    def record(self, setting: Setting, side: Side, seed: int) -> dict[str, Any]:
+        """What a run is, for its result file: a result counts while this is what the file says."""
+        described: dict[str, Any] = {"side": side, "seed": seed, "host": setting.host, "task": setting.task}
+        if setting.host == "local":
+            task, recipe = self.tasks[setting.task], self.recipes[setting.recipe or ""]
+            described |= {"of": asdict(task), "recipe": asdict(recipe)}
+        else:
+            described |= {"given": dict(setting.given)}
+        if side == "asynchronous":
+            described |= {"lag": setting.lag, "balance": setting.balance}
+            if setting.host == "local":
+                described |= {"service_times": dict(self.service_times)}
+        return described
+
+
+@cache
+def load(path: Path = FILE) -> Preregistration:
+    """Read the file.
+
+    Raises:
+        ValueError: a setting names a task or a recipe that is not there, or two have one name.
+    """
+    stated = yaml.safe_load(path.read_text())
+    tasks = {name: _task(task) for name, task in stated["tasks"].items()}
+    recipes = {name: Recipe(**recipe) for name, recipe in stated["recipes"].items()}
+    settings = [_local(one, stated, recipes) for one in stated["local"]]
+    settings += [_rlinf(one, stated) for one in stated["rlinf"]]
+    for setting in settings:
+        if setting.host == "local" and setting.task not in tasks:
+            raise ValueError(f"setting {setting.name}: no task {setting.task!r} among {', '.join(tasks)}")
+    names = [setting.name for setting in settings]
+    if len(set(names)) != len(names):
+        raise ValueError(f"settings share a name: {', '.join(names)}")
+    copied = ("service_times", "statistic", "validity", "sentences", "corrections", "peers")
+    return Preregistration(
+        settings=tuple(settings),
+        tasks=tasks,
+        recipes=recipes,
+        pilots=tuple(stated["pilots"]),
+        **{name: stated[name] for name in copied},
+    )
+
+
+def _task(stated: Mapping[str, Any]) -> Task:
+    start = None if stated["start"] is None else tuple(stated["start"])
+    return Task(**{**stated, "difficulties": tuple(stated["difficulties"]), "start": start})
+
+
+def _local(one: Mapping[str, Any], stated: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Setting:
+    if one["recipe"] not in recipes:
+        raise ValueError(f"setting {one['name']}: no recipe {one['recipe']!r} among {', '.join(recipes)}")
+    seeds, algorithm = tuple(stated["seeds"]["local"]), recipes[one["recipe"]].algorithm
+    return Setting(host="local", algorithm=algorithm, seeds=seeds, **one)
+
+
+def _rlinf(one: Mapping[str, Any], stated: Mapping[str, Any]) -> Setting:
+    return Setting(
+        host="rlinf",
+        name=one["name"],
+        task=one["task"],
+        algorithm=one["algorithm"],
+        seeds=tuple(one.get("seeds", stated["seeds"]["rlinf"])),
+        lag=1,
+        given=dict(one),
+    )

@@ -1,0 +1,156 @@
+"""Meta-World tasks side by side in one run, as fast as they can be simulated here.
+
+The physics is Meta-World's, step by step. Two things are saved. Within a decision, which holds an action for
+several simulator steps, only the last steps are looked at: an episode is solved when it is at the end of a
+decision, while `MetaWorldBatch` looks at every step. And as in Meta-World's own MT1 benchmark a task has
+`GOALS` fixed goals; the state that a reset leads to is kept of each, because a reset costs as much as thirty
+steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.simulators.metaworld_task import ACTION_DIM, STATE_DIM, reset_simulator, simulator
+from rlinf_async.simulators.observation_stats import ObservationStats
+
+GOALS = 50
+ACTION_REPEAT = 5
+"""Simulator steps in a decision."""
+
+_MOVED = ("body_pos", "body_quat", "site_pos", "geom_pos")
+"""What of a model a reset may move."""
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """A simulator just after a reset."""
+
+    physics: np.ndarray
+    model: dict[str, np.ndarray]
+    attributes: dict[str, Any]
+    state: np.ndarray
+
+
+@dataclass
+class TaskSimulator:
+    """One simulator of `task`, and what it was like after the reset to each goal that was asked for."""
+
+    task: str
+    _snapshots: dict[int, _Snapshot] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._env = simulator(self.task)
+        self._kind = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+
+    def reset(self, goal: int) -> np.ndarray:
+        """Start an episode of goal number `goal`; the state [39]."""
+        if goal not in self._snapshots:
+            state = reset_simulator(self._env, int(np.random.SeedSequence(goal).generate_state(1)[0]))
+            self._snapshots[goal] = self._take(state)
+        kept = self._snapshots[goal]
+        env = self._env
+        for name, values in kept.model.items():
+            getattr(env.model, name)[:] = values
+        env.__dict__.update(
+            {
+                name: value.copy() if isinstance(value, np.ndarray) else value
+                for name, value in kept.attributes.items()
+            }
+        )
+        mujoco.mj_setState(env.model, env.data, kept.physics, self._kind)
+        mujoco.mj_forward(env.model, env.data)
+        return kept.state.copy()
+
+    def decide(self, action: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Hold `action` [4] for one decision; the state [39] after it, and whether the task is solved."""
+        env = self._env
+        for _ in range(ACTION_REPEAT - 2):
+            env.set_xyz_action(action[:3])
+            env.do_simulation([action[-1], -action[-1]], n_frames=env.frame_skip)
+            env.curr_path_length += 1
+        env.step(action)  # a state also holds what was seen a simulator step before
+        state, _, _, _, info = env.step(action)
+        return state, bool(info["success"])
+
+    def _take(self, state: np.ndarray) -> _Snapshot:
+        env = self._env
+        physics = np.empty(mujoco.mj_stateSize(env.model, self._kind))
+        mujoco.mj_getState(env.model, env.data, physics, self._kind)
+        plain = (np.ndarray, np.generic, int, float, tuple)
+        return _Snapshot(
+            physics=physics,
+            model={name: getattr(env.model, name).copy() for name in _MOVED},
+            attributes={
+                name: value.copy() if isinstance(value, np.ndarray) else value
+                for name, value in env.__dict__.items()
+                if isinstance(value, plain)
+            },
+            state=state.copy(),
+        )
+
+
+@cache
+def task_simulator(task: str, number: int) -> TaskSimulator:
+    """Simulator `number` of `task` in this process; resets make one run independent of those before."""
+    return TaskSimulator(task)
+
+
+class MixedTasks:
+    """Environments `first` to `first + size` of a run, each with a task of its own.
+
+    Fills `hosts.local.envs.Environments`. The k-th episode of an environment has the same goal in whatever
+    shard it is, and so have the members of a group. A reward of 1 is given once, for solving the task.
+    """
+
+    state_dim = STATE_DIM
+    action_dim = ACTION_DIM
+
+    def __init__(
+        self, tasks: Sequence[str], *, first: int, group_size: int, seed: int, stats: ObservationStats
+    ) -> None:
+        """`tasks`: of each environment in turn."""
+        self._simulators = [task_simulator(task, first + index) for index, task in enumerate(tasks)]
+        self._groups = [(first + index) // group_size for index in range(len(tasks))]
+        self._seed, self._stats = seed, stats
+        self._episode = 0
+        self._states = np.zeros((len(tasks), STATE_DIM))
+        self._ended = np.zeros(len(tasks), dtype=bool)
+
+    def reset(self) -> np.ndarray:
+        goals = [
+            int(np.random.default_rng((self._seed, group, self._episode)).integers(GOALS))
+            for group in self._groups
+        ]
+        self._states = np.stack([one.reset(goal) for one, goal in zip(self._simulators, goals, strict=True)])
+        self._ended[:] = False
+        self._episode += 1
+        return self._stats.normalise(self._states)
+
+    def step(self, actions: np.ndarray) -> Outcome:
+        rewards = np.zeros(len(actions), dtype=np.float32)
+        for index in np.flatnonzero(~self._ended):
+            action = np.clip(actions[index], -1.0, 1.0)
+            self._states[index], solved = self._simulators[index].decide(action)
+            rewards[index], self._ended[index] = solved, solved
+        return Outcome(self._stats.normalise(self._states), rewards, self._ended.copy())
+
+    def close(self) -> None:
+        """The simulators serve the next run."""
+
+
+def mixed_tasks(tasks: Sequence[str], *, group_size: int, seed: int, stats: ObservationStats) -> EnvFactory:
+    """Shards of `MixedTasks`; `tasks`: of each environment of the run."""
+
+    def build(first: int, size: int) -> MixedTasks:
+        mine = tasks[first : first + size]
+        return MixedTasks(mine, first=first, group_size=group_size, seed=seed, stats=stats)
+
+    return build

@@ -1,0 +1,218 @@
+"""The local host on a virtual clock: real simulators, policies and loops, whose work lasts as long as said.
+
+Nothing is waited for, and who is fast is part of the setting and not of the machine: two runs of one cell are
+equal, bit for bit, whatever else the machine does. Envs, inference and learner work at the same (virtual)
+time, as in a run with an accelerator and simulators of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlinf_async.core.objectives import valid_steps
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.core.types import Piece
+from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.hosts.local.host import LocalResult, LocalRun
+from rlinf_async.hosts.local.inference import Answer, InferenceRank, State
+from rlinf_async.hosts.local.learner import LocalLearner
+from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.local.shard import Shard, ShardOutput
+from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.loops.virtual_clock import run
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceTimes:
+    """Virtual seconds of each kind of work."""
+
+    slowest_decision: float
+    """Of the slowest shard, simulating one decision."""
+    speeds: tuple[tuple[float, float], ...]
+    """For each task, the decision of its fastest and of its slowest shard, as a share of the slowest."""
+    jitter: float
+    """How far a rollout may be faster or slower than the shard usually is, as a share."""
+    inference: float
+    """One forward pass."""
+    sample: float
+    """Training one sample for one epoch; the pass that anchors it included in the first."""
+
+    def decision(self, shard: int, shards: int) -> float:
+        """Of one shard; within a task, speeds are spread evenly."""
+        per_task = shards / len(self.speeds)
+        task = int(shard // per_task)
+        fast, slow = self.speeds[task]
+        place = (shard - task * per_task) / max(per_task - 1, 1)
+        return self.slowest_decision * (fast + place * (slow - fast))
+
+
+@dataclass
+class BatchSeen:
+    """What a batch was made of, by what the learner was handed."""
+
+    solved: dict[int, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    """By environment, whether each of its episodes was solved."""
+    lag: list[float] = field(default_factory=list)
+    """By piece, policy versions between a valid decision and its training, on average."""
+    weight: list[int] = field(default_factory=list)
+    """By piece, its valid decisions."""
+    seconds: float = 0.0
+    """Virtual time at the end of the batch."""
+
+    @property
+    def mean_lag(self) -> float:
+        return float(np.average(self.lag, weights=self.weight))
+
+
+class TimedShard:
+    """A shard whose decisions last; fills `loops.ports.ShardEnv`."""
+
+    def __init__(self, shard: Shard, *, decision: float, jitter: float, seed: tuple[int, int]) -> None:
+        self._shard, self._decision, self._jitter = shard, decision, jitter
+        self._chance = np.random.default_rng(seed)
+        self._pace = 1.0
+        self.size, self.horizon = shard.size, shard.horizon
+
+    async def start(self) -> ShardOutput:
+        self._pace = 1 + self._jitter * self._chance.uniform(-1, 1)
+        return await self._lasting(self._shard.start())
+
+    async def step(self, answer: Answer) -> ShardOutput:
+        return await self._lasting(self._shard.step(answer))
+
+    def observation(self, output: ShardOutput) -> Any:
+        return self._shard.observation(output)
+
+    def finish(self) -> None:
+        self._shard.finish()
+
+    async def _lasting(self, work: Any) -> ShardOutput:
+        output: ShardOutput = await work
+        await asyncio.sleep(self._decision * self._pace)
+        return output
+
+
+class TimedRank:
+    """An inference rank whose forward passes last."""
+
+    def __init__(self, rank: InferenceRank, seconds: float) -> None:
+        self._rank, self._seconds = rank, seconds
+
+    async def act(self, batch: Sequence[Pending]) -> list[Answer]:
+        answers = await self._rank.act(batch)
+        await asyncio.sleep(self._seconds)
+        return answers
+
+    async def load(self, state: State, version: int) -> None:
+        await self._rank.load(state, version)
+
+
+class TimedLearner:
+    """The learner, in the run's own event loop; takes the place of `LearnerThread`."""
+
+    def __init__(self, learner: LocalLearner, settings: LocalSettings, sample_seconds: float) -> None:
+        self._learner, self._settings, self._sample_seconds = learner, settings, sample_seconds
+        self.seen: dict[int, BatchSeen] = defaultdict(BatchSeen)
+
+    async def train(self, batch: int, trajectories: TrajectoryBroker) -> dict[str, float]:
+        """Train global batch `batch` and return its metrics."""
+        metrics = await learn_batch(
+            batch=batch,
+            pieces=_OneRank(trajectories),
+            learner=self._learner,
+            streaming=self._settings.streams,
+            compute=self._lasting,
+        )
+        self.seen[batch].seconds = asyncio.get_running_loop().time()
+        return metrics
+
+    async def _lasting(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        result = work(*arguments)
+        samples = 0
+        if work == self._learner.accept:
+            samples = sum(piece.size for piece in arguments[0]) * self._settings.horizon
+            self._see(arguments[0])
+        elif work == self._learner.finish:
+            samples = self._settings.samples_per_batch * (self._settings.update_epoch - 1)
+        await asyncio.sleep(samples * self._sample_seconds)
+        return result
+
+    def _see(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            seen = self.seen[piece.ticket.batch]
+            payload: Mapping[str, torch.Tensor] = piece.payload
+            valid = valid_steps(payload["ended"])
+            first = piece.ticket.shard * self._settings.plan.envs_per_shard + piece.part * piece.size
+            for index, solved in enumerate(payload["ended"].any(dim=0).tolist()):
+                seen.solved[first + index].append(solved)
+            seen.lag.append(float((piece.ticket.batch - payload["versions"])[valid].float().mean()))
+            seen.weight.append(int(valid.sum()))
+
+
+class _OneRank:
+    """The learner side of the buffer; fills `loops.ports.PiecePort`."""
+
+    def __init__(self, trajectories: TrajectoryBroker) -> None:
+        self._trajectories = trajectories
+
+    async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
+        return await self._trajectories.take(0, batch, whole=whole)
+
+
+@dataclass(frozen=True)
+class VirtualResult:
+    """What a run left behind, and what its learner saw of each batch."""
+
+    local: LocalResult
+    batches: tuple[BatchSeen, ...]
+
+
+def train(
+    settings: LocalSettings, environments: EnvFactory, times: ServiceTimes, weights: State
+) -> VirtualResult:
+    """Train all batches from `weights`."""
+    plan, busy = settings.plan, BusyMeter(width=settings.plan.shards)
+    with ExitStack() as stack:
+        shards = [
+            stack.enter_context(closing(Shard(number, settings=settings, build=environments, busy=busy)))
+            for number in range(plan.shards)
+        ]
+        model = GaussianPolicy(
+            state_dim=shards[0].state_dim, action_dim=shards[0].action_dim, hidden=settings.hidden
+        )
+        model.load_state_dict(weights)
+        rank = stack.enter_context(closing(InferenceRank(0, model=model, busy=BusyMeter())))
+        learner = TimedLearner(
+            LocalLearner(settings=settings, model=model, busy=BusyMeter()), settings, times.sample
+        )
+        loops: Any = {
+            "shards": _timed(shards, plan, times, settings.seed),
+            "ranks": [TimedRank(rank, times.inference)],
+            "learner": learner,
+        }
+        local = run(LocalRun(settings, **loops, model=model, busy={}, on_step=lambda report: None).train())
+    return VirtualResult(local, tuple(learner.seen[batch] for batch in range(settings.batches)))
+
+
+def _timed(shards: Sequence[Shard], plan: ShardPlan, times: ServiceTimes, seed: int) -> list[TimedShard]:
+    return [
+        TimedShard(
+            shard,
+            decision=times.decision(number, plan.shards),
+            jitter=times.jitter,
+            seed=(seed, number),
+        )
+        for number, shard in enumerate(shards)
+    ]
