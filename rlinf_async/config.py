@@ -169,7 +169,7 @@ class AsyncConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
     offload: Literal["auto", "keep"] = "auto"
-    """Offloading that a level has no use for: auto switches it off and says so, keep refuses to start."""
+    """Offloading of what levels let work at once: auto switches it off and says so, keep refuses to start."""
     publication: Literal["beside", "host"] = "beside"
     """New weights travel beside training, or by the host's own transport, for which both sides stop."""
     deterministic: bool = False

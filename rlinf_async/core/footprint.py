@@ -65,6 +65,16 @@ class LearnerFootprint:
         return self.trainable * self.computed if self._shares and self.accumulates else 0
 
 
+def peak(parts: Mapping[str, int], *, learner_leaves: bool = False, inference_leaves: bool = False) -> int:
+    """The most bytes at any time, where a part may be moved off the accelerator while the other works."""
+    inference = parts.get("inference", 0)
+    learner = sum(parts.values()) - inference
+    return max(
+        learner + (0 if inference_leaves else inference),
+        inference + (0 if learner_leaves else learner),
+    )
+
+
 def together(learner: Mapping[str, int], inference: int, *, learners: int, policies: int) -> dict[str, int]:
     """The parts of an accelerator with so many learner ranks and inference ranks, without those of none."""
     parts = {name: learners * size for name, size in learner.items()} if learners else {}

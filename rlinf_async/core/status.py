@@ -15,6 +15,7 @@ WORDS = {
     "idle": "waiting for requests",
     "forward": "in a forward pass",
     "load": "loading weights",
+    "offload": "moving on or off the accelerator",
     "fetch": "waiting for trajectories",
     "accept": "training",
     "finish": "training",

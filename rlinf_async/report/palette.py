@@ -18,6 +18,7 @@ OF_KINDS = {
     "put": BLUE,
     "forward": ORANGE,
     "load": BLUE,
+    "offload": LIGHT_BLUE,
     "idle": GREY,
     "accept": ORANGE,
     "finish": ORANGE,

@@ -27,6 +27,7 @@ ORDER = (
     "idle",
     "fetch",
     "load",
+    "offload",
     "put",
     "copy",
     "reset",

@@ -13,6 +13,7 @@ TRACKS = {
     "idle": "policy",
     "forward": "policy",
     "load": "weights",
+    "offload": "weights",
     "fetch": "trajectories",
     "accept": "training",
     "finish": "training",

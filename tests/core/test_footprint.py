@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf_async.core.footprint import LearnerFootprint, together
+from rlinf_async.core.footprint import LearnerFootprint, peak, together
 
 BILLION = 10**9
 ALONE = LearnerFootprint(
@@ -90,6 +90,16 @@ def test_an_accelerator_takes_what_is_placed_on_it():
     assert together(parts, 7, learners=0, policies=2) == {"inference": 14}
     assert together(parts, 7, learners=2, policies=0) == {name: 2 * size for name, size in parts.items()}
     assert together(parts, 7, learners=0, policies=0) == {}
+
+
+@pytest.mark.parametrize(
+    ("learner_leaves", "inference_leaves", "most"),
+    [(False, False, 19), (True, False, 19), (False, True, 19), (True, True, 16)],
+)
+def test_only_if_both_leave_for_each_other_is_the_larger_enough(learner_leaves, inference_leaves, most):
+    parts = {"weights": 4, "gradients": 4, "optimizer": 8, "inference": 3}
+    assert peak(parts, learner_leaves=learner_leaves, inference_leaves=inference_leaves) == most
+    assert peak({"inference": 3}, learner_leaves=learner_leaves, inference_leaves=inference_leaves) == 3
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rlinf_async.core.spans import read_spans
 from tests.runs.conftest import Run, Runner
 
 pytestmark = pytest.mark.ray
@@ -25,6 +26,9 @@ GIVES_WAY = [
     "rollout.enable_cuda_graph=true",
 ]
 """What RLinf's own configs switch on, and the levels have no use for."""
+ONE_SHARD = ("async.mode=rollout", "async.rollout.shards=1")
+"""Level 2 alone, with nothing left to chance: two such runs are equal."""
+OFFLOADED = (*ONE_SHARD, "actor.enable_offload=true", "rollout.enable_offload=true", "runner.save_interval=2")
 GRPO = ("algorithm.group_size=4", "env.eval.group_size=1")
 
 
@@ -48,7 +52,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Run]]:
     """Every case, what gives way to all levels, and all levels off, one after the other in one process."""
     runner = Runner(tmp_path_factory.mktemp("matrix"))
     cases = [(case[0], overrides(*case)) for case in CASES]
-    last = [("metaworld_ppo_mlp", GIVES_WAY), ("metaworld_ppo_mlp", ["async.mode=off"])]
+    last = [("metaworld_ppo_mlp", last) for last in (ONE_SHARD, OFFLOADED, GIVES_WAY, ["async.mode=off"])]
     yield runner.several([*cases, *last])
     runner.close()
 
@@ -72,6 +76,26 @@ def test_every_setting_trains_each_trajectory_once_and_within_the_bound(matrix: 
     assert ("train/actor/behaviour_weight" in run.metrics[-1]) == train
     assert any(name.startswith("train/mismatch/lag_") for name in run.metrics[-1]) == train
     assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics if "ppo" in config)
+
+
+@pytest.mark.timeout(900)
+def test_learner_and_inference_that_are_offloaded_in_turn_train_as_if_they_were_not(
+    matrix: list[Run],
+) -> None:
+    resident, offloaded = matrix[-4:-2]
+    for run in (resident, offloaded):
+        assert run.status == 0, run.output
+    losses = [
+        [{k: v for k, v in line.items() if k.startswith(("train/", "rollout/"))} for line in run.metrics]
+        for run in (resident, offloaded)
+    ]
+    assert len(losses[0][0]) > 10
+    assert losses[0] == losses[1]
+    left = [
+        {span["process"] for span in read_spans(run.directory / "trace") if span["kind"] == "offload"}
+        for run in (resident, offloaded)
+    ]
+    assert left == [set(), {"learner rank 0", "inference rank 0"}]
 
 
 @pytest.mark.timeout(900)

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from omegaconf import DictConfig, open_dict
 
-from rlinf_async import __version__
 from rlinf_async.config import TrainConfig
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
@@ -57,12 +57,10 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
         super().init_worker()
         torch.manual_seed(seed + 1 + self._rank)
 
-    async def plugin_version(self) -> str:
-        """The version of this package that the worker process runs."""
-        return __version__
-
     async def learn(self, batch: int, settings: Settings, trajectories: Any) -> dict[str, float]:
         """Train global batch `batch`, offer the weights that come of it, and return its metrics."""
+        compute = partial(asyncio.get_running_loop().run_in_executor, self._thread)
+        await compute(self._come_back)
         if self._learner is None or self._pieces is None:
             self._learner = TracedLearner(FSDPLearner(self, settings, self._busy), self.spans)
             pieces = PieceClient(trajectories, rank=self._rank, until=settings.batches)
@@ -72,7 +70,7 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
             pieces=self._pieces,
             learner=self._learner,
             streaming=settings.asynchrony.streamer.enabled,
-            compute=partial(asyncio.get_running_loop().run_in_executor, self._thread),
+            compute=compute,
         )
         if settings.publishes_beside_training:
             metrics["publication_seconds"] = await self.offer_weights(batch + 1, trajectories)
@@ -85,7 +83,26 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
     async def offer_weights(self, version: int, trajectories: Any) -> float:
         """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
         self.set_global_step(version)
-        return await self._weights.offer(version, trajectories, self.spans)
+        if self.is_weight_offloaded:
+            self.load_param_and_grad(self.device)
+        return await self._weights.offer(version, trajectories, self.spans, copied=self._leave)
+
+    def _come_back(self) -> None:
+        """Onto the accelerator, which the others have left."""
+        with self.spans.span("offload") if self.enable_offload else nullcontext():
+            if self.is_weight_offloaded:
+                self.load_param_and_grad(self.device)
+            if self.is_optimizer_offloaded:
+                self.load_optimizer(self.device)
+
+    def _leave(self) -> None:
+        """Off the accelerator, on every rank, before inference can have the new weights."""
+        if self.enable_offload:
+            with self.spans.span("offload"):
+                if not self.is_optimizer_offloaded:
+                    self.offload_optimizer()
+                self.offload_param_and_grad(True)
+                dist.barrier()
 
     async def weights_sent(self) -> None:
         """Wait until the weights offered last have left; raises what has prevented it."""

@@ -50,9 +50,18 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
     return {**plain, KEY: translated(plain, read_block(cfg))}
 
 
+def asks_for_levels(cfg: DictConfig) -> bool:
+    """Whether the `async` block of a config has a level on.
+
+    Raises:
+        ValueError: the block is not valid.
+    """
+    return AsyncConfig.from_mapping(read_block(cfg)).active
+
+
 def uses_us(cfg: DictConfig) -> bool:
     """Whether workers must load this package: a level is on, or an environment or model of ours is used."""
-    if read_async(cfg).active or cfg.actor.model.model_type in entry_points(group="rlinf_async.models").names:
+    if asks_for_levels(cfg) or cfg.actor.model.model_type in entry_points(group="rlinf_async.models").names:
         return True
     return any(OmegaConf.select(cfg, f"env.{part}.env_class") for part in ("train", "eval"))
 
@@ -68,7 +77,8 @@ def resolve(
     Raises:
         ValueError: an unsupported feature or sizes that do not fit, with the remedy.
     """
-    plain, fitted = _plain(cfg), read_fit(cfg)
+    plain = _plain(cfg)
+    fitted = fit(plain)
     if other_algorithm(plain):
         refuse(fitted.reasons)  # its sizes are others
     try:

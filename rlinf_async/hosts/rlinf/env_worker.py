@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from rlinf.envs.utils import get_env_attr
 from rlinf.workers.env.env_worker import EnvWorker
 
-from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
@@ -71,7 +71,7 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
         return simulators_apart(self.cfg.env.train)
 
     def _init_env(self) -> None:
-        # As in the base class, but each shard in its thread; nothing is offloaded, see `fit`.
+        # As in the base class, but each shard in its thread.
         if self.enable_train and self.cfg.env.train.auto_reset:
             resets = _each(
                 [
@@ -83,14 +83,30 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
             for observation, _ in resets:
                 self.last_obs_list.append(observation)
                 self.last_intervened_info_list.append((None, None))
+        if self.train_enable_offload and self.cfg.env.train.get("enable_init_offload", True):
+            _each(self._offloads("train"), apart=self._apart)
+        if self.eval_enable_offload:
+            _each(self._offloads("eval"), apart=self._apart)
+
+    def _offloads(self, mode: str) -> list[Callable[[], Future[Any]]]:
+        envs = self.env_list if mode == "train" else self.eval_env_list
+        return [
+            partial(thread.submit, get_env_attr(env, "offload"))
+            for thread, env in zip(self._threads[mode], envs, strict=True)
+        ]
+
+    async def leave(self) -> None:
+        """Have the simulators for training leave their accelerator, if RLinf's config says so."""
+        if self.train_enable_offload:
+            await self._offload("train")
+
+    async def _offload(self, mode: str) -> None:
+        offload = partial(_each, self._offloads(mode), apart=self._apart)
+        await asyncio.get_running_loop().run_in_executor(None, offload)
 
     async def interact(self, *_: Any, **__: Any) -> None:
         """RLinf's own loop, which does not run here."""
         raise RuntimeError(WRONG_RUNNER)
-
-    async def plugin_version(self) -> str:
-        """The version of this package that the worker process runs."""
-        return __version__
 
     async def offer_memory(self) -> list[Any]:
         """Something that an inference rank can read if it can read this worker's memory."""
@@ -131,6 +147,8 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
             evaluate_shard(shard=first + stage, env=env, policy=policy, rollouts=self.eval_rollout_epoch)
             for stage, env in enumerate(envs)
         )
+        if self.eval_enable_offload:
+            await self._offload("eval")
         return concatenate_metrics([info for env in envs for info in env.episodes])
 
     def _policy(self, settings: Settings, requests: Any) -> TracedPolicyPort:

@@ -8,19 +8,9 @@ from typing import Any
 
 from rlinf_async.config import LEVELS, AsyncConfig, preset_levels
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.rlinf.offload import OFFLOADS, overlap
 from rlinf_async.hosts.rlinf.reasons import Reason
 from rlinf_async.hosts.rlinf.refusals import Refusal, contradictions, other_algorithm, unsupported
-
-OFFLOADS = {
-    "actor.enable_offload": "the learner works while rollouts go on",
-    "rollout.enable_offload": "inference goes on while the learner works",
-    "env.train.enable_offload": "simulators go on while the learner works",
-    "env.eval.enable_offload": "evaluation runs beside the rollouts for training",
-}
-"""RLinf's keys that move a part off its accelerator while another works, and why none can leave."""
-IN_TURN = (
-    "with level 2 alone the parts would work in turn, but moving them is not supported: all stay resident"
-)
 
 
 @dataclass(frozen=True)
@@ -93,10 +83,9 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
 
 
 def _changes(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Change]:
-    overlaps = asynchrony.train.enabled or asynchrony.streamer.enabled
     for key, why in OFFLOADS.items():
-        if lookup(cfg, key):
-            yield Change(key, False, why if overlaps else IN_TURN)
+        if overlap(asynchrony) and lookup(cfg, key):
+            yield Change(key, False, why)
 
 
 def _cannot_keep(change: Change) -> Reason:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rlinf_async.core.footprint import LearnerFootprint, Strategy, together
+from rlinf_async.core.footprint import LearnerFootprint, Strategy, peak, together
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.rlinf.models import ENTRY_POINTS
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
@@ -53,14 +53,18 @@ def footprints(
     learner = learner_footprint(cfg, settings, model).parts()
     inference = model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model)
     capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
+    leaving = {
+        f"{role}_leaves": settings.takes_turns and bool(lookup(cfg, f"{part}.enable_offload"))
+        for role, part in {"learner": "actor", "inference": "rollout"}.items()
+    }
     kinds = [
         {
             "gpus": count,
             "learner_ranks": learners,
             "inference_ranks": policies,
             "bytes": parts,
-            "total": sum(parts.values()),
-            "fits": None if capacity is None or size is None else sum(parts.values()) <= capacity,
+            "total": (total := peak(parts, **leaving)),
+            "fits": None if capacity is None or size is None else total <= capacity,
         }
         for (learners, policies), count in sorted(_kinds(cfg, machines).items(), reverse=True)
         if (parts := together(learner, inference, learners=learners, policies=policies))
@@ -70,6 +74,7 @@ def footprints(
         "parameters_from": model.source,
         "gpu_bytes": capacity,
         "per_gpu": kinds,
+        "in_turn": any(leaving.values()),
         "lora": bool(cfg["actor"]["model"].get("is_lora", False)),
     }
 
@@ -167,7 +172,8 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
     unit = "GB" if known else "GB per billion parameters"
     for kind in memory["per_gpu"]:
         parts = ", ".join(f"{name} {size / GIGABYTE:.3g}" for name, size in kind["bytes"].items())
-        text = f"{parts}: {kind['total'] / GIGABYTE:.3g} {unit}"
+        at_once = "at most at a time" if memory["in_turn"] else ""
+        text = f"{parts}: {kind['total'] / GIGABYTE:.3g} {unit} {at_once}".rstrip()
         if memory["gpu_bytes"] is not None:
             text += f" of {memory['gpu_bytes'] / GIGABYTE:.3g} GB{_verdict(kind, memory['gpu_bytes'])}"
         found.append((f"  each of {kind['gpus']}", text))

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rlinf_async import __version__
 from rlinf_async.hosts.rlinf.fleet import Fleet
+
+
+def check_classes(groups: Mapping[str, Any]) -> None:
+    """Refuse workers of RLinf's own, by group.
+
+    Raises:
+        TypeError: some are.
+    """
+    for name, group in groups.items():
+        if not hasattr(group, "plugin_version"):
+            raise TypeError(
+                f"the {name} workers are {group.worker_cls_name}, which cannot run asynchronously; provide a "
+                f"subclass of rlinf-async's worker by an entry point rlinf_async.workers: {name}"
+            )
 
 
 def check_versions(fleet: Fleet) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rlinf_async import __version__
 from rlinf_async.display import RunDisplay
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import compat
-from rlinf_async.hosts.rlinf.config import read_async, read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.config import asks_for_levels, read_fit, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
@@ -37,7 +38,7 @@ def prepare(cfg: DictConfig) -> None:
     """
     if cfg.runner.get("only_eval", False) or cfg.runner.get("task_type") != "embodied":
         return
-    active = read_async(cfg).active
+    active = asks_for_levels(cfg)
     if active:
         compat.check_rlinf()
         settings, notes = resolve(cfg), read_fit(cfg).notes
@@ -80,7 +81,7 @@ def _load_users_module() -> None:
 
 def is_active(cfg: Any) -> bool:
     """Whether `cfg` is the config of a run in which a level is on."""
-    return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and read_async(cfg).active
+    return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and asks_for_levels(cfg)
 
 
 class RLinfHost:
@@ -176,6 +177,10 @@ class InstallsPlugin:
     def _load_user_extensions(self) -> None:
         HOST.install()
         super()._load_user_extensions()  # type: ignore[misc]
+
+    async def plugin_version(self) -> str:
+        """The version of this package that the worker process runs."""
+        return __version__
 
 
 def _config_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

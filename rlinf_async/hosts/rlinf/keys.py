@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from rlinf_async.core.nested import dotted
-from rlinf_async.hosts.rlinf.fit import OFFLOADS
+from rlinf_async.hosts.rlinf.offload import OFFLOADS
 from rlinf_async.hosts.rlinf.refusals import REFUSALS
 from rlinf_async.hosts.rlinf.translation import MOVED, TRANSLATIONS
 

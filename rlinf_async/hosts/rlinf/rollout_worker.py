@@ -13,7 +13,6 @@ import torch
 from omegaconf import DictConfig
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
-from rlinf_async import __version__
 from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.echoes import without_echoes
@@ -75,10 +74,6 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
         """RLinf's own loop, which does not run here."""
         raise RuntimeError(WRONG_RUNNER)
 
-    async def plugin_version(self) -> str:
-        """The version of this package that the worker process runs."""
-        return __version__
-
     async def serve(self, settings: Settings, requests: Any, trajectories: Any) -> None:
         """Answer batches of requests, by the newest weights, until the channels close."""
         self._buckets = settings.buckets
@@ -118,12 +113,26 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
         if self.finished_episodes is None:
             self.finished_episodes = self.version * self.total_num_train_envs * self.rollout_epoch
         self.set_global_step(self.version)
+        self._come_back()
+
+    async def leave(self) -> None:
+        """Off the accelerator, if RLinf's config says so, until there are new weights."""
+        if self.enable_offload:
+            async with self._model_lock:
+                with self.spans.span("offload"):
+                    await asyncio.get_running_loop().run_in_executor(self._thread, self.offload_model)
+
+    def _come_back(self) -> None:
+        if self.enable_offload:
+            with self.spans.span("offload"):
+                self.reload_model()
 
     async def sync_model_from_actor(self) -> None:
         """Receive and apply the actor's weights by RLinf's transport while no forward pass runs."""
         async with self._model_lock:
             with self.spans.span("load"):
                 await super().sync_model_from_actor()
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._come_back)
 
     async def pop_busy(self) -> list[float]:
         """The share of time spent in forward passes since the last call."""

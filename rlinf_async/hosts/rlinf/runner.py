@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,12 @@ from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.checkpoint import read_ledger, resume_step, write_ledger
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.fleet import Fleet
-from rlinf_async.hosts.rlinf.handshake import check_versions, share_memory
+from rlinf_async.hosts.rlinf.handshake import check_classes, check_versions, share_memory
 from rlinf_async.hosts.rlinf.observed import leave_stacks
 from rlinf_async.hosts.rlinf.publication import Publication
 from rlinf_async.hosts.rlinf.pulse import Pulse
 from rlinf_async.hosts.rlinf.reporting import StepReporter, TrainedStep, prefixed, write_facts
+from rlinf_async.hosts.rlinf.turns import Turns
 
 PROCESSES = {
     "env": "env worker",
@@ -62,7 +63,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.cfg, self.actor, self.rollout, self.env = cfg, actor, rollout, env
         self.reward, self.critic = reward, critic
         groups = {"env": env, "rollout": rollout, "actor": actor}
-        _check_classes(groups)
+        check_classes(groups)
         self.settings = resolve(
             cfg, sizes={name: len(group.worker_info_list) for name, group in groups.items()}
         )
@@ -86,6 +87,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self._requests = self._fleet.actors("requests")[0]
         self._trajectories = self._fleet.actors("trajectories")[0]
         self._publication = Publication(self._fleet, self.settings, self._trajectories)
+        self._turns = Turns(self._fleet, self._trajectories, batches=self.settings.batches)
         self._reporter = StepReporter(
             self._fleet, self.metric_logger, self.run_dir, total=self.max_steps, settings=self.settings
         )
@@ -129,8 +131,6 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         lost = time.monotonic() - returned
         evaluation = self._evaluate_and_save(published)
         ended = time.monotonic()
-        if self.global_step < self.max_steps:
-            self._learn()
         self._unreported.append(
             TrainedStep(
                 step=self.global_step,
@@ -142,8 +142,14 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             )
         )
         self._began = ended
+        if self.global_step < self.max_steps:
+            self._learn()
 
     def _learn(self) -> None:
+        if self.settings.takes_turns:
+            while self._unreported:
+                self._report(self._unreported.popleft())
+            self._turns.give_to_learner(self.global_step)
         self._learning = self._fleet.call(
             "actor", "learn", self.global_step, self.settings, self._trajectories
         )
@@ -185,6 +191,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             with self._spans.span("evaluate", step=self.global_step):
                 metrics = prefixed("eval", self.evaluate())
         if save:
+            if self.settings.takes_turns:
+                self._turns.give_to_learner(self.global_step)
             with self._spans.span("save", step=self.global_step):
                 self._save_checkpoint()
         return metrics
@@ -295,12 +303,3 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             f"{plan.envs_per_shard} environments; inference ranks {plan.inference_ranks}, learner ranks "
             f"{plan.learner_ranks}; staleness at most {self.settings.asynchrony.max_staleness}"
         )
-
-
-def _check_classes(groups: Mapping[str, Any]) -> None:
-    for name, group in groups.items():
-        if not hasattr(group, "plugin_version"):
-            raise TypeError(
-                f"the {name} workers are {group.worker_cls_name}, which cannot run asynchronously; provide a "
-                f"subclass of rlinf-async's worker by an entry point rlinf_async.workers: {name}"
-            )

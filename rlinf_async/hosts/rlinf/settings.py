@@ -10,6 +10,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, choose_shards
+from rlinf_async.hosts.rlinf.offload import offloading
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.simulators import hold_one_environment, shards_of_one, simulators_apart
@@ -42,6 +43,8 @@ class Settings:
     weight_syncer: str
     """RLinf's `weight_syncer.type`, its own transport."""
     seed: int
+    takes_turns: bool = False
+    """Whether learner, inference and simulators are offloaded while another of them works."""
 
     @classmethod
     def read(cls, cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> Settings:
@@ -77,6 +80,7 @@ class Settings:
             advantage=str(algorithm["adv_type"]),
             weight_syncer=str(cfg.get("weight_syncer", {}).get("type", "bucket")),
             seed=int(actor.get("seed", 0)),
+            takes_turns=offloading(cfg, asynchrony),
         )
         refuse([*settings._reasons(), *_evaluation_reasons(cfg, settings)])
         return settings

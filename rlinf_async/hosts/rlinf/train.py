@@ -18,7 +18,7 @@ from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
-from rlinf_async.hosts.rlinf.config import read_async
+from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.host import load_in_workers
 
 
@@ -29,7 +29,7 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     that execute what they are sent.
     """
     # RLinf's own workers, too, take their platform from us where there is no accelerator.
-    load_in_workers(read_async(cfg).active)
+    load_in_workers(asks_for_levels(cfg))
     actor: Any = EmbodiedFSDPActor
     if cfg.runner.get("use_training_pipeline", False):
         from rlinf.workers.actor.fsdp_actor_worker_pipeline import PipelineEmbodiedFSDPActor as actor

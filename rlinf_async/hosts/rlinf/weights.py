@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -43,12 +43,18 @@ class WeightSender:
         """The receivers' tensors by name, and their types: no others are sent, and these in no wider type."""
         self._snapshot.types = types
 
-    async def offer(self, version: int, trajectories: Any, spans: SpanLog) -> float:
-        """Copy the present weights, to be sent as those of `version`; the seconds that it took."""
+    async def offer(
+        self, version: int, trajectories: Any, spans: SpanLog, *, copied: Callable[[], object] = lambda: None
+    ) -> float:
+        """Copy the present weights, to be sent as those of `version`; the seconds that it took.
+
+        `copied` is called before anything is sent.
+        """
         began = time.monotonic()
         await self.sent()  # the memory of one copy serves all: it must have left
         with spans.span("copy", version=version):
             chunks = self._snapshot.take()
+        copied()
         if self._actor._is_weight_sender:
             self._sending = self._thread.submit(_send, trajectories, version, chunks, spans)
         return time.monotonic() - began

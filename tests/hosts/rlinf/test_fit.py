@@ -3,7 +3,8 @@
 import pytest
 
 from rlinf_async.config import LEVELS
-from rlinf_async.hosts.rlinf.fit import OFFLOADS, fit
+from rlinf_async.hosts.rlinf.fit import fit
+from rlinf_async.hosts.rlinf.offload import OFFLOADS
 from tests.hosts.rlinf.given import config
 
 TOP_K = {"actor.model.model_type": "openvla", "rollout.sampling_params.top_k": 50}
@@ -81,13 +82,18 @@ def test_of_an_algorithm_that_cannot_run_nothing_else_is_named():
     assert reason.text.startswith("algorithm.loss_type='embodied_sac' is SAC")
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_offloading_that_a_level_has_no_use_for_is_switched_off_and_said(level):
+@pytest.mark.parametrize("level", ["train", "streamer", "full"])
+def test_offloading_of_what_works_at_the_same_time_is_switched_off_and_said(level):
     found = fitted(OFFLOADED, mode=level)
     assert found.reasons == ()
     assert {change.key: change.value for change in found.changes} == dict.fromkeys(OFFLOADS, False)
     assert found.notes[0].startswith("actor.enable_offload=false: ")
-    assert ("in turn" in found.notes[0]) == (level == "rollout")  # nothing overlaps with training there
+
+
+@pytest.mark.parametrize("offload", ["auto", "keep"])
+def test_level_2_alone_keeps_turns_and_the_offloading_with_them(offload):
+    found = fitted(OFFLOADED, mode="rollout", offload=offload)
+    assert (found.changes, found.reasons, on(found)) == ((), (), ["rollout"])
 
 
 def test_keeping_the_offloading_is_refused_with_all_overrides_at_once():

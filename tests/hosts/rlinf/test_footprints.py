@@ -27,11 +27,11 @@ VLA = {
 }
 
 
-def memory(changes=None, *, placement="all", gpus=8, **options):
+def memory(changes=None, *, placement="all", gpus=8, mode="full", **options):
     cfg = config({**VLA, "cluster.component_placement": {"actor,env,rollout": placement}, **(changes or {})})
     machines = Machines(nodes=1, gpus=gpus)
     sizes = world_sizes(cfg["cluster"], machines)
-    settings = Settings.read(cfg, AsyncConfig.from_mapping({"mode": "full"}), sizes)
+    settings = Settings.read(cfg, AsyncConfig.from_mapping({"mode": mode}), sizes)
     return footprints(cfg, settings, machines, **options)
 
 
@@ -49,6 +49,14 @@ def test_without_a_checkpoint_it_says_so_and_counts_per_billion_parameters():
     assert kind["fits"] is None
     (row,) = rows(memory(gpu_memory=30))[1:-1]
     assert row[1].endswith("3 GB per billion parameters of 30 GB, which 10 billion parameters fill")
+
+
+def test_with_level_2_alone_offloaded_parts_are_counted_in_turn():
+    offloaded = {f"{part}.enable_offload": True for part in ("actor", "rollout")}
+    totals = {mode: memory(offloaded, mode=mode)["per_gpu"][0]["total"] for mode in ("full", "rollout")}
+    assert totals == {"full": 3 * BILLION, "rollout": 2 * BILLION}
+    assert rows(memory(offloaded, mode="rollout"))[1][1].endswith("at most at a time")
+    assert not rows(memory(offloaded, mode="full"))[1][1].endswith("at most at a time")
 
 
 def test_apart_each_gpu_has_its_own_and_the_learner_shards_over_its_ranks():

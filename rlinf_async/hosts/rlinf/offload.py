@@ -1,0 +1,27 @@
+"""RLinf's offloading: a part leaves its accelerator while another works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
+
+OFFLOADS = {
+    "actor.enable_offload": "the learner works while rollouts go on",
+    "rollout.enable_offload": "inference goes on while the learner works",
+    "env.train.enable_offload": "simulators go on while the learner works",
+    "env.eval.enable_offload": "evaluation runs beside the rollouts for training",
+}
+"""RLinf's keys that move a part off its accelerator while another works, and what stands against each."""
+
+
+def overlap(asynchrony: AsyncConfig) -> bool:
+    """Whether training and rollouts go on at the same time."""
+    return asynchrony.train.enabled or asynchrony.streamer.enabled
+
+
+def offloading(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    """Whether a run of `cfg`, RLinf's config as plain data, has to keep turns."""
+    return not overlap(asynchrony) and any(lookup(cfg, key) for key in OFFLOADS)
