@@ -34,6 +34,8 @@ STREAMED = (
     "algorithm.update_epoch=1",
 )
 """Three optimizer steps, so that late pieces are anchored at weights that are gone."""
+WARM_UP = "actor.optim.critic_warmup_steps=8"
+"""The critic alone is trained in the first batch and in the first two steps of the second."""
 BF16 = ("mixed_precision.param_dtype=bf16", "mixed_precision.reduce_dtype=fp32")
 STALE = ("fsdp full_shard", "fsdp shard_grad_op")
 """Where a forward pass without gradients leaves parameters gathered."""
@@ -63,6 +65,7 @@ CASES = [
     *(case("unmeasured", sharding, "ppo", (*PPO, "async.train.measure_ratios=false")) for sharding in STALE),
     *(case("streamed", sharding, "grpo", STREAMED) for sharding in (REFERENCE, *STALE, "fsdp2")),
     *(case("bf16", sharding, "ppo", PPO, *BF16) for sharding in (REFERENCE, *STALE)),
+    *(case("warm-up", sharding, "ppo", (*PPO, WARM_UP)) for sharding in (REFERENCE, *STALE, "fsdp2")),
 ]
 PAIRS = [tuple(made.name.split(" ", 1)) for made in CASES if not made.name.startswith("unmeasured")]
 sharded = pytest.mark.parametrize(("work", "sharding"), [pair for pair in PAIRS if pair[1] != REFERENCE])
