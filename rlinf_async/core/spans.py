@@ -96,6 +96,10 @@ class SpanLog:
         self._size = os.write(self._file, self._header)
 
 
+UNRECORDED = SpanLog(None)
+"""For loops whose time nobody looks at."""
+
+
 class _Block(AbstractContextManager[Span]):
     """The time of one span; an exception that ends it is named, and goes on."""
 

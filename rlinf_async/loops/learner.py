@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from rlinf_async.core.spans import UNRECORDED, SpanLog
+from rlinf_async.core.types import Piece
 from rlinf_async.loops.ports import Learner, PiecePort
 
 
@@ -21,27 +23,42 @@ async def learn_batch(
     learner: Learner,
     streaming: bool,
     compute: Callable[..., Awaitable[Any]] = in_place,
+    spans: SpanLog = UNRECORDED,
 ) -> dict[str, float]:
     """Train global batch `batch` and return its metrics.
 
     With `streaming` the learner is handed what has arrived as it arrives; without, everything at once.
     `compute` does the learner's work; if that is elsewhere than in this thread, the next pieces are
     fetched meanwhile.
+
+    Leaves the spans `fetch`, a wait for trajectories, perhaps beside training on earlier ones, `accept`,
+    which names the trajectories, and `finish`.
     """
-    taking = asyncio.create_task(_take(pieces, batch, streaming))
+    taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
     try:
         await compute(learner.begin, batch)
         last = False
         while not last:
             arrived, last = await taking
             if not last:
-                taking = asyncio.create_task(_take(pieces, batch, streaming))
-            await compute(learner.accept, arrived)
-        metrics: dict[str, float] = await compute(learner.finish)
+                taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
+            with spans.span("accept", batch=batch, pieces=[_facts(piece) for piece in arrived]):
+                await compute(learner.accept, arrived)
+        with spans.span("finish", batch=batch):
+            metrics: dict[str, float] = await compute(learner.finish)
         return metrics
     finally:
         taking.cancel()
 
 
-async def _take(pieces: PiecePort, batch: int, streaming: bool) -> tuple[Any, bool]:
-    return await pieces.take(batch, whole=not streaming)
+async def _take(
+    pieces: PiecePort, batch: int, streaming: bool, spans: SpanLog
+) -> tuple[Sequence[Piece], bool]:
+    with spans.span("fetch", batch=batch):
+        return await pieces.take(batch, whole=not streaming)
+
+
+def _facts(piece: Piece) -> list[int]:
+    """Whose it is, how many trajectories it holds, how stale it is, and how much of that passed in flight."""
+    ticket, staleness = piece.ticket, piece.ticket.batch - piece.oldest
+    return [ticket.place, ticket.epoch, piece.part, piece.size, staleness, piece.newest - piece.oldest]

@@ -6,7 +6,7 @@ import pytest
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 from tests.loops.virtual import run
-from tests.making import ticket
+from tests.making import piece, ticket
 
 
 class Story:
@@ -53,13 +53,14 @@ class Story:
         return self._tickets.pop(0) if self._tickets else None
 
     async def put(self, given, pieces):
-        self.lines.append(f"put {given.batch} {pieces}")
+        (built,) = pieces
+        self.lines.append(f"put {given.batch} {built.payload}")
 
     def append(self, output, answer):
         self.lines.append(f"record {output} {answer}")
 
     def build(self, output, answer):
-        return f"{output} {answer}"
+        return [piece(ticket(), payload=f"{output} {answer}")]
 
 
 def collect(story):

@@ -4,10 +4,13 @@ import pytest
 
 from rlinf_async.loops.inference import serve_policy
 from tests.loops.virtual import run
+from tests.making import request
+
+A, B, C = (request(payload=name) for name in "abc")
 
 
 class Requests:
-    """Batches of strings, and what became of them."""
+    """Batches of requests, and what became of them."""
 
     def __init__(self, *batches):
         self._batches = list(batches)
@@ -34,17 +37,17 @@ class Policy:
     async def act(self, batch):
         if self._breaks_at in batch:
             raise ZeroDivisionError
-        return [observation.upper() for observation in batch]
+        return [asked.payload.upper() for asked in batch]
 
 
 def test_every_batch_is_answered_in_order_until_the_shards_have_hung_up():
-    requests = Requests(["a", "b"], ["c"])
+    requests = Requests([A, B], [C])
     run(serve_policy(requests=requests, policy=Policy()))
     assert requests.answered == [["A", "B"], ["C"]]
 
 
 def test_a_failing_forward_pass_ends_the_loop_inside_the_block_that_tells_its_requesters():
-    requests = Requests(["a"], ["b"], ["c"])
+    requests = Requests([A], [B], [C])
     with pytest.raises(ZeroDivisionError):
-        run(serve_policy(requests=requests, policy=Policy(breaks_at="b")))
-    assert (requests.answered, requests.failed) == ([["A"]], [["b"]])
+        run(serve_policy(requests=requests, policy=Policy(breaks_at=B)))
+    assert (requests.answered, requests.failed) == ([["A"]], [[B]])

@@ -4,6 +4,9 @@ import pytest
 
 from rlinf_async.loops.learner import learn_batch
 from tests.loops.virtual import run
+from tests.making import piece, ticket
+
+A, B, C = (piece(ticket(shard=shard)) for shard in range(3))
 
 
 class Pieces:
@@ -34,22 +37,22 @@ class Learner:
 
 
 def test_a_streaming_learner_is_handed_what_arrives_as_it_arrives():
-    pieces, learner = Pieces(["a"], ["b", "c"]), Learner()
+    pieces, learner = Pieces([A], [B, C]), Learner()
     metrics = run(learn_batch(batch=5, pieces=pieces, learner=learner, streaming=True))
-    assert learner.lines == [("begin", 5), ("accept", ["a"]), ("accept", ["b", "c"]), ("finish",)]
+    assert learner.lines == [("begin", 5), ("accept", [A]), ("accept", [B, C]), ("finish",)]
     assert pieces.asked == [(5, False), (5, False)]
     assert metrics == {"loss": 1.0}
 
 
 def test_without_streaming_the_whole_batch_is_handed_over_at_once():
-    pieces, learner = Pieces(["a", "b"]), Learner()
+    pieces, learner = Pieces([A, B]), Learner()
     run(learn_batch(batch=5, pieces=pieces, learner=learner, streaming=False))
-    assert learner.lines == [("begin", 5), ("accept", ["a", "b"]), ("finish",)]
+    assert learner.lines == [("begin", 5), ("accept", [A, B]), ("finish",)]
     assert pieces.asked == [(5, True)]
 
 
 def test_the_next_pieces_are_fetched_while_the_learner_computes_elsewhere():
-    pieces, learner = Pieces(["a"], ["b"]), Learner()
+    pieces, learner = Pieces([A], [B]), Learner()
     asked_meanwhile = []
 
     async def elsewhere(work, *arguments):
@@ -58,7 +61,7 @@ def test_the_next_pieces_are_fetched_while_the_learner_computes_elsewhere():
         return work(*arguments)
 
     run(learn_batch(batch=5, pieces=pieces, learner=learner, streaming=True, compute=elsewhere))
-    assert learner.lines == [("begin", 5), ("accept", ["a"]), ("accept", ["b"]), ("finish",)]
+    assert learner.lines == [("begin", 5), ("accept", [A]), ("accept", [B]), ("finish",)]
     # Calls that had been made when begin, the two accepts and finish were about to be done.
     assert asked_meanwhile == [1, 2, 2, 2]
 
@@ -70,7 +73,7 @@ def test_an_error_of_the_learner_leaves_no_call_behind():
 
     async def attempt():
         with pytest.raises(RuntimeError, match="no gradient"):
-            await learn_batch(batch=0, pieces=Pieces(["a"], ["b"]), learner=Failing(), streaming=True)
+            await learn_batch(batch=0, pieces=Pieces([A], [B]), learner=Failing(), streaming=True)
         await asyncio.sleep(0)
         return len(asyncio.all_tasks())
 

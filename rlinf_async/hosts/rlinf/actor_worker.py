@@ -24,7 +24,6 @@ from rlinf_async.hosts.rlinf.trajectory_channel import PieceClient
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO
 from rlinf_async.hosts.rlinf.weights import WeightSender
 from rlinf_async.loops.learner import learn_batch
-from rlinf_async.loops.traced import TracedLearner, TracedPieces
 
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
@@ -38,8 +37,8 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
         self._busy = BusyMeter()
         self._weights = WeightSender(self)
         self._corrected: CorrectedLoss | None = None
-        self._learner: TracedLearner | None = None
-        self._pieces: TracedPieces | None = None
+        self._learner: FSDPLearner | None = None
+        self._pieces: PieceClient | None = None
         self._thread = ThreadPoolExecutor(
             1,
             thread_name_prefix="learner",
@@ -62,15 +61,15 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
         compute = partial(asyncio.get_running_loop().run_in_executor, self._thread)
         await compute(self._come_back)
         if self._learner is None or self._pieces is None:
-            self._learner = TracedLearner(FSDPLearner(self, settings, self._busy), self.spans)
-            pieces = PieceClient(trajectories, rank=self._rank, until=settings.batches)
-            self._pieces = TracedPieces(pieces, self.spans)
+            self._learner = FSDPLearner(self, settings, self._busy)
+            self._pieces = PieceClient(trajectories, rank=self._rank, until=settings.batches)
         metrics = await learn_batch(
             batch=batch,
             pieces=self._pieces,
             learner=self._learner,
             streaming=settings.asynchrony.streamer.enabled,
             compute=compute,
+            spans=self.spans,
         )
         if settings.publishes_beside_training:
             metrics["publication_seconds"] = await self.offer_weights(batch + 1, trajectories)

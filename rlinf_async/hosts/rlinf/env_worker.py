@@ -27,7 +27,6 @@ from rlinf_async.hosts.rlinf.simulators import simulators_apart
 from rlinf_async.hosts.rlinf.threads import hand_over_quickly
 from rlinf_async.hosts.rlinf.trajectory_channel import TrajectoryClient
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
-from rlinf_async.loops.traced import TracedEnv, TracedPolicyPort, TracedTrajectories
 
 
 class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
@@ -121,18 +120,15 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
     async def run_shards(self, settings: Settings, requests: Any, trajectories: Any) -> None:
         """Collect rollouts in all shards until the gate closes for good."""
         policy = self._policy(settings, requests)
-        hand_over = TracedTrajectories(TrajectoryClient(trajectories), self.spans)
+        hand_over = TrajectoryClient(trajectories)
         await together(
             run_shard(
                 shard=shard,
-                env=TracedEnv(
-                    TrainShard(self, stage, self._threads["train"][stage], self._busy),
-                    self.spans,
-                    shard=shard,
-                ),
+                env=TrainShard(self, stage, self._threads["train"][stage], self._busy),
                 policy=policy,
                 trajectories=hand_over,
                 recorder=self._recorder(settings, stage),
+                spans=self.spans,
             )
             for stage, shard in enumerate(settings.plan.shards_of_worker(self._rank))
         )
@@ -144,17 +140,22 @@ class ShardedEnvWorker(InstallsPlugin, Observed, EnvWorker):
         # Numbered on from the training shards, which may be asking at the same time.
         first = settings.plan.shards + settings.plan.shards_of_worker(self._rank).start
         await together(
-            evaluate_shard(shard=first + stage, env=env, policy=policy, rollouts=self.eval_rollout_epoch)
+            evaluate_shard(
+                shard=first + stage,
+                env=env,
+                policy=policy,
+                rollouts=self.eval_rollout_epoch,
+                spans=self.spans,
+            )
             for stage, env in enumerate(envs)
         )
         if self.eval_enable_offload:
             await self._offload("eval")
         return concatenate_metrics([info for env in envs for info in env.episodes])
 
-    def _policy(self, settings: Settings, requests: Any) -> TracedPolicyPort:
+    def _policy(self, settings: Settings, requests: Any) -> RequestClient:
         counts_rollouts = not settings.asynchrony.rollout.enabled
-        client = RequestClient(requests, counts_rollouts=counts_rollouts, memory=self._memory)
-        return TracedPolicyPort(client, self.spans)
+        return RequestClient(requests, counts_rollouts=counts_rollouts, memory=self._memory)
 
     async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], list[float]]:
         """Episode statistics of the rollouts for `batch`; busy shares of the shards since the last call."""

@@ -29,7 +29,6 @@ from rlinf_async.hosts.rlinf.wire import fetch
 from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
-from rlinf_async.loops.traced import TracedRequests, TracedWeights
 
 
 def seed_everything(seed: int) -> None:
@@ -77,11 +76,11 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
     async def serve(self, settings: Settings, requests: Any, trajectories: Any) -> None:
         """Answer batches of requests, by the newest weights, until the channels close."""
         self._buckets = settings.buckets
-        server = TracedRequests(RequestServer(requests, rank=self._rank), self.spans)
-        loops = [serve_policy(requests=server, policy=self)]
+        server = RequestServer(requests, rank=self._rank)
+        loops = [serve_policy(requests=server, policy=self, spans=self.spans)]
         if settings.publishes_beside_training:
-            weights = TracedWeights(WeightClient(trajectories, rank=self._rank), self.spans)
-            loops.append(refresh_weights(weights=weights, policy=self))
+            weights = WeightClient(trajectories, rank=self._rank)
+            loops.append(refresh_weights(weights=weights, policy=self, spans=self.spans))
         await together(loops)
 
     async def reads(self, places: list[list[Any]]) -> list[bool]:

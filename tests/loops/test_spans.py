@@ -1,4 +1,4 @@
-"""Every traced port does what the port behind it does, and leaves spans."""
+"""The loops record what they wait for and work on."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -8,7 +8,6 @@ import pytest
 
 from rlinf_async.core.spans import SpanLog, read_spans
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.loops import traced
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import learn_batch
@@ -63,10 +62,11 @@ def collect(log, env):
     broker = Broker()
     loop = run_shard(
         shard=3,
-        env=traced.TracedEnv(env, log, shard=3),
-        policy=traced.TracedPolicyPort(broker, log),
-        trajectories=traced.TracedTrajectories(broker, log),
+        env=env,
+        policy=broker,
+        trajectories=broker,
         recorder=lambda ticket: SimpleNamespace(append=lambda *_: None, build=lambda *_: [PIECE]),
+        spans=log,
     )
     asyncio.run(loop)
     return broker
@@ -118,8 +118,8 @@ def test_inference_leaves_its_batches_and_the_times_between(tmp_path):
         return ["a" for _ in batch]
 
     requests = SimpleNamespace(take=take, answering=answering)
-    server = traced.TracedRequests(requests, SpanLog(tmp_path))
-    asyncio.run(serve_policy(requests=server, policy=SimpleNamespace(act=act)))
+    policy = SimpleNamespace(act=act)
+    asyncio.run(serve_policy(requests=requests, policy=policy, spans=SpanLog(tmp_path)))
     assert answered == ["a", "a"]
     assert kinds(tmp_path) == ["idle", "forward", "idle"]
     (forward,) = [span for span in read_spans(tmp_path) if span["kind"] == "forward"]
@@ -139,8 +139,8 @@ def test_weights_leave_the_time_from_their_arrival_until_the_policy_acts_by_them
         assert data == "data"
 
     port = SimpleNamespace(next=following, applied=note)
-    weights = traced.TracedWeights(port, SpanLog(tmp_path))
-    asyncio.run(refresh_weights(weights=weights, policy=SimpleNamespace(load=load)))
+    policy = SimpleNamespace(load=load)
+    asyncio.run(refresh_weights(weights=port, policy=policy, spans=SpanLog(tmp_path)))
     assert applied == [8]
     (span,) = read_spans(tmp_path)
     assert (span["kind"], span["version"]) == ("load", 8)
@@ -158,9 +158,10 @@ def test_a_learner_names_the_trajectories_that_it_accepts(tmp_path):
     metrics = asyncio.run(
         learn_batch(
             batch=7,
-            pieces=traced.TracedPieces(SimpleNamespace(take=take), log),
-            learner=traced.TracedLearner(learner, log),
+            pieces=SimpleNamespace(take=take),
+            learner=learner,
             streaming=True,
+            spans=log,
         )
     )
     assert metrics == {"loss": 1.0}
