@@ -1,0 +1,171 @@
+"""One shard of the local host, and what its recorder makes of a rollout."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.local import LocalSettings
+from rlinf_async.hosts.local.envs import Outcome
+from rlinf_async.hosts.local.inference import Answer
+from rlinf_async.hosts.local.recorder import RolloutRecorder
+from rlinf_async.hosts.local.shard import Noise, Shard, ShardOutput
+
+ENVS, STEPS = 4, 3
+TICKET = Ticket(shard=1, batch=7, epoch=2, place=0, version=3)
+PLAN = ShardPlan(total_envs=8, env_workers=2, inference_ranks=1, learner_ranks=4, shards_per_worker=1)
+
+
+def rows(number):
+    """[ENVS, 1]: which environment, and at which moment it was seen."""
+    return torch.arange(float(ENVS))[:, None] + 10.0 * number
+
+
+def output(step):
+    ended = torch.full((ENVS,), step == STEPS)
+    return ShardOutput(states=rows(step), rewards=rows(step)[:, 0], ended=ended, noise=torch.zeros(ENVS, 1))
+
+
+def answer(step, version):
+    seen = rows(step)
+    return Answer(actions=seen + 0.25, logprobs=seen[:, 0] + 0.5, values=seen[:, 0] + 0.75, version=version)
+
+
+def pieces_of(versions, last):
+    record = RolloutRecorder(TICKET, plan=PLAN)
+    for step, version in enumerate(versions):
+        record.append(output(step), answer(step, version))
+    return record.build(output(STEPS), answer(STEPS, last))
+
+
+def test_a_piece_is_as_old_as_its_oldest_action_and_the_last_value_is_no_action():
+    for piece in pieces_of([5, 4, 6], last=2):
+        assert (piece.oldest, piece.newest) == (4, 6)
+        assert piece.payload["versions"].T.tolist() == [[5, 4, 6]] * 2
+
+
+def test_pieces_say_where_they_belong_and_how_many_steps_they_hold():
+    pieces = pieces_of([3, 3, 3], last=3)
+    assert [piece.part for piece in pieces] == [0, 1]
+    assert [piece.rank for piece in pieces] == [PLAN.learner_rank(0, part) for part in (0, 1)] == [0, 1]
+    assert {(piece.ticket, piece.size, piece.env_steps) for piece in pieces} == {(TICKET, 2, 2 * STEPS)}
+
+
+def test_a_piece_holds_what_its_own_environments_saw_did_and_were_worth():
+    for part, piece in enumerate(pieces_of([3, 3, 3], last=3)):
+        own = slice(2 * part, 2 * part + 2)
+        seen = torch.stack([rows(step)[own] for step in range(STEPS + 1)])
+        assert torch.equal(piece.payload["states"], seen)
+        assert torch.equal(piece.payload["actions"], seen[:-1] + 0.25)
+        assert torch.equal(piece.payload["logprobs"], seen[:-1, :, 0] + 0.5)
+        assert torch.equal(piece.payload["values"], seen[:, :, 0] + 0.75)  # one more than actions
+        assert torch.equal(piece.payload["rewards"], seen[1:, :, 0])  # the first output is a reset
+        assert piece.payload["ended"].tolist() == [[False] * 2] * STEPS + [[True] * 2]
+
+
+class Counting:
+    """Environments that write every state where the one before was, and know what they were told."""
+
+    state_dim, action_dim = 2, 3
+
+    def __init__(self, first, size):
+        self.first, self.told, self.closed = first, [], False
+        self.used_in = [threading.current_thread()]
+        self._states = np.zeros((size, 2), dtype=np.float32)
+
+    def reset(self):
+        self.used_in.append(threading.current_thread())
+        self._states[:] = self.first
+        return self._states
+
+    def step(self, actions):
+        self.used_in.append(threading.current_thread())
+        self.told.append(actions)
+        self._states += 1
+        return Outcome(self._states, self._states[:, 0], self._states[:, 1] > self.first + 1)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def shard():
+    """The second of two shards of four environments."""
+    settings = LocalSettings(
+        total_envs=8, env_workers=2, horizon=STEPS, global_batch_size=24, micro_batch_size=24, seed=11
+    )
+    made = Shard(1, settings=settings, build=Counting, busy=BusyMeter(width=2))
+    yield made
+    made.close()
+    assert made._envs.closed
+
+
+def test_a_shard_is_the_environments_after_those_of_the_shard_before(shard):
+    assert (shard.size, shard.horizon, shard._envs.first) == (ENVS, STEPS, ENVS)
+    assert (shard.state_dim, shard.action_dim) == (2, 3)
+
+
+def test_a_rollout_starts_without_rewards_and_goes_on_with_what_the_policy_says(shard):
+    async def rollout():
+        start = await shard.start()
+        given = Answer(torch.full((ENVS, 3), 0.5), torch.zeros(ENVS), torch.zeros(ENVS), 0)
+        return start, [await shard.step(given) for _ in range(2)]
+
+    start, steps = asyncio.run(rollout())
+    assert start.states.tolist() == [[4.0, 4.0]] * ENVS
+    assert start.rewards.tolist() == [0.0] * ENVS
+    assert start.rewards.dtype == torch.float32
+    assert start.ended.tolist() == [False] * ENVS
+    assert [step.states[0, 0].item() for step in steps] == [5.0, 6.0]  # what was shown stays as it was
+    assert [step.rewards[0].item() for step in steps] == [5.0, 6.0]
+    assert [step.ended.all().item() for step in steps] == [False, True]
+    assert all((told == 0.5).all() for told in shard._envs.told)
+
+
+def test_environments_are_built_and_used_in_the_one_thread_of_their_shard(shard):
+    async def use():
+        await shard.start()
+        await shard.step(Answer(torch.zeros(ENVS, 3), torch.zeros(ENVS), torch.zeros(ENVS), 0))
+
+    asyncio.run(use())
+    (thread,) = set(shard._envs.used_in)
+    assert thread.name.startswith("shard-1")
+    go_on = threading.Event()
+    held = [shard._thread.submit(lambda: go_on.wait(10.0) and threading.current_thread()) for _ in range(2)]
+    go_on.set()
+    assert {job.result() for job in held} == {thread}
+
+
+def test_a_request_shows_the_states_and_the_noise_of_its_own_environments(shard):
+    output = asyncio.run(shard.start())
+    asked = shard.observation(output)
+    assert set(asked) == {"states", "noise"}
+    assert torch.equal(asked["states"], output.states)
+    of_all = Noise(first=0, size=2 * ENVS, width=3, seed=11).draw()
+    assert torch.equal(asked["noise"], of_all[ENVS:])
+    assert asked["noise"].shape == (ENVS, 3)
+    assert len({tuple(row) for row in of_all.tolist()}) == 2 * ENVS
+
+
+def test_what_a_shard_does_is_work_of_that_shard(shard):
+    asyncio.run(shard.start())
+    others, own = shard._busy.pop()
+    assert own > others == 0.0
+
+
+def test_environments_that_cannot_be_built_leave_no_thread_behind():
+    def build(first, size):
+        built.append(threading.current_thread())
+        raise RuntimeError("no simulator")
+
+    built = []
+    with pytest.raises(RuntimeError, match="no simulator"):
+        Shard(3, settings=LocalSettings(), build=build, busy=BusyMeter(width=4))
+    assert built[0].name.startswith("shard-3")
+    built[0].join(timeout=10.0)
+    assert not built[0].is_alive()
