@@ -265,3 +265,60 @@ def test_samples_are_shuffled_anew_in_every_batch_and_alike_in_every_run():
     for other in (trained(1), trained(0, seed=8)):
         assert not torch.equal(other, once)
         assert torch.equal(other.sort().values, once.sort().values)
+
+
+def test_a_sample_is_as_stale_as_the_batch_is_ahead_of_its_action():
+    learner = learner_of(settings_of(), policy(0))
+    learner.begin(3)
+    learner.accept([piece(policy(0), batch=3, acted=1)])
+    learner.finish()
+    assert learner._samples[0]["staleness"].unique().tolist() == [2]
+
+
+GRPO = {"algorithm": "grpo", "group_size": 3}
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes", "trained"),
+    [
+        ("streamer", GRPO, 1),
+        ("streamer", {}, 0),  # waits for its own normalisation
+        ("rollout", GRPO, 0),
+    ],
+)
+def test_pieces_of_the_first_batch_are_trained_as_they_arrive_unless_the_others_have_to_be_known(
+    mode, changes, trained
+):
+    learner = learner_of(settings_of({"mode": mode}, **changes), policy(0))
+    learner.begin(0)
+    learner.accept([piece(policy(0))])
+    assert (len(learner._samples), len(learner._held)) == (trained, 1 - trained)
+    learner.finish()
+    assert len(learner._samples) == 1
+
+
+def test_metrics_are_means_over_pieces_and_micro_batches():
+    given = [piece(policy(0), seed=seed) for seed in (1, 2)]
+    learner = learner_of(settings_of({"mode": "train"}), policy(0))
+    learner.begin(0)
+    learner.accept(given)
+    metrics = learner.finish()
+    returns = [one.payload["rewards"].sum(dim=0).mean().item() for one in given]
+    assert metrics["env/return"] == pytest.approx(sum(returns) / 2)
+    assert metrics["env/success_once"] == pytest.approx(1 / ENVS)
+
+
+def test_on_policy_weights_are_one_and_the_policy_has_not_moved_from_its_anchor():
+    learner = learner_of(settings_of({"mode": "train"}), policy(0))
+    learner.begin(0)
+    learner.accept([piece(policy(0))])
+    metrics = learner.finish()
+    assert metrics["train/behaviour_weight"] == pytest.approx(1.0)
+    assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["train/grad_norm"] > 0
+
+
+def test_the_weights_that_a_batch_leaves_are_those_that_the_next_begins_with():
+    learner = learner_of(settings_of({"mode": "train"}), policy(0))
+    samples_of(learner, piece(policy(0)))
+    assert learner._past.present == 1
