@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from benchmarks.learning import experiments
 from benchmarks.learning.campaign import console, run_all
 from benchmarks.learning.cells import Cell
+
+LEARNING = Path("docs/learning.md")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -54,8 +57,29 @@ def levels(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
 
 
 @app.command()
+def preregistered(
+    only: Annotated[list[str] | None, typer.Option(help="A setting; all by default.")] = None,
+    jobs: Jobs = 2,
+    report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
+) -> None:
+    """The setting of the speed claims: all levels on. What is tested, and how, is in preregistration.yaml."""
+    from benchmarks.learning import preregistered as campaign
+    from benchmarks.learning import verdicts
+    from benchmarks.learning.preregistration import load
+
+    failed = 0
+    if not report:
+        failed = campaign.run_all(campaign.missing(load(), only or (), host="local"), processes=jobs)
+        failed += campaign.run_all(campaign.missing(load(), only or (), host="rlinf"), processes=1)
+    for path in verdicts.write(load()):
+        console.print(f"wrote {path}")
+    verdicts.publish(load(), LEARNING)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
 def report() -> None:
-    """Write every table and picture from the results that there are; nothing is run."""
+    """Write every table and picture of the earlier experiments from their results; nothing is run."""
     _report("equivalence", "staleness", "levels", "hosts")
 
 

@@ -71,12 +71,18 @@ class Comparison:
     algorithm: str
     host: str
     pairs: tuple[tuple[Curve, Curve], ...]
+    seeds: tuple[int, ...]
+    """Of each pair. Pairs of one seed are no independent evidence: they share their start."""
 
     @cached_property
     def tost(self) -> Tost:
-        """Of the areas under the curves, with a margin of `MARGIN` of the reference's mean."""
-        sync, full = ([area_under_curve(pair[side]) for pair in self.pairs] for side in (0, 1))
+        """Of the areas under the curves, one value a seed; the margin is `MARGIN` of the reference's mean."""
+        sync, full = ([self._area(seed, side) for seed in dict.fromkeys(self.seeds)] for side in (0, 1))
         return tost_paired(sync, full, MARGIN * sum(sync) / len(sync))
+
+    def _area(self, seed: int, side: int) -> float:
+        found = [pair[side] for pair, its in zip(self.pairs, self.seeds, strict=True) if its == seed]
+        return sum(map(area_under_curve, found)) / len(found)
 
     def reduced(self, measure: Callable[[Curve], Any], middle: Callable[[list[Any]], Any]) -> list[Any]:
         """A measure of both sides, reduced over the pairs by `middle`."""
@@ -99,32 +105,43 @@ class Comparison:
         }
 
 
-def paired(reference: dict[int, Curve], other: dict[int, Curve]) -> tuple[tuple[Curve, Curve], ...]:
+def paired(reference: dict[int, Curve], other: dict[int, Curve]) -> dict[int, tuple[Curve, Curve]]:
     """The curves of the seeds that both sides have."""
-    return tuple((reference[seed], other[seed]) for seed in reference if seed in other)
+    return {seed: (reference[seed], other[seed]) for seed in reference if seed in other}
+
+
+def compared(*found: dict[int, tuple[Curve, Curve]], task: str, algorithm: str, host: str) -> Comparison:
+    """Of all pairs in `found`."""
+    pairs = [(seed, pair) for one in found for seed, pair in one.items()]
+    return Comparison(
+        task=task,
+        algorithm=algorithm,
+        host=host,
+        pairs=tuple(pair for _, pair in pairs),
+        seeds=tuple(seed for seed, _ in pairs),
+    )
 
 
 def comparisons(results: Results, settings: Iterable[tuple[str, str]], batches: int) -> list[Comparison]:
     """Synchronous with full, for each setting and host that has a pair, and for both hosts together.
 
     In "both" each pair is of one host. A seed names the same start on either host, so that its two pairs
-    may be less independent than pairs of two seeds.
+    count as one, by their mean.
     """
     found = []
     for task, algorithm in settings:
-        hosts = {}
+        hosts: dict[str, tuple[dict[int, tuple[Curve, Curve]], ...]] = {}
         for host in ("local", "rlinf"):
             sync, full = (
                 results.curves(host=host, task=task, algorithm=algorithm, label=label, batches=batches)
                 for label in ("off", "full")
             )
-            hosts[host] = paired(sync, full)
-        if all(hosts.values()):
+            if pairs := paired(sync, full):
+                hosts[host] = (pairs,)
+        if len(hosts) > 1:
             hosts["both"] = hosts["local"] + hosts["rlinf"]
         found += [
-            Comparison(task=task, algorithm=algorithm, host=host, pairs=pairs)
-            for host, pairs in hosts.items()
-            if pairs
+            compared(*pairs, task=task, algorithm=algorithm, host=host) for host, pairs in hosts.items()
         ]
     return found
 
@@ -159,5 +176,5 @@ def host_pairs(results: Results) -> list[tuple[Comparison, str]]:
                 for host in ("local", "rlinf")
             )
             if pairs := paired(local, rlinf):
-                found.append((Comparison(task=task, algorithm=algorithm, host="both", pairs=pairs), label))
+                found.append((compared(pairs, task=task, algorithm=algorithm, host="both"), label))
     return found

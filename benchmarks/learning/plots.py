@@ -25,6 +25,7 @@ from benchmarks.learning.data import (
     MARGIN,
     Comparison,
     Results,
+    compared,
     host_pairs,
     level,
     paired,
@@ -158,7 +159,7 @@ def levels(results: Results) -> Path | None:
         for place, label in enumerate(labels):
             pairs = paired(base, level(results, algorithm, label))
             if pairs:
-                _difference(panel, Comparison(task="", algorithm=algorithm, host="local", pairs=pairs), place)
+                _difference(panel, compared(pairs, task="", algorithm=algorithm, host="local"), place)
                 drawn = True
         panel.axvline(0, color=GREY, lw=0.8)
         panel.set_title(f"{algorithm.upper()}, {experiments.PRESS}")

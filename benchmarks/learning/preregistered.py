@@ -6,10 +6,11 @@ import multiprocessing
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Literal
 
 from rich.console import Console
 
-from benchmarks.learning.preregistration import Preregistration, Setting, Side
+from benchmarks.learning.preregistration import Preregistration, Setting, Side, load
 
 console = Console(highlight=False)
 
@@ -17,10 +18,12 @@ Job = tuple[str, Side, int]
 """A setting's name, the side and the seed of one of its runs."""
 
 
-def missing(stated: Preregistration, names: Sequence[str] = ()) -> list[Job]:
-    """The runs on the local host that have no result, pair by pair; of the settings in `names`, or of all."""
+def missing(
+    stated: Preregistration, names: Sequence[str] = (), *, host: Literal["local", "rlinf"]
+) -> list[Job]:
+    """The runs on `host` that have no result, pair by pair; of the settings in `names`, or of all."""
     jobs: dict[object, Job] = {}
-    for setting, seed in _pairs(stated, names):
+    for setting, seed in _pairs(stated, names, host):
         sides: tuple[Side, Side] = ("synchronous", "asynchronous")
         for side in sides:
             path = setting.path(side, seed)
@@ -29,9 +32,9 @@ def missing(stated: Preregistration, names: Sequence[str] = ()) -> list[Job]:
     return list(jobs.values())
 
 
-def _pairs(stated: Preregistration, names: Sequence[str]) -> Iterator[tuple[Setting, int]]:
+def _pairs(stated: Preregistration, names: Sequence[str], host: str) -> Iterator[tuple[Setting, int]]:
     for setting in stated.settings:
-        if setting.host == "local" and (not names or setting.name in names):
+        if setting.host == host and (not names or setting.name in names):
             yield from ((setting, seed) for seed in setting.seeds)
 
 
@@ -50,10 +53,13 @@ def run_all(jobs: Sequence[Job], *, processes: int) -> int:
 
 def _run(job: Job) -> tuple[Job, str | None]:
     """In a worker process. Whatever a run fails of is its own, and the others go on."""
-    from benchmarks.learning import preregistered_run
-
+    name, side, seed = job
+    if next(one.host for one in load().settings if one.name == name) == "local":
+        from benchmarks.learning import preregistered_run as host
+    else:
+        from benchmarks.learning import preregistered_rlinf as host
     try:
-        preregistered_run.run(*job)
+        host.run(name, side, seed)
     except (RuntimeError, ValueError, ArithmeticError):
         return job, traceback.format_exc()
     return job, None

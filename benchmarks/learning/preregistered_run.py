@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,11 @@ def run(name: str, side: Side, seed: int) -> None:
     setting = next(one for one in stated.settings if one.name == name)
     task, recipe = stated.tasks[setting.task], stated.recipes[setting.recipe or ""]
     settings = settings_of(task, recipe, block_of(setting, task) if side == "asynchronous" else {}, seed)
-    environments, weights = _begin(task, recipe, seed)
+    environments, weights = begin(task, recipe, seed)
     began = time.process_time()
     result = train(settings, environments, service_times(stated.service_times, task), weights)
-    record = stated.record(setting, side, seed)
-    write(setting, side, seed, {"run": record, "cpu_seconds": time.process_time() - began}, result, task)
+    record = {"run": stated.record(setting, side, seed), "cpu_seconds": round(time.process_time() - began, 1)}
+    store(setting.path(side, seed), record | _curves(result, task))
 
 
 def block_of(setting: Setting, task: Task) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def service_times(stated: Mapping[str, Any], task: Task) -> ServiceTimes:
     )
 
 
-def _begin(task: Task, recipe: Recipe, seed: int) -> tuple[EnvFactory, State]:
+def begin(task: Task, recipe: Recipe, seed: int) -> tuple[EnvFactory, State]:
     """Environments and the weights to start from, both drawn from the seed."""
     of_env = [task.difficulties[task.of_env(env)] for env in range(task.envs)]
     if task.kind == "points":
@@ -122,25 +123,24 @@ def _points(task: Task, seed: int) -> State:
     )
 
 
-def write(
-    setting: Setting, side: Side, seed: int, record: dict[str, Any], result: VirtualResult, task: Task
-) -> None:
-    """Store a run's result, whole or not at all."""
-    by_task = success_by_task(result.batches, task)
-    stored = {
-        **record,
+def _curves(result: VirtualResult, task: Task) -> dict[str, Any]:
+    by_task, metrics = success_by_task(result.batches, task), result.local.metrics
+    return {
         "success": _rounded(np.mean(by_task, axis=0)),
         "success_by_task": [_rounded(values) for values in by_task],
         "mean_lag": _rounded([seen.mean_lag for seen in result.batches]),
-        "streamed_share": _rounded([metrics["train/streamed"] for metrics in result.local.metrics]),
-        "gradient_norm": _rounded([metrics["train/grad_norm"] for metrics in result.local.metrics]),
+        "streamed_share": _rounded([one["train/streamed"] for one in metrics]),
+        "gradient_norm": _rounded([one["train/grad_norm"] for one in metrics]),
         "virtual_seconds": _rounded([seen.seconds for seen in result.batches]),
         "trajectories": str(result.local.ledger),
     }
-    path = setting.path(side, seed)
+
+
+def store(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a run's result, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(stored) + "\n")
+    draft.write_text(json.dumps(result) + "\n")
     draft.rename(path)
 
 

@@ -89,7 +89,9 @@ class Preregistration:
 
     def streamed_share(self, setting: Setting) -> float:
         """What `setting` is to stream: all but the last piece of every batch."""
-        return 1 - 1 / self.tasks[setting.task].shards if setting.host == "local" else 1.0
+        local = setting.host == "local"
+        shards = self.tasks[setting.task].shards if local else setting.given["shards"]
+        return float(1 - 1 / shards)
 
     def record(self, setting: Setting, side: Side, seed: int) -> dict[str, Any]:
         """What a run is, for its result file: a result counts while this is what the file says."""

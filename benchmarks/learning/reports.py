@@ -17,6 +17,7 @@ from benchmarks.learning.data import (
     MARGIN,
     Comparison,
     Results,
+    compared,
     comparisons,
     host_pairs,
     level,
@@ -68,7 +69,7 @@ def equivalence(results: Results) -> list[Path]:
 
 
 def _equivalence_table(found: list[Comparison]) -> str:
-    head = "task|algorithm|host|pairs|sync AUC|full AUC|difference|90 % interval|margin|p|verdict|final sync"
+    head = "task|algorithm|host|seeds|sync AUC|full AUC|difference|90 % interval|margin|p|verdict|final sync"
     rows = []
     for one in found:
         tost = one.tost
@@ -107,7 +108,7 @@ def _time_table(found: list[Comparison]) -> str:
                 tables.ratio(*steps),
                 *map(tables.thousands, seconds),
                 tables.ratio(*seconds),
-                *(f"{count} of {one.tost.pairs}" for count in reached),
+                *(f"{count} of {len(one.pairs)}" for count in reached),
             ]
         )
     return tables.markdown(head.split("|"), rows)
@@ -282,7 +283,7 @@ def _difference(base: dict[int, Curve], curves: dict[int, Curve]) -> list[str]:
     pairs = paired(base, curves)
     if not pairs:
         return [tables.NOTHING] * 3
-    tost = Comparison(task="", algorithm="", host="local", pairs=pairs).tost
+    tost = compared(pairs, task="", algorithm="", host="local").tost
     return [tables.signed(tost.difference), tables.interval(tost), tost.verdict]
 
 

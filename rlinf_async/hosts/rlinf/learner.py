@@ -65,6 +65,7 @@ class FSDPLearner:
         self._arrived: list[Piece] = []
         self._kept: dict[tuple[int, int, int], Tree] = {}
         self._missing = self._settings.plan.pieces_per_rank
+        self._early, self._streamed = False, 0
         self._samples: list[Tree] = []
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._actor._rank + 1009 * batch)
         self._actor.optimizer.zero_grad()
@@ -76,6 +77,7 @@ class FSDPLearner:
 
     def accept(self, pieces: Sequence[Piece]) -> None:
         with self._busy.busy():
+            self._early = len(pieces) < self._missing
             for piece in pieces:
                 self._arrived.append(piece)
                 self._missing -= 1
@@ -181,6 +183,7 @@ class FSDPLearner:
             rollout["advantages"] = self._scale.apply(rollout["advantages"])  # type: ignore[arg-type]
         self._reports.append({name: rollout.get(name) for name in REPORTED})
         steps, width = rollout["prev_logprobs"].shape[:2]  # type: ignore[union-attr]
+        self._streamed += width if self._early else 0
         order = torch.randperm(steps * width, generator=self._shuffle)
         samples: Tree = process_nested_dict_for_train(rollout, order)
         self._samples.append(samples)
@@ -195,6 +198,8 @@ class FSDPLearner:
 
     def _finish_stream(self) -> dict[str, float]:
         self._scale.close()
+        plan = self._settings.plan
+        self._metrics["streamed"] = [self._streamed / (plan.pieces_per_rank * plan.piece_size)]
         for rollout in self._held:
             self._train_rollout(rollout)
         self._stream.finish()

@@ -160,3 +160,15 @@ def test_samples_are_shuffled_anew_in_every_batch_and_on_every_rank_and_alike_in
     for other in (trained(1), trained(0, rank=1), trained(0, seed=8)):
         assert other != once
         assert sorted(other) == sorted(once)
+
+
+def test_the_share_of_a_batch_that_is_trained_before_it_is_complete_is_told():
+    run = Run.of(
+        "async.mode=streamer", STEPS, "algorithm.update_epoch=1", "async.streamer.micro_batch_size=8"
+    )
+    count = run.settings.plan.pieces_per_rank
+    for together in (1, 1, count):
+        run.train(len(run.training.metrics), run.batch(0), together=together)
+    # The first batch is normalised by itself; the last piece of one, or a whole batch, waits for nothing.
+    told = [metrics["train/streamed"] for metrics in run.training.metrics]
+    assert told == pytest.approx([0.0, 1 - 1 / count, 0.0])

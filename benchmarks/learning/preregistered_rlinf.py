@@ -1,0 +1,91 @@
+"""One run of the preregistered experiment on RLinf: the real command on a real Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from benchmarks.learning.preregistered_run import store
+from benchmarks.learning.preregistration import Setting, Side, load
+
+BATCHES = 30
+LR = {1: 3e-4, 4: 2e-4}
+"""By update epochs."""
+
+
+def run(name: str, side: Side, seed: int) -> None:
+    """Train one run of the setting called `name` and write its result.
+
+    Raises:
+        RuntimeError: the run failed; the end of its output.
+    """
+    stated = load()
+    setting = next(one for one in stated.settings if one.name == name)
+    directory = Path("runs") / f"{setting.name}-{side}-seed{seed}"
+    shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has logged would be read as well
+    command = [sys.executable, "-m", "rlinf_async.cli", "train", *arguments(setting, side, seed, directory)]
+    environment = {**os.environ, "RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(
+            f"{name} ended with status {done.returncode}: {done.stdout[-1500:]}{done.stderr[-1500:]}"
+        )
+    store(setting.path(side, seed), {"run": stated.record(setting, side, seed), **_curves(directory)})
+
+
+def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[str]:
+    """The config and its overrides."""
+    given = setting.given
+    pictures = given.get("policy") == "smol_vla"
+    config = "metaworld_ppo_vla" if pictures else f"metaworld_{setting.algorithm}_mlp"
+    overrides = [
+        f"env.train.task_name={setting.task}",
+        f"env.train.auto_reset={str(given['auto_reset']).lower()}",
+        f"runner.max_epochs={BATCHES}",
+        f"runner.logger.log_path={directory}",
+        f"actor.seed={seed}",
+        f"actor.optim.lr={LR[given['update_epoch']]}",
+        f"actor.fsdp_config.strategy={given['strategy']}",
+        f"algorithm.update_epoch={given['update_epoch']}",
+    ]
+    if not pictures:
+        overrides += ["warm_start.lowest_success=0.4", "warm_start.highest_success=0.6"]
+        overrides += [f"warm_start.seed={seed}"]
+    if side == "synchronous":
+        return ["-n", config, *overrides, "async.mode=off"]
+    return [
+        *("-n", config),
+        *overrides,
+        "async.mode=full",
+        f"async.train.max_staleness={setting.lag}",
+        f"async.rollout.shards={given['shards']}",
+        "async.streamer.normalization=running",
+    ]
+
+
+def _curves(directory: Path) -> dict[str, Any]:
+    """From TensorBoard, which stock RLinf writes, too."""
+    events = EventAccumulator(str(next(directory.rglob("events.out.*")).parent), size_guidance={"scalars": 0})
+    events.Reload()
+    tags = events.Tags()["scalars"]
+
+    def scalars(*names: str) -> list[float]:
+        found = next((name for name in names if name in tags), None)
+        return [0.0] * BATCHES if found is None else [round(e.value, 4) for e in events.Scalars(found)]
+
+    summary = directory / "summary.json"
+    return {
+        "success": scalars("env/success_once"),
+        "mean_lag": scalars("async/staleness/mean"),
+        "streamed_share": scalars("train/streamed"),
+        "gradient_norm": scalars("train/grad_norm", "train/actor/grad_norm"),
+        "seconds": scalars("time/step", "async/step_seconds"),
+        "trajectories": json.loads(summary.read_text())["trajectories"] if summary.exists() else None,
+    }

@@ -1,0 +1,236 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.learning import cells, preregistered, verdicts
+from benchmarks.learning.preregistered_run import (
+    begin,
+    block_of,
+    run,
+    service_times,
+    settings_of,
+    success_by_task,
+)
+from benchmarks.learning.preregistration import load
+from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, train
+from rlinf_async.config import LEVELS
+
+LOCAL = [setting for setting in load().settings if setting.host == "local"]
+KEYS = {
+    *("task", "algorithm", "setting", "host", "seeds", "margin", "difference", "ci_low", "ci_high"),
+    *("equivalent", "mean_lag", "streamed_share"),
+}
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def store(setting, seed, side, level, *, lag=1.0, streamed=0.95, batches=40):
+    """A run that learns from 0.5 to `level` in its first half, and keeps it."""
+    success = [*np.linspace(0.5, level, batches // 2), *[level] * (batches - batches // 2)]
+    asynchronous = side == "asynchronous"
+    run = {
+        "run": load().record(setting, side, seed),
+        "success": success,
+        "mean_lag": [lag * asynchronous] * batches,
+        "streamed_share": [streamed * asynchronous] * batches,
+    }
+    path = setting.path(side, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(run))
+
+
+def pairs(setting, losses, **had):
+    for seed, loss in zip(setting.seeds, losses, strict=False):
+        store(setting, seed, "synchronous", 0.8 + 0.01 * seed)
+        store(setting, seed, "asynchronous", 0.8 + 0.01 * seed - loss, **had)
+
+
+def row_of(setting):
+    return next(row for row in verdicts.rows(load()) if row.setting == setting)
+
+
+@pytest.mark.parametrize("setting", LOCAL, ids=lambda setting: setting.name)
+def test_a_setting_has_all_levels_on_ten_seeds_and_steps_in_order_of_arrival(setting):
+    task, recipe = load().tasks[setting.task], load().recipes[setting.recipe]
+    settings = settings_of(task, recipe, block_of(setting, task), 0)
+    assert all(getattr(settings.asynchrony, level).enabled for level in LEVELS)
+    assert settings.streams
+    assert settings.steps_while_streaming
+    assert settings.plan.shards == task.shards
+    assert len(set(setting.seeds)) >= 10
+
+
+def test_settings_of_rlinf_have_five_seeds_on_two_tasks_and_both_shardings():
+    settings = [one for one in load().settings if one.host == "rlinf" and "policy" not in one.given]
+    assert all(len(set(setting.seeds)) >= 5 for setting in settings)
+    assert len({setting.task for setting in settings}) >= 2
+    assert {setting.given["strategy"] for setting in settings} == {"fsdp", "fsdp2"}
+    assert {setting.given["auto_reset"] for setting in settings} == {True, False}
+
+
+def test_pilots_have_other_seeds_than_runs_that_count():
+    assert max(seed for setting in load().settings for seed in setting.seeds) < 100
+
+
+def test_a_delay_of_one_batch_costs_less_than_the_margin(results):
+    assert verdicts.one_batch([0.5, 0.7, 0.8]) == pytest.approx((2.0 - 1.7) / 2.0)
+    assert verdicts.one_batch([0.0, 0.0]) == 0.0
+
+
+def test_every_setting_has_a_row_and_nothing_is_said_without_runs(results):
+    written = verdicts.write(load())
+    rows = json.loads(written[0].read_text())["rows"]
+    assert [row["setting"] for row in rows] == [setting.name for setting in load().settings]
+    assert all(row.keys() >= KEYS for row in rows)
+    assert {row["equivalent"] for row in rows} == {None}
+    assert {row["difference"] for row in rows} == {None}
+    assert "not complete, 0 of 10 seeds" in written[1].read_text()
+
+
+def test_differences_are_shares_of_the_synchronous_mean_and_paired_by_seed(results):
+    losses = np.random.default_rng(0).normal(0.01, 0.01, 10)
+    pairs(LOCAL[0], losses)
+    row = row_of(LOCAL[0])
+    mean = np.mean([0.8 + 0.01 * seed for seed in LOCAL[0].seeds])
+    low, high = stats.t.interval(0.9, 9, -np.mean(losses) / mean, stats.sem(losses / mean))
+    assert row.tests["final"].difference == pytest.approx(-np.mean(losses) / mean)
+    assert (row.tests["final"].ci_low, row.tests["final"].ci_high) == pytest.approx((low, high))
+    assert row.verdict == "equivalent"
+    assert row.as_json(0.05)["equivalent"] is True
+
+
+def test_equivalence_needs_the_area_and_the_final_success(results):
+    # A loss at the end alone weighs three quarters as much in the area.
+    pairs(LOCAL[0], [0.046 + 0.0005 * (seed % 2) for seed in range(10)])
+    row = row_of(LOCAL[0])
+    assert row.tests["area"].verdict == "equivalent"
+    assert row.tests["final"].verdict == "worse"
+    assert row.verdict == "worse"
+
+
+def test_seeds_that_disagree_are_undecided(results):
+    pairs(LOCAL[0], [0.15 * (-1) ** seed for seed in range(10)])
+    assert row_of(LOCAL[0]).verdict == "undecided"
+    assert "shows neither a difference nor none" in verdicts.sentence(load(), row_of(LOCAL[0]))
+
+
+def test_a_setting_that_lacks_a_seed_has_no_verdict(results):
+    pairs(LOCAL[0], [0.0] * 9)
+    row = row_of(LOCAL[0]).as_json(0.05)
+    assert (row["equivalent"], row["verdict"], row["seeds"]) == (None, "incomplete", list(range(9)))
+
+
+@pytest.mark.parametrize("had", [{"lag": 0.7}, {"streamed": 0.7}])
+def test_a_run_that_hardly_lagged_or_streamed_does_not_count_and_is_listed(results, had):
+    pairs(LOCAL[0], [0.0] * 10)
+    store(LOCAL[0], 3, "asynchronous", 0.8, **had)
+    row = row_of(LOCAL[0])
+    assert row.seeds == (0, 1, 2, *range(4, 10))
+    assert row.complete
+    assert "seed 3: " in verdicts.write(load())[1].read_text()
+
+
+def test_a_result_of_other_settings_is_refused(results):
+    pairs(LOCAL[0], [0.0])
+    path = LOCAL[0].path("asynchronous", 0)
+    stored = json.loads(path.read_text())
+    stored["run"]["lag"] = 2
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match="other settings"):
+        verdicts.rows(load())
+
+
+def test_results_of_no_setting_are_listed(results):
+    pairs(LOCAL[0], [0.0])
+    (results / "preregistered" / "another-seed0.json").write_text("{}")
+    assert verdicts.others(load()) == ["another-seed0.json"]
+    assert "another-seed0.json" in verdicts.write(load())[1].read_text()
+
+
+def test_runs_are_made_once_and_in_the_order_of_the_file(results):
+    todo = preregistered.missing(load(), host="local")
+    assert todo[:2] == [(LOCAL[0].name, "synchronous", 0), (LOCAL[0].name, "asynchronous", 0)]
+    assert len(todo) == len(set(todo))
+    pairs(LOCAL[0], [0.0])
+    assert preregistered.missing(load(), host="local") == todo[2:]
+    assert {name for name, _, _ in preregistered.missing(load(), ["ppo-1-lag2"], host="local")} == {
+        "ppo-1-lag2"
+    }
+
+
+def test_settings_of_one_task_and_recipe_share_their_synchronous_runs(results):
+    free = next(setting for setting in LOCAL if setting.balance == "free")
+    shared = next(one for one in LOCAL if one != free and one.synchronous == free.synchronous)
+    todo = preregistered.missing(load(), [free.name, shared.name], host="local")
+    assert len(todo) == 3 * len(free.seeds)
+
+
+def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):
+    published = cells.RESULTS
+    raw = published / "preregistered"
+    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    if raw.exists():
+        (tmp_path / "preregistered").symlink_to(raw)
+    for path in verdicts.write(load()):
+        assert path.read_text() == (published / path.name).read_text(), "run `preregistered --report`"
+    page = Path("docs/learning.md").read_text()
+    assert verdicts.table(verdicts.rows(load()), 0.05).strip() in page
+
+
+def test_the_success_of_tasks_weighs_the_same_whoever_is_in_the_batch():
+    task = load().tasks["points"]
+    both, fast = BatchSeen(), BatchSeen()
+    both.solved.update({0: [True], 1: [False], 63: [False]})
+    fast.solved.update({0: [True], 1: [True]})
+    assert success_by_task([both, fast], task) == [[0.5, 1.0], [0.0, 0.0]]
+
+
+def test_fast_and_slow_shards_are_spread_over_their_range():
+    times = ServiceTimes(
+        slowest_decision=2.0, speeds=((0.3, 0.5), (0.6, 1.0)), jitter=0, inference=0, sample=0
+    )
+    decisions = [times.decision(shard, 4) for shard in range(4)]
+    assert decisions == pytest.approx([0.6, 1.0, 1.2, 2.0])
+
+
+def test_a_run_repeats_itself_and_really_lags_and_streams(results, monkeypatch):
+    setting = LOCAL[0]
+    stated = load()
+    short = {name: replace(recipe, batches=8) for name, recipe in stated.recipes.items()}
+    monkeypatch.setattr("benchmarks.learning.preregistered_run.load", lambda: replace(stated, recipes=short))
+    stored = []
+    for _ in range(2):
+        run(setting.name, "asynchronous", 7)
+        stored.append(json.loads(setting.path("asynchronous", 7).read_text()))
+        stored[-1].pop("cpu_seconds")
+    assert stored[0] == stored[1]
+    # The first batches have no older policy and nothing to be normalised by.
+    assert np.mean(stored[0]["mean_lag"][2:]) > 0.8
+    assert np.mean(stored[0]["streamed_share"][2:]) > 0.9
+
+
+def test_whoever_is_first_contributes_more_only_where_the_balance_is_free():
+    free = next(setting for setting in LOCAL if setting.balance == "free")
+    shares = {}
+    for balance in ("exact", "free"):
+        setting, task, recipe = (
+            replace(free, balance=balance),
+            load().tasks[free.task],
+            load().recipes["ppo-1"],
+        )
+        settings = settings_of(task, replace(recipe, batches=6), block_of(setting, task), 0)
+        times = service_times(load().service_times, task)
+        environments, weights = begin(task, recipe, 0)
+        batches = train(settings, environments, times, weights).batches
+        fast = sum(len(seen.solved[env]) for seen in batches for env in range(task.envs // 2))
+        shares[balance] = fast / sum(len(found) for seen in batches for found in seen.solved.values())
+    assert shares["exact"] == 0.5
+    assert shares["free"] > 0.55
