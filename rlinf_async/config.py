@@ -69,7 +69,7 @@ class TrainConfig:
     measure_ratios: bool = True
     """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ.
 
-    Costs a copy of the trained parameters to the CPU a step, and `max_staleness + 2` of them kept there.
+    Costs a copy of the trained parameters to the CPU a step, and `max_staleness + 1` of them kept there.
     """
     accept_bias: bool = False
     """Said beside `correction: none`, to train off-policy data as if it were on-policy."""

@@ -52,6 +52,14 @@ def spans(rounds: Rounds = 5, file: File = None) -> None:
     _report("spans", measure(rounds), file, packages=())
 
 
+@app.command()
+def ratios(rounds: Rounds = 5, file: File = None) -> None:
+    """What measuring ratios costs a learner rank: copies of a gigabyte of weights to the CPU and back."""
+    from benchmarks.micro.ratios import measure
+
+    _report("ratios", measure(rounds), file, packages=("torch",))
+
+
 def _report(name: str, result: dict[str, Any], file: Path | None, *, packages: tuple[str, ...]) -> None:
     versions = {"python": platform.python_version(), **{package: version(package) for package in packages}}
     command = " ".join(["python -m benchmarks.micro", *sys.argv[1:]])

@@ -49,6 +49,11 @@ class LearnerFootprint:
         }
 
     @property
+    def trained(self) -> int:
+        """Bytes of this rank's shards of the weights that are trained."""
+        return self._share(self.trainable * self.stored)
+
+    @property
     def _shares(self) -> bool:
         return self.ranks > 1 and self.strategy != "no_shard"
 

@@ -39,6 +39,19 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
     wait_for(*targets, *sources)
 
 
+def exchange_all(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
+    """Swap the values of each of `ones` with those of the tensor at its place, on the terms of `copy_all`.
+
+    One tensor at a time is in three places; nothing else is allocated.
+    """
+    with torch.no_grad():
+        for one, other in zip(ones, others, strict=True):
+            kept = one.clone()
+            one.copy_(other, non_blocking=True)
+            other.copy_(kept, non_blocking=True)
+    wait_for(*ones, *others)
+
+
 def wait_for(*tensors: torch.Tensor) -> None:
     """Wait until what was asked of the devices of `tensors`, in their current streams, is done."""
     for device in {tensor.device for tensor in tensors if tensor.device.type != "cpu"}:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from rlinf_async.core.host_memory import copy_all, host_tensors
+from rlinf_async.core.host_memory import copy_all, exchange_all, host_tensors
 
 Copy = list[torch.Tensor]
 
@@ -70,6 +70,33 @@ class PastWeights:
             copy_all(self._parameters(), present)
             if self._present is None:
                 self._spare.append(present)
+
+    def visit(self, versions: Iterable[int], visitor: Callable[[int], None], *, present: int) -> None:
+        """Call `visitor` with each of `versions` that is remembered, oldest first, while the policy has its
+        parameters; then the present ones come back, and are remembered as those of version `present`.
+
+        The oldest version that is remembered gives way to them, as with `remember`, but not before it was
+        visited: the two change places, so that no memory beside that of `keep` copies is needed.
+        """
+        wanted = sorted(version for version in set(versions) if version in self._copies)
+        if not wanted:
+            self.remember(present)
+            return
+        first = wanted[0]
+        if first == min(self._copies) and len(self._copies) == self._keep and present not in self._copies:
+            self._copies[present] = self._copies.pop(first)
+            exchange_all(self._parameters(), self._copies[present])
+        else:
+            self.remember(present)
+            copy_all(self._parameters(), self._copies[first])
+        self._present = present
+        try:
+            visitor(first)
+            for version in wanted[1:]:
+                copy_all(self._parameters(), self._copies[version])
+                visitor(version)
+        finally:
+            copy_all(self._parameters(), self._copies[present])
 
     def _save(self) -> Copy:
         parameters = self._parameters()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -15,6 +15,7 @@ SAMPLES = 32
 """Samples per staleness, batch and learner rank on which ratios are measured at most."""
 
 Sums = dict[str, float]
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class RatioProbe:
@@ -34,13 +35,14 @@ class RatioProbe:
     def __init__(
         self,
         past: PastWeights,
-        score: Callable[[Tree], torch.Tensor],
+        score: Callable[[Tree], Pair],
         *,
         max_staleness: int,
         interpolates: bool = False,
         size: int = SAMPLES,
     ) -> None:
-        """`score` gives the log-probabilities of the present policy for the inputs of samples."""
+        """`score` gives the log-probabilities of the present policy for the inputs of samples, and those
+        that were stored when these were drawn: log mu, in the same shape."""
         self._past = past
         self._score = score
         self._max_staleness = max_staleness
@@ -55,23 +57,17 @@ class RatioProbe:
         self._batch = batch
         self._held.clear()
 
-    def add(
-        self,
-        inputs: Tree,
-        behaviour: torch.Tensor,
-        staleness: torch.Tensor,
-        proximal: torch.Tensor | None = None,
-    ) -> None:
+    def add(self, inputs: Tree, staleness: torch.Tensor, known: Pair | None = None) -> None:
         """Samples of the batch.
 
         Args:
             inputs: what `score` needs.
-            behaviour: log mu, in the shape of `score`'s result.
             staleness: versions between the action and the batch, [B].
-            proximal: log pi_prox in the same shape, where it is known; else it is scored in the end.
+            known: what `score` gives by the policy that began the batch; else it is asked in the end.
         """
         lots = torch.rand(len(staleness), generator=self._lots)
-        samples: Tree = {"inputs": inputs, "behaviour": behaviour, "proximal": proximal}
+        proximal, behaviour = known or (None, None)
+        samples: Tree = {"inputs": inputs, "proximal": proximal, "behaviour": behaviour}
         for value in range(self._max_staleness + 1):
             rows = torch.nonzero(staleness == value).flatten()
             rows = rows[lots[rows].argsort()[: self._size]]
@@ -83,47 +79,67 @@ class RatioProbe:
     def _lowest(self, samples: Tree) -> Tree:
         return _taken(samples, samples["lots"].argsort()[: self._size])  # type: ignore[union-attr]
 
+    @torch.no_grad()
     def finish(self) -> Sums:
-        """Sums over this rank's samples, to be added over the ranks and then given to `averages`."""
+        """Sums over this rank's samples, to be added over the ranks and then given to `averages`.
+
+        `past` remembers the present policy as that of the next batch afterwards.
+        """
+        # A rank without samples of a staleness takes part with one of others, and counts nothing.
+        spare = slice_samples(next(iter(self._held.values())), 0, 1)
+        samples = [self._held.get(staleness, spare) for staleness in range(self._max_staleness + 1)]
+        scores = self._scores(samples)
         sums: Sums = {}
-        for staleness in range(self._max_staleness + 1):
-            held = self._held.get(staleness)
-            # A rank without such samples takes part with one of others, and counts nothing.
-            samples = held if held is not None else slice_samples(next(iter(self._held.values())), 0, 1)
-            share = float(held is not None)
-            for name, values in self._measure(staleness, samples).items():
+        for staleness, given in enumerate(samples):
+            share = float(staleness in self._held)
+            for name, values in self._measure(staleness, given, scores).items():
                 sums |= {
                     f"{name}/lag_{staleness}/{measure}": share * float(total)
                     for measure, total in _totals(values).items()
                 }
         return sums
 
-    @torch.no_grad()
-    def _measure(self, staleness: int, samples: Tree) -> dict[str, torch.Tensor]:
+    def _scores(self, samples: Sequence[Tree]) -> dict[tuple[int, int], Pair]:
+        """By version and staleness: of who acted, if it is remembered, and of who began, if that is asked."""
+        known = samples[0]["proximal"] is not None
+        found: dict[tuple[int, int], Pair] = {}
+
+        def ask(version: int) -> None:
+            for staleness, given in enumerate(samples):
+                if version in (self._batch, self._batch - staleness):
+                    found[version, staleness] = self._asked(given)
+
+        versions = range(self._batch - self._max_staleness, self._batch + (not known))
+        self._past.visit(versions, ask, present=self._batch + 1)
+        return found
+
+    def _measure(
+        self, staleness: int, samples: Tree, scores: Mapping[tuple[int, int], Pair]
+    ) -> dict[str, torch.Tensor]:
         """Log-ratios of each kind, unless the version that acted is not remembered (after a resume)."""
-        inputs, behaviour = samples["inputs"], samples["behaviour"]
-        assert isinstance(inputs, dict)
+        proximal, behaviour = scores.get(
+            (self._batch, staleness), (samples["proximal"], samples["behaviour"])
+        )
+        assert isinstance(proximal, torch.Tensor)
         assert isinstance(behaviour, torch.Tensor)
         found: dict[str, torch.Tensor] = {}
-        proximal = samples["proximal"]
-        if proximal is None:
-            proximal = self._score_at(self._batch, inputs)
-        assert isinstance(proximal, torch.Tensor)
         if staleness == 0:
             found["mismatch"] = proximal - behaviour
-        elif self._batch - staleness in self._past:
-            acted = self._score_at(self._batch - staleness, inputs)
+        elif (self._batch - staleness, staleness) in scores:
+            acted, _ = scores[self._batch - staleness, staleness]
             found |= {"mismatch": acted - behaviour, "staleness": proximal - acted}
         if self._interpolates:
             versions = torch.tensor(staleness)
-            latest = self._score(inputs).float().cpu()
+            latest, _ = self._asked(samples)
             found["proximal_error/before"] = loglinear(proximal, behaviour, versions) - proximal
             found["proximal_error/after"] = loglinear(latest, behaviour, versions) - proximal
         return found
 
-    def _score_at(self, version: int, inputs: Tree) -> torch.Tensor:
-        with self._past.at(version):
-            return self._score(inputs).float().cpu()
+    def _asked(self, samples: Tree) -> Pair:
+        inputs = samples["inputs"]
+        assert isinstance(inputs, dict)
+        policy, behaviour = self._score(inputs)
+        return policy.float().cpu(), behaviour.float().cpu()
 
 
 def _taken(samples: Tree, rows: torch.Tensor) -> Tree:

@@ -3,7 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.micro import brokers, core, spans
+from benchmarks.micro import brokers, core, ratios, spans
 from benchmarks.micro.__main__ import app
 from rlinf_async.core.spans import read_spans
 
@@ -30,3 +30,10 @@ def test_a_command_writes_its_result_beside_those_of_others(tmp_path, monkeypatc
     assert held["requests"] == {"kept": True}
     assert held["core"]["rounds"] == 2
     assert "python" in held["core"]["versions"]
+
+
+def test_ratios_measure_copies_of_the_versions_that_are_kept(monkeypatch):
+    monkeypatch.setattr(ratios, "BYTES", 40_000)
+    seconds, held = ratios.seconds_per_batch("cpu", 2, 3)
+    assert len(seconds) == 3
+    assert held == 3 * 40_000

@@ -112,6 +112,60 @@ def test_only_the_last_versions_are_kept():
         past.at(3).__enter__()
 
 
+def advanced(past, model, versions):
+    """Weights by version, each remembered when it had come; and the present ones, one further."""
+    seen = {}
+    for version in versions:
+        past.remember(version)
+        seen[version] = model.weight.detach().clone()
+        shift(model, 1.0, past)
+    return seen | {versions[-1] + 1: model.weight.detach().clone()}
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 4])
+@pytest.mark.parametrize("wanted", [(), (2,), (1, 2), (0, 2), (0, 1, 2), (9,)])
+def test_a_visit_shows_each_version_that_is_remembered_and_keeps_the_present_one(keep, wanted):
+    model, past = model_and_past(keep)
+    weights, found = advanced(past, model, [0, 1, 2]), {}
+    kept = [version for version in (0, 1, 2) if version in past]
+    past.visit(wanted, lambda version: found.update({version: model.weight.detach().clone()}), present=3)
+    assert sorted(found) == [version for version in wanted if version in kept]
+    assert all(torch.equal(found[version], weights[version]) for version in found)
+    assert torch.equal(model.weight, weights[3])
+    assert past.present == 3
+    assert [version for version in range(4) if version in past] == [*kept, 3][-keep:]
+    shift(model, 1.0, past)
+    for version in range(4):
+        if version in past:
+            with past.at(version):
+                assert torch.equal(model.weight, weights[version])
+
+
+def test_a_visit_that_fails_leaves_the_present():
+    model, past = model_and_past(keep=2)
+    weights = advanced(past, model, [0, 1])
+
+    def fail(version):
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        past.visit([0, 1], fail, present=2)
+    assert torch.equal(model.weight, weights[2])
+    with past.at(1):
+        assert torch.equal(model.weight, weights[1])
+
+
+def test_visits_need_no_memory_beside_that_of_the_versions_that_are_kept():
+    model, past = model_and_past(keep=2)
+    past.remember(0)
+    places = set()
+    for version in range(1, 6):
+        shift(model, 1.0, past)
+        past.visit([version - 2, version - 1], lambda _: None, present=version)
+        places |= {copy[0].data_ptr() for copy in (*past._copies.values(), *past._spare)}
+    assert len(places) == 2
+
+
 def test_keeping_nothing_is_refused():
     with pytest.raises(ValueError, match="keep=0 must be at least 1"):
         model_and_past(keep=0)

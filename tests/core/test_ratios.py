@@ -15,7 +15,7 @@ class Policy:
 
     def score(self, inputs):
         self.asked.append(len(inputs["x"]))
-        return self.weight * inputs["x"]
+        return self.weight * inputs["x"], inputs["mu"]
 
 
 def probe_of(policy, **options):
@@ -25,7 +25,7 @@ def probe_of(policy, **options):
 
 def feed(probe, *staleness, mu=0.25):
     size = len(staleness)
-    probe.add({"x": torch.ones(size)}, torch.full((size,), mu), torch.tensor(staleness))
+    probe.add({"x": torch.ones(size), "mu": torch.full((size,), mu)}, torch.tensor(staleness))
 
 
 def train(probe, policy, batch, weight, *staleness):
@@ -102,14 +102,14 @@ def test_every_sample_of_a_batch_is_as_likely_to_be_measured():
 
     def score(inputs):
         counts[inputs["x"].long()] += 1
-        return torch.zeros(len(inputs["x"]))
+        return torch.zeros(len(inputs["x"])), torch.zeros(len(inputs["x"]))
 
     probe._score = score
     for batch in range(400):
         begin(probe, batch)
         for start in (0, 10, 30):  # pieces of 10, 20 and 10 samples, each in the order of time
             x = torch.arange(start, {0: 10, 10: 30, 30: 40}[start]).float()
-            probe.add({"x": x}, torch.zeros(len(x)), torch.zeros(len(x), dtype=torch.long))
+            probe.add({"x": x}, torch.zeros(len(x), dtype=torch.long))
         probe.finish()
     assert counts.sum() == 400 * 8
     # 400 draws at 1 in 5: 80 each, with a deviation of 8.
@@ -124,13 +124,34 @@ def test_a_proximal_policy_that_is_known_is_not_asked_again():
     policy.weight.fill_(0.75)
     begin(probe, 1)
     policy.asked.clear()
-    mu = torch.full((3,), 0.25)
-    probe.add({"x": torch.ones(3)}, mu, torch.tensor([0, 1, 1]), torch.full((3,), 0.75))
+    known = torch.full((3,), 0.75), torch.full((3,), 0.25)
+    probe.add({"x": torch.ones(3), "mu": torch.zeros(3)}, torch.tensor([0, 1, 1]), known)
     metrics = averages(probe.finish())
     assert policy.asked == [2]
     assert metrics["mismatch/lag_0/abs_log"] == pytest.approx(0.5)
     assert metrics["mismatch/lag_1/abs_log"] == pytest.approx(0.25)
     assert metrics["staleness/lag_1/abs_log"] == pytest.approx(0.25)
+
+
+def test_what_was_stored_may_come_of_scoring_alone():
+    policy = Policy()
+    probe = probe_of(policy, max_staleness=1)
+    train(probe, policy, 0, 0.5, 0)
+    policy.weight.fill_(0.75)
+    begin(probe, 1)
+    drawn = torch.tensor([0.25, 0.5])
+    probe._score = lambda inputs: (policy.weight * inputs["x"], drawn[inputs["step"]])
+    probe.add({"x": torch.ones(2), "step": torch.tensor([0, 1])}, torch.tensor([0, 1]))
+    metrics = averages(probe.finish())
+    assert metrics["mismatch/lag_0/abs_log"] == pytest.approx(0.75 - 0.25)
+    assert metrics["mismatch/lag_1/abs_log"] == pytest.approx(0.5 - 0.5)
+
+
+def test_the_present_weights_are_those_of_the_next_batch_afterwards():
+    policy = Policy()
+    probe = probe_of(policy)
+    train(probe, policy, 4, 0.5, 0)
+    assert probe._past.present == 5
 
 
 def test_a_version_from_before_a_resume_is_left_out():

@@ -152,7 +152,7 @@ def test_the_first_batch_shows_whether_values_come_back(case, built, acted):
         pytest.skip("no critic")
     fields, _ = acted
     said = []
-    marked = {**fields, "versions": torch.zeros(fields["prev_logprobs"].shape)}
+    marked = {**fields, "versions": torch.zeros(*fields["prev_logprobs"].shape[:2], 1)}
     sums = compare(learner(*built), marked, 0, most=SIZE, values=True)
     premise = judge(sums, built[1], said.append)
     assert premise.logprobs <= 1e-6

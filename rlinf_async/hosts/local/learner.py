@@ -42,9 +42,8 @@ class LocalLearner:
             micro_batches_per_step=settings.micro_batches_per_step,
         )
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
-        self._past = PastWeights(
-            lambda: list(self.model.parameters()), keep=settings.asynchrony.max_staleness + 2
-        )
+        sampled = settings.asynchrony.max_staleness if settings.asynchrony.measures_ratios else 0
+        self._past = PastWeights(lambda: list(self.model.parameters()), keep=sampled + 1)
         self._probe = self._ratio_probe() if settings.asynchrony.measures_ratios else None
 
     def begin(self, batch: int) -> None:
@@ -83,7 +82,6 @@ class LocalLearner:
     def _measured_ratios(self) -> dict[str, float]:
         if self._probe is None:
             return {}
-        self._past.remember(self._batch + 1)
         return averages(self._probe.finish())
 
     def _accept(self, piece: Piece) -> None:
@@ -125,8 +123,10 @@ class LocalLearner:
         }
         flat = self._shuffled({name: tensor.flatten(0, 1) for name, tensor in samples.items()})
         if self._probe is not None:
-            inputs: Tree = {"states": flat["states"], "actions": flat["actions"]}
-            self._probe.add(inputs, flat["behaviour"].cpu(), flat["staleness"].cpu())
+            inputs: Tree = {name: flat[name] for name in ("states", "actions", "behaviour")}
+            known = (flat["proximal"].cpu(), flat["behaviour"].cpu())
+            recomputed = self._settings.asynchrony.recomputes
+            self._probe.add(inputs, flat["staleness"].cpu(), known if recomputed else None)
         self._samples.append(flat)
         self._trained += size_of(flat)  # type: ignore[arg-type]
         self._train_samples(flat)
@@ -201,8 +201,9 @@ class LocalLearner:
         self._note("env/return", rollout["rewards"].sum(dim=0).mean())
 
     def _ratio_probe(self) -> RatioProbe:
-        def score(inputs: Tree) -> torch.Tensor:
-            return self.model.logprobs(inputs["states"], inputs["actions"])  # type: ignore[arg-type]
+        def score(inputs: Tree) -> tuple[torch.Tensor, torch.Tensor]:
+            scored = self.model.logprobs(inputs["states"], inputs["actions"])  # type: ignore[arg-type]
+            return scored, inputs["behaviour"]  # type: ignore[return-value]
 
         asynchrony = self._settings.asynchrony
         return RatioProbe(

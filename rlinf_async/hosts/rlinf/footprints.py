@@ -50,7 +50,10 @@ def footprints(
     """
     size = model_size(cfg["actor"]["model"])
     model = size or ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
-    learner = learner_footprint(cfg, settings, model).parts()
+    footprint = learner_footprint(cfg, settings, model)
+    learner = footprint.parts()
+    # The present weights are put beside those that are remembered while they are away for an anchor.
+    copies = settings.remembered_versions + settings.anchors_in_the_past
     inference = model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model)
     capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
     leaving = {
@@ -75,6 +78,8 @@ def footprints(
         "gpu_bytes": capacity,
         "per_gpu": kinds,
         "in_turn": any(leaving.values()),
+        "remembered": copies,
+        "remembered_bytes": copies * footprint.trained,
         "lora": bool(cfg["actor"]["model"].get("is_lora", False)),
     }
 
@@ -177,6 +182,9 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         if memory["gpu_bytes"] is not None:
             text += f" of {memory['gpu_bytes'] / GIGABYTE:.3g} GB{_verdict(kind, memory['gpu_bytes'])}"
         found.append((f"  each of {kind['gpus']}", text))
+    if memory["remembered"]:
+        size = f"{memory['remembered_bytes'] / GIGABYTE:.3g} {unit}"
+        found.append(("  CPU, a learner", f"{memory['remembered']} copies of what it trains: {size}"))
     lora = "; adapters, their gradients and moments too" if memory["lora"] else ""
     return [*found, ("  beside it", f"{NOT_COUNTED}{lora}")]
 

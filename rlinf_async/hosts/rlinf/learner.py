@@ -49,8 +49,7 @@ class FSDPLearner:
         self._stream = MicroBatchStream(
             micro_batch_size=settings.micro_batch_size, micro_batches_per_step=settings.micro_batches_per_step
         )
-        # Those that sampled, the one that began the batch, and the one that has come of it.
-        self._past = PastWeights(TrainedShards(actor), keep=settings.asynchrony.max_staleness + 2)
+        self._past = PastWeights(TrainedShards(actor), keep=max(1, settings.remembered_versions))
         self._probe = self._ratio_probe() if settings.asynchrony.measures_ratios else None
         self._premise = None if settings.asynchrony.train.measure_ratios else Premise()
         if self._correction != "none":
@@ -70,7 +69,7 @@ class FSDPLearner:
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._actor._rank + 1009 * batch)
         self._actor.optimizer.zero_grad()
         self._actor.model.train()
-        if (self._probe is not None or self._anchors_in_the_past) and self._past.present != batch:
+        if self._settings.remembered_versions and self._past.present != batch:
             self._past.remember(batch)
         if self._probe is not None:
             self._probe.begin(batch)
@@ -106,7 +105,6 @@ class FSDPLearner:
         with self._busy.busy():
             metrics = self._finish_stream() if self._settings.streams else self._train_whole()
             if self._probe is not None:
-                self._past.remember(self._batch + 1)
                 sums = all_reduce_dict(self._probe.finish(), op=dist.ReduceOp.SUM)
                 metrics |= _named("train", averages(sums))
             return metrics | _named("train", self._found)
@@ -133,13 +131,9 @@ class FSDPLearner:
         self._found = premise.metrics
         return premise
 
-    @property
-    def _anchors_in_the_past(self) -> bool:
-        return self._settings.asynchrony.recomputes and self._settings.steps_while_streaming
-
     def _anchor(self, rollout: Tree, bootstrap_inputs: Tree) -> None:
         """At the policy with which the batch began, also where a part of it has been trained on."""
-        with self._past.at(self._batch) if self._anchors_in_the_past else nullcontext():
+        with self._past.at(self._batch) if self._settings.anchors_in_the_past else nullcontext():
             recompute(
                 self._actor,
                 rollout,
@@ -235,22 +229,20 @@ class FSDPLearner:
             size=min(SAMPLES, max(1, one_in_a_hundred)),
         )
 
-    def _score(self, samples: Tree) -> torch.Tensor:
+    def _score(self, samples: Tree) -> tuple[torch.Tensor, torch.Tensor]:
         (output,) = forward(self._actor, samples, size_of(samples), logprobs=True, values=False)
-        return self._at_ratio_level(output["logprobs"])
+        stored: Any = output.get("prev_logprobs", samples["prev_logprobs"])
+        return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored)
 
     def _probe_samples(self, probe: RatioProbe, rollout: Tree) -> None:
-        behaviour = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
-        anchors = [name for name in ("proximal_logprobs",) if name in rollout]
-        samples: Any = samples_of(rollout, "versions", behaviour, *anchors)
-        versions, acted, proximal = (
-            samples.pop("versions"),
-            samples[behaviour],
-            samples.pop("proximal_logprobs", None),
-        )
-        staleness = self._batch - versions.reshape(len(versions), -1)[:, 0].long()
-        known = None if proximal is None else self._at_ratio_level(proximal)
-        probe.add(samples, self._at_ratio_level(acted), staleness, known)
+        def flat(name: str) -> torch.Tensor:
+            return rollout[name].flatten(0, 1)  # type: ignore[union-attr]
+
+        known = None
+        if "proximal_logprobs" in rollout:
+            acted = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
+            known = self._at_ratio_level(flat("proximal_logprobs")), self._at_ratio_level(flat(acted))
+        probe.add(samples_of(rollout), self._batch - flat("versions").flatten().long(), known)
 
     def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         cfg = self._actor.cfg

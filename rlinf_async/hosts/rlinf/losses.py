@@ -47,7 +47,7 @@ class CorrectedLoss:
     def micro_batch(self, fields: Mapping[str, torch.Tensor], version: int) -> Iterator[None]:
         """The block in which one micro-batch is trained, for the batch of policy `version`.
 
-        Of its `fields`, [B, ...] each, `proximal_logprobs` are used, or `versions` to interpolate.
+        Of its `fields`, [B, ...] each, `proximal_logprobs` are used, or `versions`, [B, 1], to interpolate.
         """
         self._micro_batch, self._version = fields, version
         try:
@@ -71,8 +71,7 @@ class CorrectedLoss:
             raise RuntimeError("the corrected loss was called outside of a micro-batch")
         if self._train.proximal == "loglinear":
             versions = self._micro_batch["versions"].to(behaviour.device)
-            # One version made all actions of a chunk; the shape is that of a ratio.
-            acted = versions.reshape(len(versions), -1)[:, :1].reshape(-1, *[1] * (behaviour.dim() - 1))
+            acted = versions.reshape(-1, *[1] * (behaviour.dim() - 1))  # against the shape of a ratio
             return loglinear(current, behaviour, self._version - acted)
         proximal = self._micro_batch["proximal_logprobs"].to(behaviour.device).float()
         return at_ratio_level(proximal, self._level, self._action_dim)

@@ -61,8 +61,7 @@ def compare(actor: Any, rollout: Tree, batch: int, *, most: int, values: bool) -
     """
     stored_values = {"prev_values": rollout["prev_values"][:-1]} if values else {}  # type: ignore[index]
     samples = samples_of({**rollout, **stored_values}, "versions", *stored_values)
-    versions = samples.pop("versions")
-    acted = versions.reshape(len(versions), -1)[:, 0].long()  # type: ignore[union-attr, arg-type]
+    acted = samples.pop("versions").flatten().long()  # type: ignore[union-attr]
     rows = torch.nonzero(acted == batch).flatten()[: min(most, SAMPLES)]
     chosen = map_tensors(lambda tensor: tensor[rows if len(rows) else [0]], samples)
     (output,) = forward(actor, chosen, max(1, len(rows)), logprobs=True, values=values)

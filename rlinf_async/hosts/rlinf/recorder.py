@@ -50,9 +50,8 @@ class ShardRecorder:
                 prev_logprobs=answer["prev_logprobs"],
                 prev_values=answer["prev_values"],
                 forward_inputs=inputs,
-                versions=torch.full_like(
-                    answer["prev_logprobs"], float(answer["version"]), dtype=torch.float32
-                ),
+                # One version makes a whole answer; RLinf repeats it for every log-probability.
+                versions=torch.full((len(answer["prev_logprobs"]), 1), float(answer["version"])),
                 **self._outcome(output, answer),
             )
         )

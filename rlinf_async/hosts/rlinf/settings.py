@@ -133,6 +133,19 @@ class Settings:
         return self.streams and self.optimizer_steps > 1
 
     @property
+    def anchors_in_the_past(self) -> bool:
+        """Whether pieces may arrive after the weights that anchor them have changed."""
+        return self.asynchrony.recomputes and self.steps_while_streaming
+
+    @property
+    def remembered_versions(self) -> int:
+        """Versions of the trained weights that a learner remembers: the one that begins a batch, and to
+        measure ratios those that may have sampled for it."""
+        if self.asynchrony.measures_ratios:
+            return self.asynchrony.max_staleness + 1
+        return int(self.anchors_in_the_past)
+
+    @property
     def publishes_beside_training(self) -> bool:
         """Whether the learner goes on while its weights travel, by a transport of ours."""
         return self.asynchrony.publication == "beside"

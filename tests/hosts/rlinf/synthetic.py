@@ -153,7 +153,7 @@ def _recorded(batch):
         "actions": batch["action"],
         "terminations": batch["dones"],
         "truncations": torch.zeros_like(batch["dones"]),
-        "versions": torch.zeros_like(batch["prev_logprobs"]),
+        "versions": torch.zeros(*batch["prev_logprobs"].shape[:3], 1),
         "forward_inputs": _inputs(batch),
     }
 

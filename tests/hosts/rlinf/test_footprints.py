@@ -47,7 +47,7 @@ def test_without_a_checkpoint_it_says_so_and_counts_per_billion_parameters():
     assert (kind["gpus"], kind["learner_ranks"], kind["inference_ranks"]) == (8, 1, 1)
     assert gigabytes(kind) == {"weights": 0.25, "gradients": 0.25, "optimizer": 0.5, "inference": 2}
     assert kind["fits"] is None
-    (row,) = rows(memory(gpu_memory=30))[1:-1]
+    row, _ = rows(memory(gpu_memory=30))[1:-1]
     assert row[1].endswith("3 GB per billion parameters of 30 GB, which 10 billion parameters fill")
 
 
@@ -134,3 +134,26 @@ def test_what_does_not_fit_is_said(tmp_path, gigabytes, fits):
     assert found["per_gpu"][0]["fits"] is fits
     text = " ".join(value for _, value in rows(found))
     assert ("not enough" in text) is not fits
+
+
+@pytest.mark.parametrize(
+    ("changes", "copies"),
+    [
+        ({"async.mode": "full"}, 2),
+        ({"async.mode": "full", "async.train": {"max_staleness": 3}}, 4),
+        ({"async.streamer": {"normalization": "running"}, "actor.global_batch_size": 128}, 3),
+        ({"async.mode": "full", "async.train": {"measure_ratios": False}}, 0),
+        ({"async.mode": "rollout"}, 0),
+    ],
+)
+def test_a_learner_keeps_copies_of_its_shards_of_what_is_trained_on_the_cpu(changes, copies):
+    cfg = config({**VLA, "cluster.component_placement": {"actor,env,rollout": "all"}, **changes})
+    machines = Machines(nodes=1, gpus=8)
+    asked = AsyncConfig.from_mapping(cfg["async"])
+    found = footprints(cfg, Settings.read(cfg, asked, world_sizes(cfg["cluster"], machines)), machines)
+    assert found["remembered"] == copies
+    assert found["remembered_bytes"] == copies * 2 * BILLION // 8
+    said = [text for name, text in rows(found) if "CPU" in name]
+    assert said == (
+        [f"{copies} copies of what it trains: {copies / 4:g} GB per billion parameters"] if copies else []
+    )

@@ -16,6 +16,7 @@ from rlinf.workers.actor import fsdp_actor_worker as stock
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve, write_back
+from tests.hosts.rlinf import synthetic
 from tests.hosts.rlinf.learners import SIZES, actor_of, ended, learner_of, watched, without_ray
 from tests.hosts.rlinf.reference import Reference
 from tests.hosts.rlinf.synthetic import fields, in_order, pieces, trajectories
@@ -172,3 +173,61 @@ def test_the_share_of_a_batch_that_is_trained_before_it_is_complete_is_told():
     # The first batch is normalised by itself; the last piece of one, or a whole batch, waits for nothing.
     told = [metrics["train/streamed"] for metrics in run.training.metrics]
     assert told == pytest.approx([0.0, 1 - 1 / count, 0.0])
+
+
+class Selecting(torch.nn.Module):
+    """A policy that stores the log-probabilities of all denoise steps, and selects those of the one drawn."""
+
+    def __init__(self, policy):
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, forward_inputs, prev_logprobs, **kwargs):
+        rows, drawn = torch.arange(len(prev_logprobs)), forward_inputs["denoise_inds"][:, 0]
+        scored = self.policy(forward_inputs=forward_inputs, **kwargs)
+        return {**scored, "prev_logprobs": prev_logprobs[rows, drawn]}
+
+
+def with_denoise_steps(batch, steps=3):
+    """The same samples, as a model stores them that draws one of several denoise steps."""
+    draw = torch.Generator().manual_seed(5)
+    stored = batch["prev_logprobs"]
+    drawn = torch.randint(0, steps, stored.shape[:3], generator=draw)
+    every = torch.randn(*stored.shape[:3], steps, stored.shape[3], generator=draw)
+    chosen = torch.nn.functional.one_hot(drawn, steps).bool()
+    every[chosen] = stored.flatten(0, 2)
+    return {**batch, "prev_logprobs": every, "drawn": drawn[..., None]}
+
+
+def off_policy_ratios(monkeypatch, *overrides, selecting):
+    """What is measured on the second of two batches, every other sample of which is a version old."""
+    run = Run.of("async.train.accept_bias=true", *overrides)
+    if selecting:
+        given = synthetic._inputs
+        monkeypatch.setattr(
+            synthetic, "_inputs", lambda batch: {**given(batch), "denoise_inds": batch["drawn"]}
+        )
+        run.actor.model = Selecting(run.actor.model)
+        run.actor.cfg.actor.model.model_type = "gr00t"
+    for index in range(2):
+        batch = run.batch(index)
+        run.train(index, with_denoise_steps(batch) if selecting else batch, lag=index)
+    kinds = ("train/mismatch", "train/staleness", "train/proximal_error")
+    return {name: value for name, value in run.training.metrics[-1].items() if name.startswith(kinds)}
+
+
+@pytest.mark.parametrize(
+    ("mode", "anchor", "level"),
+    [
+        ("train", "async.train.proximal=loglinear", "token_level"),
+        ("train", "async.train.proximal=loglinear", "action_level"),
+        ("full", "async.train.correction=none", "chunk_level"),
+    ],
+)
+def test_ratios_of_a_model_that_stores_every_denoise_step_are_those_of_the_one_drawn(
+    monkeypatch, mode, anchor, level
+):
+    overrides = (f"async.mode={mode}", anchor, f"algorithm.logprob_type={level}")
+    plain = off_policy_ratios(monkeypatch, *overrides, selecting=False)
+    assert any("mismatch/lag_1" in name for name in plain)
+    assert off_policy_ratios(monkeypatch, *overrides, selecting=True) == pytest.approx(plain, abs=1e-6)

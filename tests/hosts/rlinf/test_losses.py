@@ -241,14 +241,15 @@ def test_a_failing_step_does_not_leave_its_log_probabilities_to_the_next():
 @pytest.mark.parametrize(("lag", "version"), [(0, 5), (1, 5), (4, 5)])
 def test_interpolated_it_is_rlinfs_decoupled_loss_given_versions(level, rewards, mask, lag, version):
     fields, _ = micro_batch(level, rewards, mask=mask)
-    versions = torch.full_like(fields["old_logprobs"], version - lag)
+    versions = torch.full((len(fields["old_logprobs"]), 1), version - lag)
     loss = corrected("actor_critic", level, proximal="loglinear")
     name = loss.register()
     with loss.micro_batch({"versions": versions}, version):
         found, _ = policy_loss(loss_type=name, **fields)
-    # RLinf's formula takes the version that is being made for the current one.
+    # RLinf wants a version per log-probability, and takes the one that is being made for the current one.
+    repeated = torch.full_like(fields["old_logprobs"], version - lag)
     expected, _ = theirs(
-        fields, "decoupled_actor_critic", versions=versions, current_version=float(version + 1)
+        fields, "decoupled_actor_critic", versions=repeated, current_version=float(version + 1)
     )
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     assert torch.allclose(gradient(found, fields), gradient(expected, fields), rtol=1e-4, atol=1e-6)

@@ -46,7 +46,7 @@ def rollout(version=0):
         "forward_inputs": {"logprobs": logprobs, "values": values[:-1]},
         "prev_logprobs": logprobs,
         "prev_values": values,
-        "versions": torch.full_like(logprobs, float(version)),
+        "versions": torch.full((*logprobs.shape[:2], 1), float(version)),
     }
 
 
