@@ -49,6 +49,9 @@ ELSEWHERE = {
         "tests/test_docs_extending.py::test_the_worker_takes_the_place_of_ours_and_the_config_resolves"
     ),
     r"rlinf-async explain --config-dir \$EMBODIED_PATH/config .*": "tests/test_docs_rlinf_configs.py",
+    r"rlinf-async (explain|sweep) --config-dir \$EMBODIED_PATH/config .*\+paper=.*": (
+        "tests/test_docs_papers.py"
+    ),
     r"make (setup|setup-libero|setup-maniskill|check|docs|test)": ".ci/run",
     r"make demo": "tests/runs/test_matrix.py",
 }
