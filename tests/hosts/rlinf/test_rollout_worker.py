@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from unittest import mock
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from omegaconf import OmegaConf
 from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
+from rlinf_async.hosts.rlinf import rollout_worker as ours
 from rlinf_async.hosts.rlinf import weights
 from rlinf_async.hosts.rlinf.wire import pack, seal
 from rlinf_async.loops.request_broker import Pending
@@ -110,10 +112,11 @@ def test_an_answer_bears_the_version_whose_weights_made_it(worker, version):
 def test_loading_tells_the_policy_the_step_and_counts_episodes_from_the_first_one(worker, monkeypatch):
     told = []
     monkeypatch.setattr(Reckoner, "set_global_step", lambda self, step: told.append(step), raising=False)
+    monkeypatch.setattr(worker, "rollout_epoch", 3)
     for version in (4, 6):
         asyncio.run(worker.load(version, sent(version)))
     assert told == [4, 6]
-    assert worker.finished_episodes == 4 * worker.total_num_train_envs * worker.rollout_epoch
+    assert worker.finished_episodes == 4 * worker.total_num_train_envs * 3
 
 
 def test_values_of_final_observations_go_to_the_shards_whose_episodes_ended(worker):
@@ -220,6 +223,61 @@ def test_weights_do_not_change_inside_a_forward_pass(worker, monkeypatch):
     assert worker.version == 5
 
 
+def test_forward_passes_and_new_weights_take_turns_in_the_one_thread_of_inference(worker, monkeypatch):
+    used, known, apply = [], Reckoner.predict_action_batch, ours.apply
+
+    def acting(*arguments, **keywords):
+        used.append(threading.current_thread())
+        return known(*arguments, **keywords)
+
+    def loading(*arguments):
+        used.append(threading.current_thread())
+        return apply(*arguments)
+
+    monkeypatch.setattr(Reckoner, "predict_action_batch", acting)
+    monkeypatch.setattr(ours, "apply", loading)
+    answers(worker, [asked(0, 1)])
+    asyncio.run(worker.load(1, sent(1)))
+    answers(worker, [asked(0, 1)])
+    assert len(used) == 3
+    (thread,) = set(used)
+    assert thread.name.startswith("inference")
+    go_on = threading.Event()
+    held = [worker._thread.submit(lambda: go_on.wait(10.0) and threading.current_thread()) for _ in range(2)]
+    go_on.set()
+    assert {job.result() for job in held} == {thread}
+
+
+def test_the_thread_of_inference_uses_the_device_of_its_worker(worker):
+    used = []
+    with mock.patch.object(
+        worker.torch_platform, "set_device", lambda device: used.append((threading.current_thread(), device))
+    ):
+        another = rollout_worker(config())
+        another._buckets = ()
+        another.hf_model = Reckoner()
+        answers(another, [asked(0, 1)])
+    ((thread, device),) = [each for each in used if each[0].name.startswith("inference")]
+    assert thread is not threading.current_thread()
+    assert device == another.device
+
+
+def test_a_rank_says_which_memory_it_can_read_in_the_order_of_the_question(worker, monkeypatch):
+    monkeypatch.setattr(ours, "readable", lambda place: place == ["here"])
+    assert asyncio.run(worker.reads([["here"], ["there"], ["here"]])) == [True, False, True]
+
+
+def test_a_rank_says_what_weights_its_policy_takes(worker):
+    assert asyncio.run(worker.weight_types()) == {
+        name: tensor.dtype for name, tensor in worker.hf_model.state_dict().items()
+    }
+
+
+def test_rlinfs_own_loop_does_not_run_here(worker):
+    with pytest.raises(RuntimeError, match="runner"):
+        asyncio.run(worker.generate("input", output_channel="output"))
+
+
 def test_a_rank_that_has_acted_has_been_busy(worker):
     asyncio.run(worker.pop_busy())
     answers(worker, [asked(0, 2)])
@@ -236,6 +294,17 @@ def test_every_generator_that_policies_draw_from_is_seeded(worker):
     random.seed(7)
     np.random.seed(7)
     assert draws() == first
+
+
+@pytest.mark.parametrize(("overrides", "seed"), [(("actor.seed=5",), 5), (("~actor.seed",), 0)])
+def test_ranks_sample_apart_from_each_other_and_from_the_learner(worker, monkeypatch, overrides, seed):
+    monkeypatch.setattr(worker, "cfg", config("runner.val_check_interval=1", *overrides))
+    seeds = []
+    monkeypatch.setattr(ours, "seed_everything", seeds.append)
+    for rank in range(3):
+        monkeypatch.setattr(worker, "_rank", rank)
+        worker.init_worker()
+    assert seeds == [seed + 1, seed + 2, seed + 3]
 
 
 def test_weights_that_nobody_sends_are_drawn_as_the_learner_draws_them(worker):
