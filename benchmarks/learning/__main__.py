@@ -69,11 +69,31 @@ def preregistered(
 
     failed = 0
     if not report:
-        failed = campaign.run_all(campaign.missing(load(), only or (), host="local"), processes=jobs)
-        failed += campaign.run_all(campaign.missing(load(), only or (), host="rlinf"), processes=1)
+        wanted = [one for one in load().settings if not only or one.name in only]
+        failed += campaign.run_all(
+            campaign.missing(one for one in wanted if one.host == "local"), processes=jobs
+        )
+        failed += campaign.run_all(
+            campaign.missing(one for one in wanted if one.host == "rlinf"), processes=1
+        )
     for path in verdicts.write(load()):
         console.print(f"wrote {path}")
     verdicts.publish(load(), LEARNING)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def corrections(
+    jobs: Jobs = 2, report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False
+) -> None:
+    """Which correction should be the default? At fixed lags, as preregistration.yaml states it."""
+    from benchmarks.learning import corrections as experiment
+    from benchmarks.learning import preregistered as campaign
+    from benchmarks.learning.preregistration import load
+
+    wanted = [] if report else campaign.missing(experiment.settings(load()))
+    failed = campaign.run_all(wanted, processes=jobs)
+    console.print(f"wrote {experiment.write(load())}")
     raise typer.Exit(1 if failed else 0)
 
 

@@ -24,11 +24,10 @@ STEPS = 4
 """Optimizer steps in one pass over a batch."""
 
 
-def run(name: str, side: Side, seed: int) -> None:
-    """Train one run of the setting called `name` and write its result."""
+def run(setting: Setting, side: Side, seed: int) -> None:
+    """Train one run of a setting and write its result."""
     torch.set_num_threads(1)
     stated = load()
-    setting = next(one for one in stated.settings if one.name == name)
     task, recipe = stated.tasks[setting.task], stated.recipes[setting.recipe or ""]
     settings = settings_of(task, recipe, block_of(setting, task) if side == "asynchronous" else {}, seed)
     environments, weights = begin(task, recipe, seed)
@@ -39,7 +38,13 @@ def run(name: str, side: Side, seed: int) -> None:
 
 
 def block_of(setting: Setting, task: Task) -> dict[str, Any]:
-    """The `async` block of a setting: all three levels, and a micro-batch for every piece."""
+    """The `async` block of a setting: all three levels, and a micro-batch for every piece.
+
+    Where a correction is looked at, it is level 1 alone with a fixed lag.
+    """
+    if setting.correction:
+        train = {"max_staleness": setting.lag, **setting.correction}
+        return {"mode": "train", "deterministic": True, "train": train}
     piece = task.envs // task.shards * task.horizon
     return {
         "mode": "full",

@@ -58,6 +58,8 @@ class Setting:
     lag: int
     recipe: str | None = None
     balance: str = "exact"
+    correction: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Of level 1 alone at a fixed lag, in the place of all levels."""
     given: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What the file says of a setting of RLinf, word for word."""
 
@@ -103,6 +105,8 @@ class Preregistration:
             described |= {"given": dict(setting.given)}
         if side == "asynchronous":
             described |= {"lag": setting.lag, "balance": setting.balance}
+            if setting.correction:
+                described |= {"correction": dict(setting.correction)}
             if setting.host == "local":
                 described |= {"service_times": dict(self.service_times)}
         return described

@@ -170,7 +170,8 @@ def others(stated: Preregistration) -> list[str]:
     known = {
         setting.path(side, seed) for setting in stated.settings for seed in setting.seeds for side in sides
     }
-    return sorted(path.name for path in folder.glob("*.json") if path not in known)
+    found = [path for path in folder.glob("*.json") if path not in known]
+    return sorted(path.name for path in found if not path.name.startswith("correction-"))
 
 
 def write(stated: Preregistration) -> list[Path]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.learning import cells, preregistered, verdicts
+from benchmarks.learning import cells, corrections, preregistered, verdicts
 from benchmarks.learning.preregistered_run import (
     begin,
     block_of,
@@ -17,7 +17,7 @@ from benchmarks.learning.preregistered_run import (
 )
 from benchmarks.learning.preregistration import load
 from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, train
-from rlinf_async.config import LEVELS
+from rlinf_async.config import LEVELS, AsyncConfig
 
 LOCAL = [setting for setting in load().settings if setting.host == "local"]
 KEYS = {
@@ -74,6 +74,31 @@ def test_settings_of_rlinf_have_five_seeds_on_two_tasks_and_both_shardings():
     assert len({setting.task for setting in settings}) >= 2
     assert {setting.given["strategy"] for setting in settings} == {"fsdp", "fsdp2"}
     assert {setting.given["auto_reset"] for setting in settings} == {True, False}
+
+
+@pytest.mark.parametrize(
+    "setting", [one for one in load().settings if one.host == "rlinf"], ids=lambda setting: setting.name
+)
+def test_a_setting_of_rlinf_is_the_stock_run_against_all_levels_in_four_steps(setting):
+    pytest.importorskip("rlinf", reason="RLinf is not installed")
+    pytest.importorskip("tensorboard", reason="results are read from its files")
+    from benchmarks.learning.preregistered_rlinf import arguments
+    from rlinf_async.hosts.rlinf.compose import compose_config
+    from rlinf_async.hosts.rlinf.config import resolve
+
+    settings = {}
+    for side in ("synchronous", "asynchronous"):
+        _, config, *overrides = arguments(setting, side, 3, Path("runs/somewhere"))
+        settings[side] = resolve(
+            compose_config(config, overrides), sizes={"env": 1, "rollout": 1, "actor": 1}
+        )
+    assert not settings["synchronous"].asynchrony.active
+    full = settings["asynchronous"]
+    assert all(getattr(full.asynchrony, level).enabled for level in LEVELS)
+    assert full.streams
+    assert (full.optimizer_steps, full.plan.shards) == (4, setting.given["shards"])
+    assert full.micro_batch_size * full.plan.shards == full.samples_per_batch
+    assert full.update_epoch == settings["synchronous"].update_epoch == setting.given["update_epoch"]
 
 
 def test_pilots_have_other_seeds_than_runs_that_count():
@@ -156,21 +181,36 @@ def test_results_of_no_setting_are_listed(results):
 
 
 def test_runs_are_made_once_and_in_the_order_of_the_file(results):
-    todo = preregistered.missing(load(), host="local")
-    assert todo[:2] == [(LOCAL[0].name, "synchronous", 0), (LOCAL[0].name, "asynchronous", 0)]
-    assert len(todo) == len(set(todo))
+    todo = preregistered.missing(LOCAL)
+    assert todo[:2] == [(LOCAL[0], "synchronous", 0), (LOCAL[0], "asynchronous", 0)]
     pairs(LOCAL[0], [0.0])
-    assert preregistered.missing(load(), host="local") == todo[2:]
-    assert {name for name, _, _ in preregistered.missing(load(), ["ppo-1-lag2"], host="local")} == {
-        "ppo-1-lag2"
-    }
+    assert preregistered.missing(LOCAL) == todo[2:]
 
 
 def test_settings_of_one_task_and_recipe_share_their_synchronous_runs(results):
     free = next(setting for setting in LOCAL if setting.balance == "free")
     shared = next(one for one in LOCAL if one != free and one.synchronous == free.synchronous)
-    todo = preregistered.missing(load(), [free.name, shared.name], host="local")
-    assert len(todo) == 3 * len(free.seeds)
+    assert len(preregistered.missing([free, shared])) == 3 * len(free.seeds)
+
+
+def test_corrections_are_compared_by_level_1_alone_at_a_fixed_lag():
+    wanted = corrections.settings(load())
+    assert len({setting.name for setting in wanted}) == 15
+    for setting in wanted:
+        config = AsyncConfig.from_mapping(block_of(setting, load().tasks[setting.task]))
+        assert config.deterministic
+        assert config.max_staleness == setting.lag
+        assert config.train.correction == setting.correction["correction"]
+
+
+def test_the_table_of_corrections_pairs_them_with_decoupled_by_seed(results):
+    by_name = {setting.name: setting for setting in corrections.settings(load())}
+    for seed in range(3):
+        store(by_name["correction-lag2-decoupled"], seed, "asynchronous", 0.7 + 0.1 * seed, batches=2)
+        store(by_name["correction-lag2-tis-2"], seed, "asynchronous", 0.72 + 0.1 * seed, batches=2)
+    text = corrections.write(load()).read_text()
+    assert "| 2 | tis-2 | 3 | 0.660 ± 0.050 | +0.010 | [+0.010, +0.010] |" in text
+    assert "| 1 | mis-2 | 0 | – | – | – |" in text
 
 
 def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):
@@ -208,7 +248,7 @@ def test_a_run_repeats_itself_and_really_lags_and_streams(results, monkeypatch):
     monkeypatch.setattr("benchmarks.learning.preregistered_run.load", lambda: replace(stated, recipes=short))
     stored = []
     for _ in range(2):
-        run(setting.name, "asynchronous", 7)
+        run(setting, "asynchronous", 7)
         stored.append(json.loads(setting.path("asynchronous", 7).read_text()))
         stored[-1].pop("cpu_seconds")
     assert stored[0] == stored[1]
