@@ -71,7 +71,7 @@ def test_maniskill_trains_and_is_evaluated_in_full_mode(maniskill: Runner) -> No
 
 
 def test_rlinfs_own_yaml_runs_asynchronously(maniskill: Runner, tmp_path: Path) -> None:
-    home = checkout("rlinf-v0.3")
+    home = checkout("rlinf-main")
     embodied = home / "examples" / "embodiment"
     put_on_the_path(maniskill, home, tmp_path / "start")
     # RLinf's unmodified script, or its twin where what its reward models import is not installed.

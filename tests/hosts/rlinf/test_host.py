@@ -38,7 +38,8 @@ def environment(monkeypatch):
 
 
 def config(*overrides: str):
-    return compose_config("metaworld_ppo_mlp", list(overrides))
+    # Without the warm start, which would clone a policy before the first worker.
+    return compose_config("metaworld_ppo_mlp", ["~warm_start", *overrides])
 
 
 def test_an_active_config_turns_rlinfs_classes_into_ours(installed):
