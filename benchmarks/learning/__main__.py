@@ -63,8 +63,8 @@ def preregistered(
     report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
 ) -> None:
     """The setting of the speed claims: all levels on. What is tested, and how, is in preregistration.yaml."""
+    from benchmarks.learning import pages
     from benchmarks.learning import preregistered as campaign
-    from benchmarks.learning import verdicts
     from benchmarks.learning.preregistration import load
 
     failed = 0
@@ -76,9 +76,9 @@ def preregistered(
         failed += campaign.run_all(
             campaign.missing(one for one in wanted if one.host == "rlinf"), processes=1
         )
-    for path in verdicts.write(load()):
+    for path in pages.write(load()):
         console.print(f"wrote {path}")
-    verdicts.publish(load(), LEARNING)
+    pages.publish(load(), LEARNING)
     raise typer.Exit(1 if failed else 0)
 
 

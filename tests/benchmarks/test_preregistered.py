@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.learning import cells, corrections, preregistered, verdicts
+from benchmarks.learning import cells, corrections, pages, preregistered, verdicts
 from benchmarks.learning.preregistered_run import (
     begin,
     block_of,
@@ -39,6 +39,7 @@ def store(setting, seed, side, level, *, lag=1.0, streamed=0.95, batches=40):
     run = {
         "run": load().record(setting, side, seed),
         "success": success,
+        "success_by_task": [success, [0.5 * value for value in success]],
         "mean_lag": [lag * asynchronous] * batches,
         "streamed_share": [streamed * asynchronous] * batches,
     }
@@ -111,7 +112,7 @@ def test_a_delay_of_one_batch_costs_less_than_the_margin(results):
 
 
 def test_every_setting_has_a_row_and_nothing_is_said_without_runs(results):
-    written = verdicts.write(load())
+    written = pages.write(load())
     rows = json.loads(written[0].read_text())["rows"]
     assert [row["setting"] for row in rows] == [setting.name for setting in load().settings]
     assert all(row.keys() >= KEYS for row in rows)
@@ -144,7 +145,7 @@ def test_equivalence_needs_the_area_and_the_final_success(results):
 def test_seeds_that_disagree_are_undecided(results):
     pairs(LOCAL[0], [0.15 * (-1) ** seed for seed in range(10)])
     assert row_of(LOCAL[0]).verdict == "undecided"
-    assert "shows neither a difference nor none" in verdicts.sentence(load(), row_of(LOCAL[0]))
+    assert "shows neither a difference nor none" in pages.sentence(load(), row_of(LOCAL[0]))
 
 
 def test_a_setting_that_lacks_a_seed_has_no_verdict(results):
@@ -160,7 +161,7 @@ def test_a_run_that_hardly_lagged_or_streamed_does_not_count_and_is_listed(resul
     row = row_of(LOCAL[0])
     assert row.seeds == (0, 1, 2, *range(4, 10))
     assert row.complete
-    assert "seed 3: " in verdicts.write(load())[1].read_text()
+    assert "seed 3: " in pages.write(load())[1].read_text()
 
 
 def test_a_result_of_other_settings_is_refused(results):
@@ -177,7 +178,7 @@ def test_results_of_no_setting_are_listed(results):
     pairs(LOCAL[0], [0.0])
     (results / "preregistered" / "another-seed0.json").write_text("{}")
     assert verdicts.others(load()) == ["another-seed0.json"]
-    assert "another-seed0.json" in verdicts.write(load())[1].read_text()
+    assert "another-seed0.json" in pages.write(load())[1].read_text()
 
 
 def test_runs_are_made_once_and_in_the_order_of_the_file(results):
@@ -219,10 +220,32 @@ def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "RESULTS", tmp_path)
     if raw.exists():
         (tmp_path / "preregistered").symlink_to(raw)
-    for path in verdicts.write(load()):
+    for path in pages.write(load()):
         assert path.read_text() == (published / path.name).read_text(), "run `preregistered --report`"
     page = Path("docs/learning.md").read_text()
-    assert verdicts.table(verdicts.rows(load()), 0.05).strip() in page
+    found = verdicts.rows(load())
+    assert pages.table(found, 0.05).strip() in page
+    assert pages.summary(found) in page
+
+
+def test_each_task_of_a_run_is_compared_by_itself(results):
+    pairs(LOCAL[0], [0.04] * 3)
+    text = pages.write(load())[1].read_text()
+    assert f"| {LOCAL[0].name} | 0.06 | second | -0.015 [-0.015, -0.015] | -0.020 [-0.020, -0.020] |" in text
+
+
+def test_the_summary_names_what_is_complete_and_the_page_keeps_the_rest(results):
+    pairs(LOCAL[0], [0.001 * (seed % 3) for seed in range(10)])
+    pairs(LOCAL[1], [0.15 * (-1) ** seed for seed in range(10)])
+    page = results / "page.md"
+    page.write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
+    pages.publish(load(), page)
+    text = page.read_text()
+    assert f"equivalent within 5 %: `{LOCAL[0].name}`; undecided: `{LOCAL[1].name}`." in text
+    assert f"Complete are 2 of {len(load().settings)} settings" in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
 
 
 def test_the_success_of_tasks_weighs_the_same_whoever_is_in_the_batch():
