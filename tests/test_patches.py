@@ -217,3 +217,132 @@ def clipping(folder: Path, tmp_path: Path, side: str) -> subprocess.CompletedPro
 def test_two_fsdp2_ranks_clip_by_their_common_norm_once_patched(side, request, tmp_path):
     done = clipping(request.getfixturevalue(side), tmp_path, side)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+TIED = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
+from rlinf.hybrid_engines.fsdp.utils import apply_fsdp2_to_model
+
+
+class Block(torch.nn.Linear):
+    pass
+
+
+class Policy(torch.nn.Module):
+    _no_split_modules, _no_split_names = ["Block"], ["head"]
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.block = torch.nn.Embedding(8, 4), Block(4, 4)
+        self.head = torch.nn.Linear(4, 8, bias=False)
+        self.head.weight = self.embedding.weight
+        self.head._fsdp_wrap_name = "head"
+
+    def forward(self, tokens):
+        return self.head(self.block(self.embedding(tokens)))
+
+
+def step(model):
+    model(torch.arange(6)).square().sum().backward()
+    return [getattr(each.grad, "full_tensor", lambda: each.grad)() for each in model.parameters()]
+
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+plain, sharded = Policy(), Policy()
+sharded.load_state_dict(plain.state_dict())
+mesh = init_device_mesh("cpu", (1,), mesh_dim_names=["fsdp"])
+try:
+    apply_fsdp2_to_model(sharded, {}, mesh, MixedPrecisionPolicy(), OffloadPolicy(), True)
+    found = step(sharded)
+except ValueError as error:
+    assert "is shared with a parameter" in str(error), error
+    sys.exit(0 if sys.argv[1] == "stock" else 1)
+same = all(torch.allclose(one, other) for one, other in zip(found, step(plain), strict=True))
+sys.exit(0 if same and sys.argv[1] == "patched" else 1)
+"""
+
+
+SELECTING = """
+import os
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+import torch
+from omegaconf import OmegaConf
+from rlinf.workers.actor import async_ppo_fsdp_worker as module
+
+worker = next(each for each in vars(module).values() if hasattr(each, "compute_proximal_logprobs"))
+steps, envs, drawn, chunk, dim = 2, 3, 4, 5, 7
+
+
+class Model:
+    asked = None
+
+    def eval(self):
+        pass
+
+    train = eval
+
+    def __call__(self, forward_inputs, **kwargs):
+        self.asked = kwargs
+        return {"logprobs": kwargs["prev_logprobs"][:, 0]}
+
+
+def actor(model_type):
+    cfg = {
+        "actor": {
+            "model": {"model_type": model_type}, "micro_batch_size": 3, "global_batch_size": 6, "seed": 0
+        },
+        "algorithm": {"normalize_advantages": False, "adv_type": "gae", "entropy_bonus": 0.0},
+    }
+    stored = torch.arange(steps * envs * drawn * chunk * dim).reshape(steps, envs, drawn, chunk, dim).float()
+    inputs = {"state": torch.zeros(steps, envs, 1)}
+    batch = {"prev_logprobs": stored, "forward_inputs": inputs, "advantages": torch.zeros(steps, envs, 1)}
+    state = {"is_weight_offloaded": False, "is_optimizer_offloaded": False, "_rank": 0, "_world_size": 1}
+    return SimpleNamespace(
+        cfg=OmegaConf.create(cfg), rollout_batch=batch, model=Model(), device="cpu", version=0, **state,
+        amp_context=nullcontext(), optimizer=SimpleNamespace(zero_grad=lambda: None),
+        before_micro_batch=lambda *given, **named: nullcontext(),
+    )
+
+
+module.put_tensor_device = lambda data, device: data
+os.environ["LOCAL_RANK"] = "0"
+missing, misshaped = set(), set()
+for name in ("gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"):
+    made = actor(name)
+    try:
+        worker.compute_proximal_logprobs(made)
+        found, stored = (made.rollout_batch[name] for name in ("proximal_logprobs", "prev_logprobs"))
+        assert torch.equal(found, stored[:, :, 0])
+    except (KeyError, RuntimeError):
+        misshaped.add(name)
+    made = actor(name)
+    try:
+        worker.run_training(made)
+    except KeyError as error:
+        if error.args == ("prev_logprobs",) and "prev_logprobs" not in made.model.asked:
+            missing.add(name)
+    assert made.model.asked is not None
+wanted = {"stock": ({"gr00t_n1d6", "gr00t_n1d7"}, 4), "patched": (set(), 0)}[sys.argv[1]]
+assert (missing, len(misshaped)) == wanted, (missing, misshaped)
+"""
+
+
+@pytest.mark.parametrize("side", ["stock", "patched"])
+@pytest.mark.parametrize("script", [TIED, SELECTING], ids=["tied weights", "stored log-probabilities"])
+def test_a_fault_of_rlinf_is_there_without_its_patch_and_gone_with_it(script, side, request, tmp_path):
+    place = tmp_path / "script.py"
+    place.write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-P", str(place), side],
+        env={**os.environ, "PYTHONPATH": str(request.getfixturevalue(side)), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
