@@ -33,6 +33,7 @@ def write(stated: Preregistration) -> list[Path]:
                 "\n".join(f"* {sentence(stated, row)}" for row in found) + "\n",
                 _by_task(stated, found),
                 _by_seed(stated, found),
+                "## Amendments\n\n" + "\n".join(f"* {text}" for text in stated.amendments) + "\n",
                 tables.listing("Runs that do not count", [text for row in found for text in row.uncounted]),
                 tables.listing("Results of no setting", others(stated)),
                 tables.listing("Pilots, which do not count", list(stated.pilots)),

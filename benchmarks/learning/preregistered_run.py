@@ -32,7 +32,7 @@ def run(setting: Setting, side: Side, seed: int) -> None:
     settings = settings_of(task, recipe, block_of(setting, task) if side == "asynchronous" else {}, seed)
     environments, weights = begin(task, recipe, seed)
     began = time.process_time()
-    result = train(settings, environments, service_times(stated.service_times, task), weights)
+    result = train(settings, environments, service_times(stated.service_times, setting, task), weights)
     record = {"run": stated.record(setting, side, seed), "cpu_seconds": round(time.process_time() - began, 1)}
     store(setting.path(side, seed), record | _curves(result, task))
 
@@ -76,14 +76,15 @@ def settings_of(task: Task, recipe: Recipe, block: Mapping[str, Any], seed: int)
     )
 
 
-def service_times(stated: Mapping[str, Any], task: Task) -> ServiceTimes:
-    """Of a task, in units of a rollout of its slowest shard."""
+def service_times(stated: Mapping[str, Any], setting: Setting, task: Task) -> ServiceTimes:
+    """Of a setting, in units of a rollout of its slowest shard."""
+    training = stated["training_share"] if setting.training_share is None else setting.training_share
     return ServiceTimes(
         slowest_decision=1 / task.horizon,
         speeds=tuple((fast, slow) for fast, slow in stated["speeds"]),
         jitter=stated["jitter"],
         inference=stated["inference_share"],
-        sample=stated["training_share"] / (task.envs * task.horizon),
+        sample=training / (task.envs * task.horizon),
     )
 
 

@@ -58,6 +58,8 @@ class Setting:
     lag: int
     recipe: str | None = None
     balance: str = "exact"
+    training_share: float | None = None
+    """Of one epoch on the virtual clock, where it is not that of the service times."""
     correction: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Of level 1 alone at a fixed lag, in the place of all levels."""
     given: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -86,6 +88,7 @@ class Preregistration:
     validity: Mapping[str, Any]
     sentences: Mapping[str, str]
     pilots: tuple[str, ...]
+    amendments: tuple[str, ...]
     corrections: Mapping[str, Any]
     peers: Mapping[str, Any]
 
@@ -105,6 +108,8 @@ class Preregistration:
             described |= {"given": dict(setting.given)}
         if side == "asynchronous":
             described |= {"lag": setting.lag, "balance": setting.balance}
+            if setting.training_share is not None:
+                described |= {"training_share": setting.training_share}
             if setting.correction:
                 described |= {"correction": dict(setting.correction)}
             if setting.host == "local":
@@ -136,6 +141,7 @@ def load(path: Path = FILE) -> Preregistration:
         tasks=tasks,
         recipes=recipes,
         pilots=tuple(stated["pilots"]),
+        amendments=tuple(stated["amendments"]),
         **{name: stated[name] for name in copied},
     )
 

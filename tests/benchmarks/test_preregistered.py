@@ -69,6 +69,15 @@ def test_a_setting_has_all_levels_on_ten_seeds_and_steps_in_order_of_arrival(set
     assert len(set(setting.seeds)) >= 10
 
 
+@pytest.mark.parametrize("setting", LOCAL, ids=lambda setting: setting.name)
+def test_the_learner_keeps_up_so_that_there_is_something_to_stream_into(setting):
+    task, recipe = load().tasks[setting.task], load().recipes[setting.recipe]
+    times = service_times(load().service_times, setting, task)
+    samples = task.envs * task.horizon
+    collecting = times.slowest_decision * task.horizon
+    assert times.sample * samples * recipe.update_epoch <= 0.5 * collecting
+
+
 def test_settings_of_rlinf_have_five_seeds_on_two_tasks_and_both_shardings():
     settings = [one for one in load().settings if one.host == "rlinf" and "policy" not in one.given]
     assert all(len(set(setting.seeds)) >= 5 for setting in settings)
@@ -290,7 +299,7 @@ def test_whoever_is_first_contributes_more_only_where_the_balance_is_free():
             load().recipes["ppo-1"],
         )
         settings = settings_of(task, replace(recipe, batches=6), block_of(setting, task), 0)
-        times = service_times(load().service_times, task)
+        times = service_times(load().service_times, setting, task)
         environments, weights = begin(task, recipe, 0)
         batches = train(settings, environments, times, weights).batches
         fast = sum(len(seen.solved[env]) for seen in batches for env in range(task.envs // 2))
