@@ -1,12 +1,14 @@
 """Shards that train and shards that evaluate, on real env workers."""
 
 import asyncio
+from threading import current_thread
 
 import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 import torch
+from rlinf.data.embodied_io_struct import EnvOutput
 
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
@@ -98,8 +100,35 @@ def test_environments_that_do_not_reset_themselves_begin_anew():
     for output in (first, second):
         env = output.env
         for ends in (env.dones, env.terminations, env.truncations):
-            assert ends.shape == (ENVS, CHUNK)
+            assert (ends.shape, ends.dtype) == ((ENVS, CHUNK), torch.bool)
             assert not ends.any()
+
+
+def test_nothing_has_ended_where_environments_that_reset_themselves_go_on():
+    shard, _ = shard_of("env.train.auto_reset=true")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard, "_last", EnvOutput(obs={"states": torch.zeros(ENVS, 4)}))
+        env = asyncio.run(shard.start()).env
+    for ends in (env.dones, env.terminations, env.truncations):
+        assert (ends.shape, ends.dtype) == ((ENVS, CHUNK), torch.bool)
+        assert not ends.any()
+
+
+@pytest.mark.parametrize("made", ["train", "eval"])
+def test_environments_are_used_in_the_thread_that_the_shard_was_given(made, monkeypatch):
+    used = []
+    for name in ("reset", "chunk_step"):
+        known = getattr(Walks, name)
+        monkeypatch.setattr(
+            Walks,
+            name,
+            lambda self, *given, known=known: used.append(current_thread()) or known(self, *given),
+        )
+    shard, _ = shard_of() if made == "train" else eval_shard()
+    used.clear()
+    (rollout if made == "train" else evaluation)(shard)
+    assert len(used) == 1 + HORIZON
+    assert set(used) == {shard._thread.submit(current_thread).result()}
 
 
 def test_a_first_observation_may_bring_the_last_one_of_the_episode_before(monkeypatch):
