@@ -1,0 +1,3 @@
+"""Fixtures of real runs."""
+
+from tests.runs.conftest import gl, runs  # noqa: F401

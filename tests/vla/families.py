@@ -1,0 +1,93 @@
+"""RLinf's own configurations of real models, and what makes runs of them small, without a GPU."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.vla import sources, tiny_openpi
+
+SMALL = (
+    "actor.fsdp_config.strategy=fsdp2",
+    *(
+        f"++env.{part}.{key}"
+        for part in ("train", "eval")
+        for key in (
+            "total_num_envs=2",
+            "specific_reset_id=0",
+            "video_cfg.save_video=false",
+            "init_params.camera_heights=64",
+            "init_params.camera_widths=64",
+        )
+    ),
+    "env.train.rollout_epoch=1",
+    "actor.micro_batch_size=2",
+    "actor.global_batch_size=4",
+)
+"""Two environments that begin where the first always does, and pictures that are drawn quickly."""
+TINY_PI0 = ("+actor.model.openpi.action_expert_variant=tiny_expert",)
+
+
+def _decisions(chunk: int) -> tuple[str, ...]:
+    """Two decisions of `chunk` actions to an episode."""
+    names = ("max_episode_steps", "max_steps_per_rollout_epoch")
+    return tuple(f"env.{part}.{name}={2 * chunk}" for part in ("train", "eval") for name in names)
+
+
+def _openpi(place: Path) -> None:
+    tiny_openpi.write_tokenizer(place / "openpi")
+    tiny_openpi.write_checkpoint(place / "checkpoint")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model, the configuration in which RLinf trains it on LIBERO, and what a tiny one of it needs."""
+
+    name: str
+    config: str
+    package: str
+    """Without it this is not the environment that the model runs in."""
+    archive: str
+    write: Callable[[Path], None]
+    """Write what stands in for published weights, tokenizers and statistics into a folder."""
+    tiny: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot run here, in words."""
+        if find_spec(self.package) is None:
+            return f"{self.package} is not installed: make test-vla"
+        return None if sources.source(self.archive) else sources.MISSING.format(self.archive)
+
+    def overrides(self, place: Path) -> tuple[str, ...]:
+        """What to change in `config` when `write` has filled the folder `place`."""
+        weights = tuple(f"{part}.model.model_path={place / 'checkpoint'}" for part in ("actor", "rollout"))
+        return (*SMALL, *weights, *self.tiny)
+
+    @staticmethod
+    def environment(place: Path) -> dict[str, str]:
+        """Variables of every process that builds the model."""
+        return {"OPENPI_DATA_HOME": str(place / "openpi")}
+
+
+FAMILIES = (
+    Family(
+        "pi0",
+        "libero_object_ppo_openpi",
+        "jax",
+        "openpi",
+        _openpi,
+        (*TINY_PI0, "+actor.model.openpi.paligemma_variant=tiny_vlm", *_decisions(5)),
+    ),
+    Family(
+        "pi0.5",
+        "libero_object_ppo_openpi_pi05",
+        "jax",
+        "openpi",
+        _openpi,
+        (*TINY_PI0, "+actor.model.openpi.paligemma_variant=tiny_vlm_2048", *_decisions(5)),
+    ),
+)

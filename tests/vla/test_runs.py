@@ -1,0 +1,102 @@
+"""RLinf's unmodified script with its own configurations of real models, on LIBERO, through Ray.
+
+`full` runs for each model. `VLA_RUNS=all` runs every mode with one and with four update epochs; see
+docs/models.md.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from rlinf_async.simulators.libero import missing_libero
+from tests.checkouts import checkout
+from tests.runs.conftest import Run, Runner
+from tests.vla.families import FAMILIES, Family
+
+ROOT = Path(__file__).parents[2]
+ASSETS = Path(os.environ.get("RLINF_ASYNC_LIBERO_ASSETS", ROOT.parent / "shared" / "libero-assets"))
+MODES = ("full", "train", "rollout", "streamer", "off")
+DEFAULT = ("full", 4)
+CASES = [(mode, epochs) for mode in MODES for epochs in (4, 1)]
+STEPS = 3
+ROUNDING = 1e-4
+"""Inference and learner agree to the last bit here, in batches of one and of two, though in bfloat16."""
+BUCKETS = (
+    "weight_syncer.type=bucket",
+    "+weight_syncer.bucket={bucket_size:536870912,bucket_dtype:null,is_agent:false,load_instant:true}",
+)
+"""RLinf's own loop has no other transport without an accelerator."""
+EVERYTHING = os.environ.get("VLA_RUNS") == "all"
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.libero,
+    pytest.mark.render,
+    pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero())),
+    pytest.mark.skipif(not ASSETS.is_dir(), reason=f"no LIBERO assets: there is no {ASSETS}"),
+]
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=str)
+def family(request):
+    if request.param.missing:
+        pytest.skip(request.param.missing)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def place(family, tmp_path_factory):
+    made = tmp_path_factory.mktemp("model")
+    family.write(made)
+    return made
+
+
+def train(runs: Runner, family: Family, place: Path, *overrides: str) -> Run:
+    """RLinf's script with the configuration of `family`, three steps, to its end."""
+    home = checkout("rlinf-v0.3")
+    embodied = home / "examples" / "embodiment"
+    found = os.environ["PYTHONPATH"].split(os.pathsep)
+    path = (ROOT / "tests" / "vla" / "site", *found, home, ROOT, ROOT / "rlinf_async" / "_hydra")
+    runs.environment |= {
+        **family.environment(place),
+        "PYTHONPATH": os.pathsep.join(str(Path(each).resolve()) for each in path),
+        "EMBODIED_PATH": str(embodied),
+        "RLINF_ASYNC_LIBERO_ASSETS": str(ASSETS),
+    }
+    directory = runs.directory / "run"
+    process = runs.start(
+        sys.executable,
+        str(embodied / "train_embodied_agent.py"),
+        *("--config-path", str(embodied / "config"), "--config-name", family.config),
+        *family.overrides(place),
+        f"runner.logger.log_path={directory}",
+        f"runner.max_epochs={STEPS}",
+        "runner.save_interval=-1",
+        *overrides,
+    )
+    output, _ = process.communicate(timeout=580)
+    return Run(process.returncode, output, directory)
+
+
+@pytest.mark.parametrize(("mode", "epochs"), CASES)
+def test_a_real_model_trains_on_libero_by_rlinfs_own_script(runs, gl, family, place, mode, epochs):
+    if (mode, epochs) != DEFAULT and not EVERYTHING:
+        pytest.skip("VLA_RUNS=all runs every mode")
+    runs.environment["MUJOCO_GL"] = gl
+    syncer = BUCKETS if mode == "off" else ()
+    run = train(runs, family, place, f"+async.mode={mode}", f"++algorithm.update_epoch={epochs}", *syncer)
+    assert run.status == 0, run.output
+    if mode == "off":
+        assert run.output.count("Metric Table") == STEPS
+        return
+    assert f"produced {2 * STEPS} = trained {2 * STEPS} + in flight 0 + 0 refused" in run.output
+    assert all(line["train/actor/grad_norm"] > 0 for line in run.metrics)
+    assert run.metrics[0]["train/premise/logprobs"] < ROUNDING
+    if mode in ("full", "train"):
+        first, lag_0 = run.metrics[0], "train/mismatch/lag_0/kl"
+        assert first["train/actor/behaviour_weight"] == pytest.approx(1, abs=ROUNDING)
+        assert lag_0 in first
+        assert all(abs(line.get(lag_0, 0)) < ROUNDING for line in run.metrics)
