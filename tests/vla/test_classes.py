@@ -47,6 +47,9 @@ class Case:
     pictures: dict[str, str] = field(default_factory=dict)
     """Inputs that are pictures of the observation, and therefore do not travel back."""
     side: int = 256
+    answer_bytes: int | None = None
+    """What one decision of LIBERO sends back to its environment, as docs/models.md says; it does not depend
+    on the size of the model. None where the tiny model's inputs are smaller than a real one's."""
 
     def __str__(self) -> str:
         return self.name
@@ -81,11 +84,19 @@ def cnn(place: Path) -> Built:
 BOTH = {"observation/image": "main_images", "observation/wrist_image": "wrist_images"}
 JOINT = {"noise_method": "flow_noise", "joint_logprob": True}
 CASES = [
-    Case("pi0", "jax", "openpi", pi0(tiny_openpi.pi0_block), comes_back=False, pictures=BOTH),
+    Case(
+        "pi0",
+        "jax",
+        "openpi",
+        pi0(tiny_openpi.pi0_block),
+        comes_back=False,
+        pictures=BOTH,
+        answer_bytes=39_600,
+    ),
     Case("pi0 joint", "jax", "openpi", pi0(tiny_openpi.pi0_block, **JOINT), pictures=BOTH),
-    Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH),
+    Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH, answer_bytes=11_536),
     Case("GR00T N1.5", "diffusers", "isaac-gr00t", gr00t),
-    Case("OpenVLA-OFT", "timm", "openvla-oft", openvla_oft, values=False),
+    Case("OpenVLA-OFT", "timm", "openvla-oft", openvla_oft, values=False, answer_bytes=303_332),
     Case(
         "CNN",
         "torchvision",
@@ -219,3 +230,20 @@ def test_tokens_outside_of_the_top_k_end_the_run_by_name(case, built):
     assert fields["prev_logprobs"].isfinite().all()
     with pytest.raises(FloatingPointError, match=r"'openvla_oft'.*% of the logprobs"):
         rescored(model, cfg, fields, last, micro_batch_size=SIZE, values=False)
+
+
+def test_a_decision_sends_as_many_bytes_as_the_page_says(case, built):
+    if case.answer_bytes is None:
+        return
+    one = observations(1, side=case.side)
+    (answer,) = answers(inference(*built), one)
+    assert nbytes(one) == 393_248
+    assert nbytes(answer) == case.answer_bytes
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    assert f"| {case} | 393,248 | {case.answer_bytes:,} |" in page
+
+
+def nbytes(tree):
+    if isinstance(tree, torch.Tensor):
+        return tree.nbytes
+    return sum(nbytes(value) for value in tree.values()) if isinstance(tree, dict) else 0
