@@ -20,6 +20,13 @@ def effects(cfg: Mapping[str, Any], settings: Settings, machines: Machines) -> I
             "level 3 streams nothing: with normalisation deferred the learner waits for the whole batch; "
             "async.streamer.normalization=running streams"
         )
+    if settings.steps_while_streaming:
+        yield (
+            f"level 3 cuts {settings.optimizer_steps} optimizer steps a pass in order of arrival: each trains on "
+            "what came next, and where that is one task at a time, less was learned (docs/learning.md); "
+            f"actor.global_batch_size={settings.samples_per_batch} makes it one step, "
+            "async.streamer.enabled=false keeps RLinf's order"
+        )
     if levels.rollout.enabled and plan.shards == 1:
         yield "level 2 has one shard in all, and changes nothing"
     elif levels.rollout.enabled and plan.shards_per_worker == 1:

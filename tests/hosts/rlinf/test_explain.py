@@ -1,6 +1,7 @@
 """What `explain` says beyond levels and classes: shards, publication, anchors, determinism."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -79,6 +80,14 @@ def test_a_level_that_has_nothing_to_do_says_so():
     assert remark("one shard per env worker", *apart)
     assert not remark("one shard", "async.mode=train")
     assert not remark("one shard")
+
+
+def test_several_optimizer_steps_in_order_of_arrival_are_warned_of_with_a_way_out():
+    streams = "async.streamer.normalization=running"
+    (warning,) = remark("in order of arrival", streams)
+    (one_step,) = re.findall(r"actor\.global_batch_size=\d+", warning)
+    assert not remark("in order of arrival", streams, one_step)
+    assert not remark("in order of arrival")  # it waits for the batch
 
 
 def test_parts_that_are_placed_together_share_the_compute_and_it_says_which():
