@@ -22,7 +22,7 @@ def effects(cfg: Mapping[str, Any], settings: Settings, machines: Machines) -> I
         )
     if settings.steps_while_streaming:
         yield (
-            f"level 3 cuts {settings.optimizer_steps} optimizer steps a pass in order of arrival: each trains "
+            f"level 3 cuts {settings.optimizer_steps} optimizer steps in order of arrival: each trains "
             "on what came next, and where that is one task at a time, less was learned (docs/learning.md); "
             f"actor.global_batch_size={settings.samples_per_batch} makes it one step, "
             "async.streamer.enabled=false keeps RLinf's order"
