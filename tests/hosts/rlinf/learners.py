@@ -89,16 +89,17 @@ class Training:
         )
 
 
-def run_cases(ranks, cases, directory):
-    """{case: {"exactness": claims, "settings": Settings, trainer: Training}}.
+def run_cases(ranks, cases, directory, *, run=None):
+    """{case: {"exactness": claims, "settings": Settings, trainer: Training}}, or what `run` makes of a case.
 
+    `run(case, rank, ranks, known)` is called in each rank; `known` is a memory that all its calls share.
     An error in a rank is raised here, with its traceback.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        torch.multiprocessing.spawn(_rank, args=(ranks, port, cases, directory), nprocs=ranks)
+        torch.multiprocessing.spawn(_rank, args=(ranks, port, cases, directory, run), nprocs=ranks)
     records = [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
     return {case.name: _joined([record[case.name] for record in records]) for case in cases}
 
@@ -109,7 +110,7 @@ def _joined(outcomes):
     return {n: Training.of_all_ranks(v) if n in trainings else v[0] for n, v in found.items()}
 
 
-def _rank(rank, ranks, port, cases, directory):
+def _rank(rank, ranks, port, cases, directory, run):
     place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": 0, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
@@ -118,7 +119,7 @@ def _rank(rank, ranks, port, cases, directory):
     gc.freeze()  # RLinf collects garbage after every batch; what was imported need not be searched each time
     known = {}
     with without_ray(rank, ranks):
-        outcomes = {case.name: _run(case, rank, ranks, known) for case in cases}
+        outcomes = {case.name: (run or _run)(case, rank, ranks, known) for case in cases}
     torch.save(outcomes, directory / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -324,7 +325,8 @@ def watched(actor, alter=None):
         return step()
 
     def train_micro_batch(micro_batch, metrics, *, is_last):
-        training.numbers[0].append(micro_batch["forward_inputs"]["number"])
+        if "number" in micro_batch["forward_inputs"]:
+            training.numbers[0].append(micro_batch["forward_inputs"]["number"])
         if "loss_mask" in micro_batch:
             training.valid[0].append(int(micro_batch["loss_mask"].sum()))
         train(alter(micro_batch) if alter else micro_batch, metrics, is_last=is_last)

@@ -109,7 +109,7 @@ def trajectories(plan, batch, rank):
                 _recorded(batch),
             )
         )
-        for first, _, _ in _parts(plan, rank)
+        for first, _, _ in parts(plan, rank)
     ]
 
 
@@ -118,7 +118,7 @@ def pieces(plan, batch, rank, *, index=0, lag=0):
     last = {name: batch[name][:, -1] for name in ("states", "action")}
     made = []
     for epoch in range(plan.rollout_epochs):
-        for first, shard, part in _parts(plan, rank):
+        for first, shard, part in parts(plan, rank):
             at = slice(first, first + plan.piece_size)
             payload = map_tensors(lambda tensor, e=epoch, at=at: tensor[e, :, at], _recorded(batch))
             payload["versions"] = payload["versions"] + index
@@ -138,7 +138,7 @@ def in_order(arriving, seed):
     return [arriving[index] for index in torch.randperm(len(arriving), generator=draw)]
 
 
-def _parts(plan, rank):
+def parts(plan, rank):
     """(First environment, shard, part) of everything that this rank trains."""
     for shard in range(plan.shards):
         for part in range(plan.parts):
