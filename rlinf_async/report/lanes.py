@@ -48,13 +48,13 @@ ENV = Part(
 INFERENCE = Part(
     name="inference",
     lane="inference rank",
-    kinds=(("forward",), ("load",), ("offload",), ("idle",)),
+    kinds=(("forward",), ("load", "offload"), ("idle",)),
     works=frozenset({"forward"}),
 )
 LEARNER = Part(
     name="learner",
     lane="learner rank",
-    kinds=(("accept", "finish"), ("copy",), ("offload",), ("fetch",)),
+    kinds=(("accept", "finish"), ("copy", "offload"), ("fetch",)),
     works=frozenset({"accept", "finish"}),
     rest="waiting for the driver or an evaluation",
 )
