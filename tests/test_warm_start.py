@@ -51,11 +51,11 @@ class Ladder:
 
 
 def climb(*successes, **changes):
-    from rlinf_async.warm_start import _search
+    from rlinf_async.warm_start import search
 
     epochs = iter([{"weight": torch.tensor(value)} for value in successes])
     settings = replace(QUICK, lowest_success=0.10, highest_success=0.20, **changes)
-    return _search(settings, epochs, Ladder()).success
+    return search(settings, epochs, Ladder()).success
 
 
 def test_cloning_stops_at_the_first_epoch_in_the_band():
