@@ -64,7 +64,7 @@ class Cell:
         mode = MODES[self.mode]
         scenario = SCENARIOS[self.scenario]
         command = [sys.executable, "-m", "rlinf_async.bench.run", mode.wiring, scenario.config]
-        command += scenario.overrides(log=str(directory / "services")) + list(mode.overrides)
+        command += scenario.overrides(log=str(directory / "services")) + mode.overrides_for(scenario)
         command += [
             f"runner.max_epochs={self.warm_up + self.steps + TAIL}",
             f"runner.logger.log_path={directory / 'run'}",

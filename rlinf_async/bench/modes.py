@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rlinf_async.bench.scenario import Scenario
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
@@ -16,8 +18,18 @@ class Mode:
     overrides: tuple[str, ...]
     wiring: str = "plugin"
 
+    env_workers: int = 0
+    """How many this mode needs; by default as many as the scenario has."""
     free: bool = False
     """Whether fast environments may contribute more to a batch than slow ones."""
+
+    def overrides_for(self, scenario: Scenario) -> list[str]:
+        """What makes a config that is `scenario` run in this mode."""
+        workers = self.env_workers or scenario.env_workers
+        placed = [f"cluster.component_placement.env.placement='0:0-{workers - 1}'"] if workers > 1 else []
+        # RLinf's asynchronous PPO trains on what its store holds: a batch is one trajectory of each worker.
+        stored = [f"+algorithm.rollout_store_size_per_rank={workers}"] if self.wiring == "async-ppo" else []
+        return [*self.overrides, *placed, *stored]
 
 
 OFF = "async.mode=off"
@@ -41,18 +53,14 @@ MODES = {
             name="stock-async",
             kind="stock",
             wiring="async-ppo",
-            overrides=(*ASYNC_PPO, "+algorithm.rollout_store_size_per_rank=1"),
+            overrides=ASYNC_PPO,
         ),
         Mode(
             name="stock-decoupled",
             kind="stock",
             wiring="async-ppo",
-            overrides=(
-                *ASYNC_PPO,
-                "+runner.enable_decoupled_mode=true",
-                "cluster.component_placement.env.placement='0:0-7'",
-                "+algorithm.rollout_store_size_per_rank=8",
-            ),
+            overrides=(*ASYNC_PPO, "+runner.enable_decoupled_mode=true"),
+            env_workers=8,
             free=True,
         ),
         Mode(name="train", kind="plugin", overrides=("async.mode=train",)),

@@ -37,6 +37,7 @@ class Scenario:
     env: EnvService | None = None
     policy: PolicyService | None = None
     envs: int = 64
+    env_workers: int = 1
     decisions: int = 8
     chunk: int = 10
     update_epoch: int = 1

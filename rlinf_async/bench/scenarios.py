@@ -130,7 +130,8 @@ REAL = (
         micro_batch_size=50,
         model="mlp_policy",
         # A process for each simulator, which holds one environment: nothing divides into two stages.
-        extra=("cluster.component_placement.env.placement='0:0-3'", "rollout.pipeline_stage_num=1"),
+        env_workers=4,
+        extra=("rollout.pipeline_stage_num=1",),
         without=("stock-sync-2", *UNDIVIDED),
     ),
 )

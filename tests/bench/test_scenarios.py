@@ -54,22 +54,23 @@ PAIRS = [
 
 @pytest.mark.parametrize(("scenario", "mode"), PAIRS, ids=lambda of: of.name)
 def test_a_mode_is_what_it_says_whatever_the_scenarios_config_turns_on(scenario, mode):
-    cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), *mode.overrides])
+    cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), *mode.overrides_for(scenario)])
     assert read_async(cfg).active == (mode.kind == "plugin")
     if mode.kind == "plugin":
         assert resolve(cfg, sizes=PLACED).samples_per_batch == scenario.samples
 
 
 @pytest.mark.parametrize(
-    "name", [scenario.name for scenario, mode in PAIRS if mode.name == "stock-decoupled"]
+    ("scenario", "mode"), [pair for pair in PAIRS if pair[1].wiring == "async-ppo"], ids=lambda of: of.name
 )
-def test_rlinfs_decoupled_mode_has_as_many_env_workers_as_its_store_holds_trajectories(name):
-    scenario, mode = SCENARIOS[name], MODES["stock-decoupled"]
-    cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), *mode.overrides])
-    workers = 1 + int(cfg.cluster.component_placement.env.placement.split("-")[1])
-    assert cfg.algorithm.rollout_store_size_per_rank == workers == 8
+def test_rlinfs_asynchronous_modes_store_a_trajectory_of_every_env_worker_for_a_step(scenario, mode):
+    cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), *mode.overrides_for(scenario)])
+    placed = str(cfg.cluster.component_placement.env.placement)
+    workers = 1 + int(placed.split("-")[1]) if "-" in placed else 1
+    assert cfg.algorithm.rollout_store_size_per_rank == workers
+    assert workers == (8 if mode.name == "stock-decoupled" else scenario.env_workers)
     assert cfg.env.train.total_num_envs % workers == 0
-    assert cfg.runner.enable_decoupled_mode
+    assert bool(cfg.runner.get("enable_decoupled_mode")) == (mode.name == "stock-decoupled")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
