@@ -1,13 +1,14 @@
 # One command each: `make setup`, `make demo`, `make test`, `make check`, `make docs`.
 
 PYTHON ?= python3.11
-# Those that pyproject.toml names; `make check` types the code for each.
-PYTHONS := 3.11 3.12 3.13
+# The oldest and the newest that pyproject.toml names; `make check` types the code for both.
+PYTHONS := 3.11 3.13
+TYPES := $(PYTHONS:%=types-%)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALL := $(PIP) install -c .ci/constraints.txt
-EXTRAS := rlinf rlinf-wheel rlinf-scripts metaworld bench report docs dev
+EXTRAS := rlinf rlinf-wheel rlinf-scripts metaworld bench report docs test dev
 
 # Where to take torch from when pip's default build does not suit this machine; see docs/install.md.
 TORCH_INDEX_URL ?=
@@ -24,12 +25,25 @@ SETUP_MANISKILL := $(VENV)/.setup-maniskill
 SETUP_SCRIPTS := $(VENV)/.setup-scripts
 SETUP_MUTANTS := $(VENV)/.setup-mutants
 
+# veRL's environment: it and RLinf want different versions of transformers; see docs/verl.md. TESTS_VERL are the
+# tests of what runs beside veRL; the others test code of RLinf's host, or of none.
+VENV_VERL := .venv-verl
+BIN_VERL := $(VENV_VERL)/bin
+PIP_VERL := $(BIN_VERL)/python -m pip
+INSTALL_VERL := $(PIP_VERL) install -c .ci/constraints-verl.txt
+EXTRAS_VERL := verl metaworld report test
+SETUP_VERL := $(VENV_VERL)/.setup
+TESTS_VERL := tests/hosts/verl tests/runs_verl tests/ray_runtime tests/demo/policies \
+	tests/demo/test_warm_start_block.py tests/test_patches_verl.py tests/experiments/bench/test_sides.py \
+	tests/experiments/sweep/test_hosts.py tests/benchmarks/test_hosts.py
+
 # Packages of real VLA models, two folders that go before the main environment; see docs/models.md.
 VLA := .venv-vla
 SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
-.PHONY: setup setup-libero setup-maniskill setup-scripts setup-vla demo test test-vla mutants check docs format constraints clean
+.PHONY: setup setup-libero setup-maniskill setup-scripts setup-vla setup-verl demo demo-verl test test-vla test-verl runs-verl \
+	mutants check lint $(TYPES) docs format constraints constraints-verl clean
 
 setup: $(SETUP)
 
@@ -52,6 +66,16 @@ $(SETUP_LIBERO) $(SETUP_MANISKILL): $(VENV)/.setup-%: $(SETUP)
 	$(BIN)/python .ci/requirements.py $* > $(VENV)/requirements-$*.txt
 	$(PIP) install --no-deps -r $(VENV)/no-deps-$*.txt
 	$(INSTALL) -r $(VENV)/requirements-$*.txt
+	touch $@
+
+setup-verl: $(SETUP_VERL)
+
+$(SETUP_VERL): pyproject.toml .ci/constraints-verl.txt .ci/requirements.py
+	test -x $(BIN_VERL)/python || $(PYTHON) -m venv $(VENV_VERL)
+	$(INSTALL_VERL) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
+	$(BIN_VERL)/python .ci/requirements.py $(EXTRAS_VERL) > $(VENV_VERL)/requirements.txt
+	$(INSTALL_VERL) -r $(VENV_VERL)/requirements.txt
+	$(PIP_VERL) install --no-deps --no-build-isolation -e .
 	touch $@
 
 setup-vla test-vla: export VLA_SOURCES := $(VLA_SOURCES)
@@ -81,8 +105,18 @@ $(SETUP_SCRIPTS): $(SETUP)
 demo: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_mlp
 
+demo-verl: setup-verl
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/rlinf-async train --config-name verl_metaworld_ppo_mlp
+
 test: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+test-verl: setup-verl
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) $(ARGS)
+
+# Every setting of the levels, on real clusters; what has been run in runs/every_setting is not run again.
+runs-verl: setup-verl
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m tests.runs_verl.every_setting
 
 $(SETUP_MUTANTS): $(SETUP)
 	$(INSTALL) mutmut==3.8.1
@@ -93,11 +127,15 @@ mutants: $(SETUP_MUTANTS)
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut results
 
-check: setup
+check: lint $(TYPES)
+
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	for version in $(PYTHONS); do $(BIN)/mypy --python-version $$version || exit 1; done
+
+$(TYPES): types-%: setup
+	$(BIN)/mypy --python-version $*
 
 # The site, in site/; a broken link or anchor fails.
 docs: setup
@@ -115,6 +153,11 @@ constraints: setup
 	  $(PIP) freeze --exclude-editable | sed 's/+.*//' | tr '[:upper:]' '[:lower:]' | sort; } > .ci/constraints.new
 	mv .ci/constraints.new .ci/constraints.txt
 
+constraints-verl: setup-verl
+	{ sed -n '/^#/p' .ci/constraints-verl.txt; \
+	  $(PIP_VERL) freeze --exclude-editable | sed 's/+.*//' | tr '[:upper:]' '[:lower:]' | sort; } > .ci/constraints.new
+	mv .ci/constraints.new .ci/constraints-verl.txt
+
 clean:
-	rm -rf $(VENV) $(VLA) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV_VERL) $(VLA) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

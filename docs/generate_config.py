@@ -2,7 +2,8 @@
 
     python docs/generate_config.py
 
-It takes fields, defaults and docstrings from the dataclasses of `rlinf_async/config.py`, and what a field
+It takes fields, defaults and docstrings from the dataclasses of `rlinf_async/config.py` and
+`rlinf_async/survive_config.py`, and what a field
 may be from the words with which it refuses a wrong value. The prose of the page is left as it is.
 """
 
@@ -80,7 +81,7 @@ def values(field: Any, level: str | None) -> str:
     if "one of" in refusal:
         return " ".join(f"`{choice}`" for choice in words.split(", "))
     auto = "auto or " if "auto" in str(field.type) and "auto" not in words else ""
-    return re.sub(r"\b(auto|true|false)\b", r"`\1`", auto + words)
+    return re.sub(r"\b(auto|all|true|false)\b", r"`\1`", auto + words)
 
 
 def _yaml(value: Any) -> str:

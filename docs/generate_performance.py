@@ -8,13 +8,14 @@ earlier.cells.jsonl, which were measured over other steps. The prose of the page
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from generated import fill
 
-from rlinf_async.bench.board import Board
+from rlinf_async.experiments.bench.results import Results
+from rlinf_async.experiments.bench.table import Row, figure
+from rlinf_async.experiments.table import markdown
 
 PAGE = Path(__file__).with_name("performance.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "schedules"
@@ -22,17 +23,10 @@ PARTS = ("env", "inference", "learner")
 SPEED = ("fresh env steps/s", "/ stock sync", "/ best stock", "overlap efficiency", "own", "runs")
 MORE = ("CPU ms / fresh step", "other cores", "staleness", "mean batch", "idle env / inference / learner")
 
-Row = Mapping[str, Any]
-
 
 def rows(name: str) -> list[Row]:
     """Of the modes that were measured without an error."""
-    return [row for row in Board(RESULTS / f"{name}.cells.jsonl").rows() if "error" not in row]
-
-
-def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *lines))
+    return [row for row in Results(RESULTS / f"{name}.cells.jsonl").rows() if "error" not in row]
 
 
 def speed(row: Row) -> list[str]:
@@ -43,33 +37,26 @@ def speed(row: Row) -> list[str]:
         figure(row, "ratio_stock_sync", ".2f"),
         figure(row, "ratio_best_stock", ".2f"),
         figure(row, "overlap_efficiency", ".2f"),
-        "-" if row["own_efficiency"] is None else f"{row['own_efficiency']:.2f}",
+        figure(row, "own_efficiency", ".2f", "{}"),
         str(row["repetitions"]),
     ]
-
-
-def figure(row: Row, key: str, digits: str) -> str:
-    """`median [least, most]`."""
-    if row[key] is None:
-        return "-"
-    low, high = row["range"][key]
-    spread = f" [{low:{digits}}, {high:{digits}}]" if row["repetitions"] > 1 else ""
-    return f"{row[key]:{digits}}{spread}"
 
 
 def headline(measured: Sequence[Row]) -> str:
     """`full`, a line per scenario."""
     full = [row for row in measured if row["mode"] == "full"]
-    return table(["scenario", *SPEED], [[f"`{row['scenario']}`", *speed(row)] for row in full])
+    return markdown(["scenario", *SPEED], [[f"`{row['scenario']}`", *speed(row)] for row in full])
 
 
 def modes(measured: Sequence[Row]) -> str:
     """All modes, a table per scenario."""
-    found: dict[str, list[list[str]]] = {}
+    lines_of: dict[str, list[list[str]]] = {}
     for row in measured:
-        found.setdefault(row["scenario"], []).append([f"`{row['mode']}`", *speed(row), *more(row)])
+        lines_of.setdefault(row["scenario"], []).append([f"`{row['mode']}`", *speed(row), *more(row)])
     columns = ["mode", *SPEED, *MORE]
-    return "\n\n".join(f"**`{scenario}`**\n\n{table(columns, lines)}" for scenario, lines in found.items())
+    return "\n\n".join(
+        f"**`{scenario}`**\n\n{markdown(columns, lines)}" for scenario, lines in lines_of.items()
+    )
 
 
 def more(row: Row) -> list[str]:
@@ -86,7 +73,7 @@ def more(row: Row) -> list[str]:
 def earlier(measured: Sequence[Row]) -> str:
     """A line per scenario and mode, with what was known of them then."""
     lines = [[f"`{row['scenario']}`", f"`{row['mode']}`", *speed(row)] for row in measured]
-    return table(["scenario", "mode", *SPEED], lines)
+    return markdown(["scenario", "mode", *SPEED], lines)
 
 
 def generate(page: str) -> str:

@@ -22,8 +22,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from stock_rlinf import validate, world_sizes
 
+from rlinf_async.compose import VERSION_BASE
 from rlinf_async.core.nested import dotted, lookup
-from rlinf_async.hosts.rlinf.compose import VERSION_BASE
 from rlinf_async.hosts.rlinf.explain import explain
 
 GPUS = 8

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.summary import RunSummary
-from rlinf_async.display import RunDisplay
-from rlinf_async.hosts.local import LocalHost, LocalSettings
-from rlinf_async.hosts.local.metaworld import metaworld
-from rlinf_async.simulators.metaworld_task import TaskSettings
-from rlinf_async.warm_start import WarmStart, warm_start
+from rlinf_async.demo.local_metaworld import metaworld
+from rlinf_async.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.demo.warm_start import WarmStart, warm_start
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.summary import RunSummary
 
 RUN_DIR = Path("runs/local_metaworld")
 
@@ -44,7 +44,7 @@ def main() -> None:
     start = warm_start(WarmStart(max_episode_steps=SETTINGS.horizon), RUN_DIR / "warm_start")
 
     task = TaskSettings("button-press-topdown-v3", max_episode_steps=SETTINGS.horizon)
-    host = LocalHost(
+    host = LocalTrainer(
         SETTINGS,
         # A process per shard: simulators in threads would share one interpreter lock with the learner.
         metaworld(task, obs_stats=start.obs_stats_path, seed=SETTINGS.seed, processes=1),

@@ -2,13 +2,17 @@
 
 Read the package from the bottom up:
 
-* ``core``        decisions without I/O: admission, buffer, batching, sharding, streaming, objectives
-* ``loops``       the env, inference and learner loops (asyncio), and the ports that a host fills
-* ``config``      the ``async`` block of a run, validated when it is built
-* ``simulators``  real simulators as plain batches of environments; ``policies`` as plain modules
-* ``hosts``       one package per framework, the only place that imports it
-* ``plugin``      ``register()``, which entry points, Hydra and ``RLINF_EXT_MODULE`` call
-* ``cli``         ``rlinf-async train | explain | doctor``
+* ``core``         deciding only: admission, buffer, batching, sharding, streaming, objectives
+* ``config``       the ``async`` block of a run, validated when it is built
+* ``observe``      spans, meters, the status of a run, the report and the trace
+* ``loops``        the env, inference and learner loops (asyncio), and the ports that a host fills
+* ``ray_runtime``  what any host on Ray needs: messages, memory, channels, workers, the run
+* ``hosts``        one package per framework, the only place that imports it
+* ``plugin``       ``register()``, which entry points, Hydra and ``RLINF_EXT_MODULE`` call
+* ``demo``         simulators and policies to try things out with
+* ``doctor``       checks of the installation and the machine
+* ``experiments``  ``bench`` and ``sweep``
+* ``cli``          the command ``rlinf-async``
 
 This module imports nothing.
 """

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from rlinf_async.core.names import did_you_mean, nearest
+from rlinf_async.config_checks import (
+    check_above_zero,
+    check_block,
+    check_choice,
+    check_flag,
+    check_keys,
+    check_whole,
+    is_finite,
+)
 from rlinf_async.core.types import Correction
+from rlinf_async.survive_config import SurviveConfig
 
 Mode = Literal["off", "train", "rollout", "streamer", "full"]
 MODES: dict[str, tuple[bool, bool, bool]] = {
@@ -24,31 +33,6 @@ LEVELS = ("train", "rollout", "streamer")
 
 MAX_WEIGHT = {"tis": 2.0, "mis": 2.0, "vtrace": 1.0}
 """Bounds of importance weights by correction: IMPALA's for V-trace, and what practice agrees on for TIS."""
-
-
-def _choice(name: str, value: Any, choices: tuple[str, ...] | list[str]) -> None:
-    if value not in choices:
-        hint = did_you_mean(value, choices)
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}{hint}")
-
-
-def _whole(name: str, value: Any, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}; nearest: {least}")
-
-
-def _auto_or_whole(name: str, value: Any, *, least: int) -> None:
-    if value != "auto":
-        _whole(name, value, least=least)
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} must be true or false")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +60,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for flag in ("enabled", "measure_ratios", "accept_bias"):
-            _flag(f"async.train.{flag}", getattr(self, flag))
-        _whole("async.train.max_staleness", self.max_staleness, least=0)
-        _choice("async.train.correction", self.correction, get_args(Correction))
-        _choice("async.train.balance", self.balance, ("exact", "free"))
-        _choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
-        if self.max_weight != "auto" and not (_finite(self.max_weight) and self.max_weight > 0):
-            raise ValueError(
-                f"async.train.max_weight={self.max_weight!r} must be auto or a finite number above 0; "
-                "nearest: 1"
-            )
+            check_flag(f"async.train.{flag}", getattr(self, flag))
+        check_whole("async.train.max_staleness", self.max_staleness, least=0)
+        check_choice("async.train.correction", self.correction, get_args(Correction))
+        check_choice("async.train.balance", self.balance, ("exact", "free"))
+        check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
+        check_above_zero("async.train.max_weight", self.max_weight, auto=True)
         if self.proximal == "loglinear" and self.correction == "vtrace":
             raise ValueError(
                 "async.train.proximal=loglinear has no ratios before the update, which correction=vtrace "
@@ -119,13 +99,13 @@ class RolloutConfig:
     """Whether batches are padded to a few sizes; auto: if `rollout.enable_torch_compile` is on."""
 
     def __post_init__(self) -> None:
-        _flag("async.rollout.enabled", self.enabled)
-        _auto_or_whole("async.rollout.shards", self.shards, least=1)
-        _auto_or_whole("async.rollout.max_batch_size", self.max_batch_size, least=1)
+        check_flag("async.rollout.enabled", self.enabled)
+        check_whole("async.rollout.shards", self.shards, least=1, or_else="auto")
+        check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
         if self.pad != "auto":
-            _flag("async.rollout.pad", self.pad)
+            check_flag("async.rollout.pad", self.pad)
         wait = self.max_wait_ms
-        if wait != "auto" and not (_finite(wait) and wait >= 0):
+        if wait != "auto" and not (is_finite(wait) and wait >= 0):
             raise ValueError(
                 f"async.rollout.max_wait_ms={wait!r} must be auto or a finite number of "
                 "at least 0; nearest: 0"
@@ -149,11 +129,18 @@ class StreamerConfig:
 
     Streaming can hide the first update epoch only: auto is running with one epoch, deferred with more.
     """
+    steps: Literal["spread", "arrival"] = "spread"
+    """What several optimizer steps of a pass train on: each on a share of every piece, or on what came next.
+
+    With spread only the first step accumulates while the rest is still being collected. With arrival all do,
+    but tasks that are always first fill the first step alone, which has cost learning.
+    """
 
     def __post_init__(self) -> None:
-        _flag("async.streamer.enabled", self.enabled)
-        _auto_or_whole("async.streamer.micro_batch_size", self.micro_batch_size, least=1)
-        _choice("async.streamer.normalization", self.normalization, ("auto", "running", "deferred"))
+        check_flag("async.streamer.enabled", self.enabled)
+        check_whole("async.streamer.micro_batch_size", self.micro_batch_size, least=1, or_else="auto")
+        check_choice("async.streamer.normalization", self.normalization, ("auto", "running", "deferred"))
+        check_choice("async.streamer.steps", self.steps, ("spread", "arrival"))
 
     def defers(self, update_epochs: int) -> bool:
         """Whether advantages that are normalised over a batch wait for it."""
@@ -168,6 +155,7 @@ class AsyncConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
+    survive: SurviveConfig = field(default_factory=SurviveConfig)
     offload: Literal["auto", "keep"] = "auto"
     """Offloading of what levels let work at once: auto switches it off and says so, keep refuses to start."""
     publication: Literal["beside", "host"] = "beside"
@@ -183,9 +171,9 @@ class AsyncConfig:
 
     def __post_init__(self) -> None:
         for flag in ("deterministic", "trace"):
-            _flag(f"async.{flag}", getattr(self, flag))
-        _choice("async.offload", self.offload, ("auto", "keep"))
-        _choice("async.publication", self.publication, ("beside", "host"))
+            check_flag(f"async.{flag}", getattr(self, flag))
+        check_choice("async.offload", self.offload, ("auto", "keep"))
+        check_choice("async.publication", self.publication, ("beside", "host"))
         if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):
             raise ValueError(
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
@@ -197,9 +185,7 @@ class AsyncConfig:
                 "async.deterministic=true rules out; use async.train.balance=exact"
             )
         for name in ("stall_s", "deadline_s"):
-            seconds = getattr(self, name)
-            if not (_finite(seconds) and seconds > 0):
-                raise ValueError(f"async.{name}={seconds!r} must be a finite number above 0; nearest: 1")
+            check_above_zero(f"async.{name}", getattr(self, name))
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any] | None) -> AsyncConfig:
@@ -210,23 +196,19 @@ class AsyncConfig:
                 the value, the limit and the nearest valid choice.
         """
         block = dict(block or {})
-        _known_keys("async", block, cls)
+        check_keys("async", block, cls)
         mode: Any = block.get("mode", "off")
         mode = "off" if mode is False else mode  # YAML reads a bare `off` as False
-        _choice("async.mode", mode, list(MODES))
+        check_choice("async.mode", mode, list(MODES))
         preset = dict(zip(LEVELS, MODES[mode], strict=True))
         levels: dict[str, Any] = {}
         for name, level in (("train", TrainConfig), ("rollout", RolloutConfig), ("streamer", StreamerConfig)):
-            given = block.get(name)
-            if given is not None and not isinstance(given, Mapping):
-                raise ValueError(
-                    f"async.{name}={given!r} must be a block; nearest: async.{name}.enabled={given!r}"
-                )
-            given = dict(given or {})
-            _known_keys(f"async.{name}", given, level)
+            given = check_block(f"async.{name}", block.get(name), level, first="enabled")
             levels[name] = level(**{"enabled": preset[name], **given})
-        own = {name: block[name] for name in block if name not in ("mode", *levels)}
-        return cls(mode=mode, **own, **levels)
+        given = check_block("async.survive", block.get("survive"), SurviveConfig, first="env_restarts")
+        survive = SurviveConfig(**given)
+        own = {name: block[name] for name in block if name not in ("mode", "survive", *levels)}
+        return cls(mode=mode, survive=survive, **own, **levels)
 
     def without(self, levels: Collection[str]) -> AsyncConfig:
         """The same with `levels` off."""
@@ -271,6 +253,11 @@ class AsyncConfig:
         }
 
 
+def words(levels: Mapping[str, bool]) -> str:
+    """The levels that are on: `train + streamer`, or `off`."""
+    return " + ".join(name for name, enabled in levels.items() if enabled) or "off"
+
+
 def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
     """Levels of a valid `async` block that only `mode: full` switches on, which a run may do without.
 
@@ -280,12 +267,3 @@ def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
     if block.get("mode") != "full":
         return frozenset()
     return frozenset(level for level in LEVELS if "enabled" not in (block.get(level) or {}))
-
-
-def _known_keys(path: str, block: Mapping[str, Any], schema: type) -> None:
-    valid = [item.name for item in fields(schema)]
-    for key in block:
-        if key not in valid:
-            near = nearest(key, valid, cutoff=0.5)
-            hint = f"did you mean {path}.{near}?" if near else f"valid keys: {', '.join(valid)}"
-            raise ValueError(f"unknown key {path}.{key}; {hint}")

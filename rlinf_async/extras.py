@@ -6,6 +6,7 @@ import re
 from importlib.metadata import PackageNotFoundError, requires
 
 RLINF = "put a checkout of RLinf on PYTHONPATH, as RLinf's scripts do, or pip install --no-deps rlinf==0.3.0"
+INSTALL_AGAIN = "in the checkout of rlinf-async: pip install --force-reinstall --no-deps ."
 
 EXTRA_OF = {
     **dict.fromkeys(
@@ -23,14 +24,15 @@ EXTRA_OF = {
     ),
     **dict.fromkeys(("gymnasium", "gym", "imageio", "cv2", "sortedcontainers"), "rlinf"),
     **dict.fromkeys(("metaworld", "mujoco"), "metaworld"),
-    **dict.fromkeys(("plotly", "jinja2"), "report"),
+    "jinja2": "report",
+    "verl": "verl",
     **dict.fromkeys(("matplotlib", "scipy", "PIL"), "bench"),
 }
 """Modules that are not always there, and the extra that brings each."""
 
 
 def pip_install(*extras: str) -> str:
-    """The command that installs what some extras bring, such as `pip install 'jinja2>=3.1' 'plotly<8,>=7'`.
+    """The command that installs what some extras bring, such as `pip install 'jinja2>=3.1'`.
 
     It names the packages and not this one, whose source, a checkout or an index, is not known here.
     """
@@ -54,6 +56,6 @@ def remedy(error: ModuleNotFoundError) -> str | None:
 
 
 def _extra(requirement: str) -> str | None:
-    """The extra of a line of metadata: `plotly<8,>=7; extra == 'report'` is of `report`."""
+    """The extra of a line of metadata: `jinja2>=3.1; extra == 'report'` is of `report`."""
     match = re.search(r"""extra == ['"](?P<extra>[^'"]+)""", requirement)
     return match["extra"] if match else None

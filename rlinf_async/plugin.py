@@ -1,81 +1,114 @@
-"""`register()`, which RLinf, launchers and worker processes call, and `watch()`, which Hydra calls.
+"""`register()`, which frameworks, launchers and worker processes call, and `watch()`, which Hydra calls.
 
-This module imports nothing but the standard library, so that it loads wherever Hydra does.
+A framework that does not look for plugins by itself has a doorway: the calls by which its runs begin. Its
+host declares it as an entry point of `rlinf_async.doorways`, under the name of the host: a module with
+`CALLS`, `{module: (class, method)}`, and `asks(argument)`, whether an argument of such a call belongs to a
+config that asks for this package. This module and every doorway import nothing but the standard library, so
+that they load wherever Hydra does.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from inspect import getattr_static
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from rlinf_async.entry_points import load_class
 
-WATCHED = {
-    "rlinf.scheduler.cluster.cluster": ("Cluster", "__init__"),
-    "rlinf.scheduler.worker.worker": ("Worker", "create_group"),
-}
-"""Modules of RLinf, and the calls in them by which every run begins and names its worker classes."""
+HOSTS, DOORWAYS = "rlinf_async.hosts", "rlinf_async.doorways"
+
+
+class Doorway(Protocol):
+    """What an entry point of `rlinf_async.doorways` names."""
+
+    CALLS: Mapping[str, tuple[str, str]]
+    asks: Callable[[Any], bool]
 
 
 def register() -> None:
-    """Install the plugin in this process: the driver, or a worker that loads it by `RLINF_EXT_MODULE`.
+    """Install the plugin in this process: a driver, or a worker that RLinf gives it by `RLINF_EXT_MODULE`.
 
-    It may be called any number of times. Launchers that do not start Hydra call it before they make RLinf's
-    `Cluster`; otherwise the plugin comes by itself.
+    It may be called any number of times. Launchers that do not start Hydra call it before their framework
+    begins; otherwise the plugin comes by itself. Without a framework there is nothing to put it into.
     """
-    load_class("rlinf_async.hosts", "rlinf").install()
+    for host in _hosts():
+        host.install()
 
 
 def unregister() -> None:
-    """Take the plugin out of this process; RLinf runs as it would without it."""
-    load_class("rlinf_async.hosts", "rlinf").remove()
+    """Take the plugin out of this process; frameworks run as they would without it."""
+    for host in _hosts():
+        host.remove()
 
 
 def is_registered() -> bool:
     """Whether the plugin is installed in this process."""
-    return load_class("rlinf_async.hosts", "rlinf").installed
+    return any(host.installed for host in _hosts())
+
+
+def _hosts() -> list[Any]:
+    """The hosts of the frameworks that have a doorway, and are here."""
+    names = sorted(entry_points(group=DOORWAYS).names)
+    return [host for host in (load_class(HOSTS, name)() for name in names) if host.available]
 
 
 def watch() -> None:
-    """Call `register()` when RLinf is given a config that asks for this package, and only then.
+    """Call `register()` when a framework is given a config that asks for this package, and only then.
 
-    RLinf may be imported before Hydra starts, as its scripts do, or at any time later. A run that asks for
-    this package and cannot have it ends there, before Ray starts; Hydra itself would only warn, and the
-    run would be a synchronous one.
+    The framework may be imported before Hydra starts, as RLinf's scripts do, or at any time later. A run that
+    asks for this package and cannot have it ends there, before Ray starts; Hydra itself would only warn, and
+    the run would be a synchronous one.
     """
-    for name in WATCHED:
+    guarded = _guarded_calls()
+    for name in guarded:
         if name in sys.modules:
-            _guard(sys.modules[name])
+            _guard(sys.modules[name], guarded[name])
     if not any(isinstance(finder, _GuardingFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _GuardingFinder())
+        sys.meta_path.insert(0, _GuardingFinder(guarded))
 
 
-def _guard(module: ModuleType) -> None:
-    name, call = WATCHED[module.__name__]
-    owner = getattr(module, name)
-    stock = getattr_static(owner, call)
+class _Call(NamedTuple):
+    """A call that begins runs, and what tells whether one of them asks for this package."""
+
+    owner: str
+    name: str
+    asks: Callable[[Any], bool]
+
+
+def _guarded_calls() -> dict[str, _Call]:
+    """The calls of every doorway, by the modules that they are in."""
+    doorways: list[Doorway] = [
+        load_class(DOORWAYS, name) for name in sorted(entry_points(group=DOORWAYS).names)
+    ]
+    return {
+        module: _Call(*call, doorway.asks) for doorway in doorways for module, call in doorway.CALLS.items()
+    }
+
+
+def _guard(module: ModuleType, call: _Call) -> None:
+    owner = getattr(module, call.owner)
+    stock = getattr_static(owner, call.name)
     function = getattr(stock, "__func__", stock)
     if hasattr(function, "watched"):
         return
 
     def begin(first: Any, *args: Any, **kwargs: Any) -> Any:
-        before = getattr_static(owner, call)
-        if any(map(_asks_for_us, (*args, *kwargs.values()))):
+        before = getattr_static(owner, call.name)
+        if any(map(call.asks, (*args, *kwargs.values()))):
             _register_or_explain()
-        now = getattr_static(owner, call)
+        now = getattr_static(owner, call.name)
         if now is before:
             return function(first, *args, **kwargs)
         # The plugin has just put its own call before this one, which comes back here.
         return getattr(now, "__func__", now)(first, *args, **kwargs)
 
     begin.watched = True  # type: ignore[attr-defined]
-    setattr(owner, call, classmethod(begin) if isinstance(stock, classmethod) else begin)
+    setattr(owner, call.name, classmethod(begin) if isinstance(stock, classmethod) else begin)
 
 
 def _register_or_explain() -> None:
@@ -88,47 +121,34 @@ def _register_or_explain() -> None:
         ) from error
 
 
-def _asks_for_us(argument: Any) -> bool:
-    """Whether it is, or is a part of, a config that names this package or something that it brings."""
-    if not hasattr(argument, "_get_root"):
-        return False
-    root = argument._get_root()
-    if root.get("async") is not None or root.get("warm_start") is not None:
-        return True
-    model = _get(root, "actor", "model", "model_type")
-    brought = entry_points(group="rlinf_async.models").names
-    return model in brought or any(_get(root, "env", part, "env_class") for part in ("train", "eval"))
-
-
-def _get(node: Any, *names: str) -> Any:
-    for name in names:
-        node = node.get(name) if hasattr(node, "get") else None
-    return node
-
-
 class _GuardingFinder(MetaPathFinder):
     """Guards what is watched as soon as it is imported."""
+
+    def __init__(self, guarded: Mapping[str, _Call]) -> None:
+        self._guarded = guarded
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in WATCHED:
+        call = self._guarded.get(fullname)
+        if call is None:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _GuardingLoader(spec.loader)
+            spec.loader = _GuardingLoader(spec.loader, call)
         return spec
 
 
 class _GuardingLoader(Loader):
     """Loads a module as the loader that it stands for, and guards it."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, call: _Call) -> None:
         self._loader = loader
+        self._call = call
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _guard(module)
+        _guard(module, self._call)

@@ -1,7 +1,11 @@
 """Records with defaults, so that a test names only what it is about."""
 
+import itertools
+
+from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
+from rlinf_async.loops.run_settings import RunSettings
 
 
 def ticket(shard=0, batch=0, epoch=0, version=0):
@@ -50,5 +54,26 @@ def plan(**changes):
     return ShardPlan(**one | changes)
 
 
+NUMBERS = itertools.count()
+
+
 def request(shard=0, size=1, payload=None, mode="train", node=""):
-    return ActionRequest(shard=shard, size=size, payload=payload, mode=mode, node=node)
+    number = next(NUMBERS)
+    return ActionRequest(shard=shard, number=number, size=size, payload=payload, mode=mode, node=node)
+
+
+def run_settings(**changes):
+    """One batch of one decision from each environment of `plan()`, in one optimizer step."""
+    one = {
+        "asynchrony": AsyncConfig(),
+        "plan": plan(),
+        "horizon": 1,
+        "batches": 1,
+        "global_batch_size": 2,
+        "micro_batch_size": 2,
+        "update_epoch": 1,
+        "max_batch_size": 2,
+        "normalizes": True,
+        "seed": 0,
+    }
+    return RunSettings(**one | changes)

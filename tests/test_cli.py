@@ -64,12 +64,15 @@ def test_streaming_gae_says_that_it_is_approximate_and_how_to_make_it_exact():
     assert one_epoch == by_the_batch_before
 
 
-def test_streaming_grpo_is_exact_with_one_optimizer_step_per_pass():
-    several = explain("metaworld_grpo_mlp")["exactness"]["streamer"]
+def test_streaming_grpo_is_exact_unless_optimizer_steps_are_cut_in_order_of_arrival():
+    def streaming(*overrides):
+        return explain("metaworld_grpo_mlp", *overrides)["exactness"]["streamer"]
+
+    several = streaming("async.streamer.steps=arrival")
     assert several.startswith("approximate")
     assert "actor.global_batch_size=640 is exact" in several
-    one = explain("metaworld_grpo_mlp", "actor.global_batch_size=640")["exactness"]["streamer"]
-    assert one.startswith("exact")
+    assert streaming("async.streamer.steps=arrival", "actor.global_batch_size=640").startswith("exact")
+    assert streaming().startswith("exact")
 
 
 def test_the_table_for_readers_names_levels_classes_and_shards():
@@ -88,17 +91,61 @@ def test_the_table_for_readers_names_levels_classes_and_shards():
         ("nonsense=1", "nonsense"),
     ],
 )
-def test_a_wrong_override_is_one_line_and_exit_status_one(override, words):
+def test_a_wrong_override_is_one_line_and_exit_status_two(override, words):
     result = invoke("explain", "-n", "metaworld_ppo_mlp", override)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
 
 
 def test_an_unknown_config_lists_those_that_there_are():
     result = invoke("explain", "-n", "metaworld_ppo")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert all(name in result.output for name in PACKAGED)
+
+
+@pytest.mark.parametrize("override", ["async.mode=off", "~async", "+async.streamer.enabled=false"])
+def test_the_first_word_is_the_config_unless_an_option_names_it(override):
+    by_option = invoke("explain", "-n", "metaworld_ppo_mlp", override, "--json")
+    assert by_option.exit_code == 0, by_option.output
+    assert invoke("explain", "metaworld_ppo_mlp", override, "--json").stdout == by_option.stdout
+    result = invoke("explain", override)
+    assert result.exit_code == 2
+    assert "a config is missing" in result.output
+
+
+def test_a_file_is_a_config_wherever_it_is(tmp_path: Path):
+    from omegaconf import OmegaConf
+
+    from rlinf_async.compose import compose_config
+
+    file = tmp_path / "config.yaml"
+    OmegaConf.save(compose_config("metaworld_ppo_mlp", ["async.mode=train"]), file)
+    assert json.loads(invoke("explain", str(file), "--json").stdout)["levels"]["rollout"] is False
+    missing = invoke("explain", str(tmp_path / "other.yaml"))
+    assert missing.exit_code == 2
+    assert "there is no file" in missing.output
+
+
+def test_every_config_that_is_listed_says_what_it_is():
+    from rlinf_async.compose import compose_config
+
+    said = json.loads(invoke("configs", "--json").stdout)
+    assert {*PACKAGED, "local/point_reach"} <= set(said)
+    assert [name for name, text in said.items() if len(text) < 40 or "rlinf-async train" in text] == []
+    for name in said:
+        assert "async" in compose_config(name, []) or compose_config(name, []).host == "local"
+    assert all(name in invoke("configs").output for name in said)
+
+
+def test_the_shell_completes_configs_by_their_beginning():
+    environment = {
+        "_RLINF_ASYNC_COMPLETE": "complete_bash",
+        "COMP_WORDS": "rlinf-async explain metaworld_g",
+        "COMP_CWORD": "2",
+    }
+    result = CliRunner().invoke(cli.app, [], env=environment, prog_name="rlinf-async")
+    assert result.output.split() == ["metaworld_grpo_mlp"]
 
 
 def test_a_config_is_explained_for_the_cluster_that_is_named():
@@ -113,7 +160,7 @@ def test_a_config_is_explained_for_the_cluster_that_is_named():
 @pytest.mark.parametrize("mode", ["off", "train", "rollout", "streamer", "full"])
 def test_the_presets_compose_onto_any_config_from_any_directory(tmp_path: Path, mode):
     (tmp_path / "mine.yaml").write_text("runner: {seq_length: 1}\n")
-    from rlinf_async.hosts.rlinf.compose import compose_config
+    from rlinf_async.compose import compose_config
 
     cfg = compose_config("mine", [f"+async={mode}"], tmp_path)
     assert cfg["async"]["mode"] in (mode, False if mode == "off" else mode)

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.config import MODES, AsyncConfig, RolloutConfig, StreamerConfig, TrainConfig
+from rlinf_async.survive_config import SurviveConfig
 
 LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
+BLOCKS = {**LEVELS, "survive": SurviveConfig}
 
 
 def parsed(text):
@@ -73,7 +75,7 @@ def test_the_block_of_the_design_is_valid_as_it_stands():
 
 
 KEYS = [("async", item.name) for item in fields(AsyncConfig)] + [
-    (f"async.{level}", item.name) for level, schema in LEVELS.items() for item in fields(schema)
+    (f"async.{block}", item.name) for block, schema in BLOCKS.items() for item in fields(schema)
 ]
 
 
@@ -98,14 +100,14 @@ def test_a_misspelt_key_is_answered_with_the_nearest(path, key, misspell):
         AsyncConfig.from_mapping(within(path, {wrong: 1}))
 
 
-@pytest.mark.parametrize("path", ["async", *(f"async.{level}" for level in LEVELS)])
+@pytest.mark.parametrize("path", ["async", *(f"async.{block}" for block in BLOCKS)])
 def test_a_key_like_no_other_is_answered_with_the_valid_ones(path):
-    with pytest.raises(ValueError, match=rf"unknown key {path}\.zzz; valid keys: .*(mode|enabled)"):
+    with pytest.raises(ValueError, match=rf"unknown key {path}\.zzz; valid keys: .*(mode|enabled|keep)"):
         AsyncConfig.from_mapping(within(path, {"zzz": 1}))
 
 
 @settings(deadline=None, max_examples=60)
-@given(level=st.sampled_from(["async", *(f"async.{level}" for level in LEVELS)]), key=st.text(max_size=12))
+@given(level=st.sampled_from(["async", *(f"async.{block}" for block in BLOCKS)]), key=st.text(max_size=12))
 def test_no_unknown_key_is_accepted(level, key):
     if (level, key) in KEYS:
         return
@@ -152,6 +154,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.rollout", {"enabled": None}, "async.rollout.enabled=None"),
         ("async.streamer", {"micro_batch_size": 0}, "async.streamer.micro_batch_size=0 .*nearest: 1"),
         ("async.streamer", {"normalization": "defered"}, "did you mean 'deferred'"),
+        ("async.streamer", {"steps": "spraed"}, "did you mean 'spread'"),
         ("async.streamer", {"enabled": []}, r"async.streamer.enabled=\[\]"),
         ("async", {"deadline_s": 0}, "async.deadline_s=0 must be a finite number above 0"),
         ("async", {"deadline_s": "1h"}, "async.deadline_s='1h'"),
@@ -165,6 +168,18 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
         ("async", {"train": True}, "async.train=True must be a block; nearest: async.train.enabled=True"),
+        ("async", {"survive": 3}, "async.survive=3 must be a block; nearest: async.survive.env_restarts=3"),
+        ("async.survive", {"env_restarts": -1}, "async.survive.env_restarts=-1 .*nearest: 0"),
+        ("async.survive", {"process_restarts": 2.5}, "process_restarts=2.5 must be a whole number"),
+        ("async.survive", {"window_s": 0}, "async.survive.window_s=0 must be a finite number above 0"),
+        ("async.survive", {"start_s": float("inf")}, "async.survive.start_s=inf"),
+        ("async.survive", {"silent_s": -1}, "async.survive.silent_s=-1"),
+        ("async.survive", {"step_s": "never"}, "step_s='never' must be auto or a finite number above 0"),
+        ("async.survive", {"step_s": 0}, "step_s=0 must be auto or"),
+        ("async.survive", {"non_finite": "refuze"}, "did you mean 'refuse'"),
+        ("async.survive", {"save_failures": 0}, "save_failures=0 .*nearest: 1"),
+        ("async.survive", {"keep": 0}, "keep=0 must be all or a whole number of at least 1"),
+        ("async.survive", {"keep": "some"}, "keep='some' must be all or"),
         ("async", {"rollout": [1]}, r"async.rollout=\[1\] must be a block"),
     ],
 )
@@ -262,3 +277,18 @@ def test_a_config_is_frozen_and_checked_again_when_it_is_replaced():
         config.max_staleness = 5
     with pytest.raises(ValueError, match="max_staleness=-2"):
         replace(config, max_staleness=-2)
+
+
+def test_what_a_run_outlives_is_parsed_with_the_rest():
+    config = AsyncConfig.from_mapping({"mode": "full", "survive": {"env_restarts": 0, "keep": 2}})
+    assert config.survive == SurviveConfig(env_restarts=0, keep=2)
+    assert AsyncConfig.from_mapping({"mode": "full", "survive": None}).survive == SurviveConfig()
+
+
+def test_a_step_may_take_many_times_as_long_as_any_before_and_no_less_than_two_minutes():
+    assert [SurviveConfig().step_limit(longest) for longest in (1, 6, 60)] == [120, 120, 1200]
+    assert SurviveConfig(step_s=3).step_limit(60) == 3
+
+
+def test_a_first_step_which_may_compile_may_take_as_long_as_a_start():
+    assert SurviveConfig(start_s=500).step_limit(0.0) == 500

@@ -8,10 +8,11 @@ pytest.importorskip("hydra", reason="Hydra is not installed")
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from rlinf_async.simulators.metaworld_task import TaskSettings
-from rlinf_async.warm_start import WarmStart
+from rlinf_async.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.demo.warm_start import WarmStart
 
-NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "configs").glob("*.yaml"))
+FILES = (Path(__file__).parents[1] / "configs").glob("*.yaml")
+NAMES = sorted(path.stem for path in FILES if not path.stem.startswith("verl_"))
 
 
 def composed(name):

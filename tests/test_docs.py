@@ -18,9 +18,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from rlinf_async import cli
-from rlinf_async.bench import command as bench
+from rlinf_async.cli import arguments, comparing
 from rlinf_async.config import AsyncConfig
-from rlinf_async.sweep import command as sweep
+from rlinf_async.experiments.bench import command as bench
+from rlinf_async.experiments.sweep import command as sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,10 +42,17 @@ INLINE = ("rlinf-async", "make", "python", "pip")
 """The same of inline code. A gap (…) says that it is a message."""
 
 ELSEWHERE = {
+    r"rlinf-async configs": "tests/test_cli.py::test_every_config_that_is_listed_says_what_it_is",
     r"rlinf-async doctor": "tests/test_doctor.py::test_every_check_has_its_own_name_and_turns_into_json",
-    r"rlinf-async status .*": "tests/test_status.py",
-    r"rlinf-async trace .*": "tests/trace",
-    r"rlinf-async report .*": "tests/report",
+    r"rlinf-async status .*": "tests/observe/test_status.py",
+    r"rlinf-async trace .*": "tests/observe/trace",
+    r"rlinf-async report .*": "tests/observe/report",
+    r"rlinf-async (explain|train) --config-dir \. -n points_verl": "tests/runs_verl/test_one_package.py",
+    r"rlinf-async train --config-dir \. -n points_local": "tests/test_docs_extending.py",
+    r"rlinf-async (explain|train) -n verl_.*": "tests/runs_verl",
+    r"python -m verl\.trainer\.main_ppo --config-name verl_.*": "tests/runs_verl",
+    r"make (setup-verl|test-verl)": ".ci/run",
+    r"make demo-verl": "tests/runs_verl",
     r"rlinf-async (explain|train) --config-dir \. -n points": (
         "tests/test_docs_extending.py::test_the_worker_takes_the_place_of_ours_and_the_config_resolves"
     ),
@@ -54,6 +62,12 @@ ELSEWHERE = {
     ),
     r"make (setup|setup-libero|setup-maniskill|check|docs|test)": ".ci/run",
     r"make demo": "tests/runs/test_matrix.py",
+    r"rlinf-async bench --scenario maniskill-real .*": "tests/runs/test_maniskill.py",
+    r"rlinf-async plan.*": "tests/experiments/plan/test_command.py",
+    r"rlinf-async bench --predict": "tests/experiments/plan/test_bench.py",
+    r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
+    r"python -m benchmarks\.chaos.*": "tests/benchmarks/test_chaos.py",
+    r"python -m benchmarks\.schedules\.hosts.*": "tests/benchmarks/test_hosts.py",
 }
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""
 
@@ -68,6 +82,7 @@ NOT_RUN = {
     r"apt-get install .*": "it installs from Debian's archive; .ci/run installs the same packages",
     r"make setup TORCH_INDEX_URL=\.\.\.": "the index depends on the machine",
     r"python examples/local_metaworld\.py": "it takes minutes; it is imported below",
+    r"make runs-verl": "it takes a quarter of an hour; tests/runs_verl/test_runs.py runs some of it",
     r"make (setup-vla )?test-vla.*": "it needs sources that no package index has",
     r"make format": "it changes files; `make check` in .ci/run checks what it leaves",
 }
@@ -142,7 +157,7 @@ def workplace(tmp_path_factory) -> Path:
     """A directory with what the commands name: a config of the user's, and the directory of a run."""
     directory = tmp_path_factory.mktemp("workplace")
     (directory / "mine.yaml").write_text("defaults: [/metaworld_ppo_mlp, _self_]\n")
-    from rlinf_async.hosts.rlinf.compose import compose_config
+    from rlinf_async.compose import compose_config
 
     run = directory / "runs" / "metaworld_ppo_mlp"
     run.mkdir(parents=True)
@@ -194,6 +209,8 @@ def rlinf_async(name: str, parameters: dict[str, Any]) -> None:
     """Explain what would be trained, plan what would be measured."""
     if not parameters:
         return
+    if parameters.get("overrides") and parameters.get("config_name") is None:
+        parameters["config_name"], *parameters["overrides"] = parameters["overrides"]
     if name in ("train", "explain"):
         directory = parameters["config_dir"]
         options = ["--config-dir", str(directory)] if directory else []
@@ -204,13 +221,13 @@ def rlinf_async(name: str, parameters: dict[str, Any]) -> None:
         )
         assert result.exit_code == 0, result.output
     elif name == "bench":
-        listed = {key: cli._listed(parameters[key]) for key in ("scenario", "modes")}
+        listed = {key: comparing.listed(parameters[key]) for key in ("scenario", "modes")}
         chosen = {key: parameters[key] for key in ("quick", "repetitions")}
         assert bench.plan(scenarios=listed["scenario"], modes=listed["modes"], **chosen)
     elif name == "sweep":
-        place = [parameters[key] for key in ("config_name", "overrides", "config_dir")]
+        place = [parameters[key] for key in ("config_name", "config_dir")]
         parameters["overrides"] = parameters["overrides"] or []
-        assert sweep.plan(cli._compose(*place), **parameters).cells
+        assert sweep.plan(arguments.compose(*place, overrides=parameters["overrides"]), **parameters).cells
     else:
         pytest.fail(f"nothing runs rlinf-async {name}: name the test that does in ELSEWHERE")
 
@@ -257,7 +274,7 @@ def test_the_site_has_every_page_in_its_navigation():
 
 def test_every_metric_of_a_step_is_on_the_page_of_settings():
     page = (ROOT / "docs" / "config.md").read_text()
-    for module in ("core/tracing.py", "hosts/rlinf/reporting.py"):
+    for module in ("observe/meters.py", "ray_runtime/reporting.py"):
         named = re.findall(r'"(async/[a-z_/]*)', (ROOT / "rlinf_async" / module).read_text())
         assert [name for name in named if name != "async/" and f"`{name}" not in page] == []
 
@@ -268,6 +285,8 @@ def test_every_file_that_is_named_exists(page):
         ROOT,
         ROOT / "rlinf_async",
         ROOT / "rlinf_async" / "hosts" / "rlinf",
+        ROOT / "rlinf_async" / "hosts" / "verl",
+        ROOT / "rlinf_async" / "ray_runtime",
         ROOT / "benchmarks" / "learning",
     ]
     named = set(re.findall(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::\w+)?`", prose(page.read_text())))

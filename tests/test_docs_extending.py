@@ -1,23 +1,18 @@
 """What docs/extending.md shows is installed as it stands there, and trained with."""
 
 import json
-import os
-import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
-FILE = re.compile(r'^```\w+ title="(?P<name>[^"]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+from tests.extending_page import PAGE, PLAY, installed, python, written
 
 USE = """
 import torch
 from rlinf.models import get_model
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.plugin import register
 from pathlib import Path
@@ -27,54 +22,21 @@ assert issubclass(load_class("rlinf_async.workers", "env"), ShardedEnvWorker)
 cfg = compose_config("points", [], Path("."))
 env = load_class("rlinf_async.envs", cfg.env.train.env_class)(cfg.env.train, 8, 0, 2, None)
 policy = get_model(cfg.actor.model)
-observation, _ = env.reset()
-for decision in range(8):
-    actions, result = policy.predict_action_batch(env_obs=observation, mode="train")
-    scores = policy(forward_inputs=result["forward_inputs"])
-    torch.testing.assert_close(scores["logprobs"], result["prev_logprobs"])
-    assert scores["values"].shape == result["prev_values"].shape == (8, 1)
-    (observation,), rewards, terminations, truncations, (info,) = env.chunk_step(actions)
-    assert rewards.shape == terminations.shape == truncations.shape == (8, 2)
-assert truncations[:, -1].all()
-assert info["episode"]["success_once"].shape == (8,)
 """
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> Path:
     """The files of the page, and nothing else."""
-    directory = tmp_path_factory.mktemp("my-points")
-    for match in FILE.finditer(PAGE.read_text()):
-        path = directory / match["name"]
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(match["text"])
-    return directory
+    return written(tmp_path_factory.mktemp("my-points"))
 
 
 @pytest.fixture(scope="module")
 def site(page, tmp_path_factory) -> Path:
     """Where pip has installed the page's package."""
+    pytest.importorskip("rlinf", reason="RLinf is not installed")
     pytest.importorskip("hatchling", reason="the page builds with it")
-    site = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--no-build-isolation", "--target", str(site), "."], check=True, cwd=page)
-    return site
-
-
-def python(page: Path, site: Path, *arguments: str) -> str:
-    """The output of Python in the page's directory, where it imports the installed package only."""
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "RAY_ADDRESS": "local"}
-    done = subprocess.run(
-        [sys.executable, "-P", *arguments],
-        cwd=page,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return installed(page, tmp_path_factory.mktemp("site"))
 
 
 def test_the_page_names_every_group_of_entry_points_and_every_name_of_a_class():
@@ -98,7 +60,7 @@ def test_the_worker_takes_the_place_of_ours_and_the_config_resolves(page, site):
 
 
 def test_the_worker_is_one_of_ours_and_the_environment_and_the_model_play_a_rollout(page, site):
-    python(page, site, "-c", USE)
+    python(page, site, "-c", USE + PLAY)
 
 
 def test_the_smallest_host_trains_every_trajectory_once(page, site):
@@ -107,11 +69,21 @@ def test_the_smallest_host_trains_every_trajectory_once(page, site):
     assert output.count("'sum': 12") == 5
 
 
+def test_the_local_host_trains_the_model_in_the_environment(page, site):
+    output = python(page, site, "-m", "rlinf_async.cli", "train", "--config-dir", ".", "-n", "points_local")
+    assert "produced 320 = trained 320 + in flight 0 + 0 refused" in output
+    lines = (page / "runs" / "points_local" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["async/env_steps"] for line in lines] == [16 * 8] * 20
+    summary = json.loads((page / "runs" / "points_local" / "summary.json").read_text())
+    assert summary["batch_size"]["max"] <= 16
+
+
 @pytest.mark.ray
 def test_rlinf_trains_the_model_in_the_environment_by_the_worker(page, site):
     command = ("-m", "rlinf_async.cli", "train", "--config-dir", ".", "-n", "points", "--worker-logs")
-    output = python(page, site, *command, "runner.max_epochs=2")
+    # Ray prints what workers say a moment later: the run must not have ended by then.
+    output = python(page, site, *command, "runner.max_epochs=20")
     assert "env worker 0: 2 shards of 8" in output
-    assert "produced 32 = trained 32 + in flight 0 + 0 refused" in output
+    assert "produced 320 = trained 320 + in flight 0 + 0 refused" in output
     lines = (page / "runs" / "points" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["train/actor/grad_norm"] > 0 for line in lines] == [True, True]
+    assert [json.loads(line)["train/actor/grad_norm"] > 0 for line in lines] == [True] * 20

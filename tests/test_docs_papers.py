@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.compose import compose_config
+from rlinf_async.experiments.sweep import command
 from rlinf_async.hosts.rlinf.explain import explain
-from rlinf_async.sweep import command
 from tests.checkouts import TREES, checkout
 
 PAGE = Path(__file__).parents[1] / "docs" / "papers.md"
@@ -126,7 +126,7 @@ def test_a_sweep_of_a_setup_has_the_papers_rows_and_the_command_of_the_page(exam
     )
     assert [cell.setting.name for cell in planned.cells] == ["off", "train", "train+rollout", "full"]
     assert all(set(overrides) < set(cell.command) for cell in planned.cells)
-    assert planned.cells[0].workload.env_steps == 64 * 8 * 480
+    assert planned.cells[0].workload.stock.env_steps == 64 * 8 * 480
 
 
 def commands(kind):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.hosts.rlinf.refusals import REFUSALS
+from rlinf_async.hosts.verl.refusals import REFUSALS as REFUSALS_OF_VERL
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -18,7 +19,7 @@ GAP = "…"
 NO_MESSAGES = ("Exit", "SystemExit", "first_cause")
 """What is raised beside errors with a message."""
 WAITS = ("wait", "first", "watch")
-"""Calls of `hosts.rlinf.fleet.Fleet` that say what is waited for."""
+"""Calls of `ray_runtime.remote_calls.Fleet` that say what is waited for."""
 ONLY_GAPS = {"…; …", "…"}
 """Messages that are put together from others, which are found by themselves or named by hand."""
 
@@ -96,7 +97,7 @@ def notes(module: ast.Module) -> Iterator[str]:
 def messages(path: Path) -> list[str]:
     module = ast.parse(path.read_text())
     found = [*raised(module), *notes(module)]
-    if "rlinf" in path.parts or "loops" in path.parts:
+    if {"rlinf", "verl", "ray_runtime", "loops"} & set(path.parts):
         found += waited_for(module)
     return [each for each in map(tidy, found) if each not in ONLY_GAPS]
 
@@ -139,9 +140,18 @@ def test_every_refused_setting_is_on_the_page_with_its_remedy(page):
     assert [mend for mend in remedies if mend not in page] == []
 
 
+def test_every_setting_that_is_refused_under_verl_is_on_the_page_with_what_to_use(page):
+    rows = [line for line in page.split("| ") if line]
+    assert [refusal.key for refusal in REFUSALS_OF_VERL if f"`{refusal.key}`" not in page] == []
+    assert [
+        refusal.use for refusal in REFUSALS_OF_VERL if not any(f"`{refusal.use}`" in row for row in rows)
+    ] == []
+
+
 def test_every_check_of_the_doctor_is_on_the_page(page):
     names = set()
-    for path in (ROOT / "rlinf_async" / "doctor").glob("*.py"):
+    package = ROOT / "rlinf_async"
+    for path in [*(package / "doctor").glob("*.py"), *(package / "hosts").glob("*/checks.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(func=ast.Name(id="Check"), args=[ast.Constant(value=name), *_]):

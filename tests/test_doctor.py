@@ -11,8 +11,9 @@ import pytest
 
 from rlinf_async import doctor
 from rlinf_async.doctor import installation, machine
-from rlinf_async.doctor.check import probe
+from rlinf_async.hosts.rlinf import checks
 from rlinf_async.hosts.rlinf.compat import RLinfTree, rlinf_tree
+from rlinf_async.observe.check import probe
 
 GIB = 1 << 30
 LOADS = EntryPoint("good", "json:loads", "rlinf_async.hosts")
@@ -42,41 +43,41 @@ def test_an_old_or_absent_torch_fails():
 
 
 def test_an_rlinf_that_lacks_what_our_classes_extend_fails_and_names_it():
-    assert installation.check_rlinf(RLinfTree(Path("/their/rlinf"), "0.3.0", ())).status == "ok"
-    found = installation.check_rlinf(RLinfTree(Path("/their/rlinf"), "0.5.0", ("EnvWorker.init_worker",)))
+    assert checks.check_rlinf(RLinfTree(Path("/their/rlinf"), "0.3.0", ())).status == "ok"
+    found = checks.check_rlinf(RLinfTree(Path("/their/rlinf"), "0.5.0", ("EnvWorker.init_worker",)))
     assert found.status == "fail"
     assert "0.5.0 in /their/rlinf lacks EnvWorker.init_worker" in found.detail
-    assert installation.SUPPORTED in found.mend
-    assert installation.check_rlinf(None).status == "fail"
+    assert checks.SUPPORTED in found.mend
+    assert checks.check_rlinf(None).status == "fail"
 
 
 def test_the_rlinf_that_is_here_is_one_that_can_be_extended():
-    assert installation.check_rlinf(rlinf_tree()).status == "ok"
+    assert checks.check_rlinf(rlinf_tree()).status == "ok"
 
 
 def test_what_only_pages_and_charts_need_is_warned_of():
-    assert installation.check_extras({"plotly": "7.1", "matplotlib": "3.9"}).status == "ok"
-    found = installation.check_extras({"plotly": None, "jinja2": "3.1", "matplotlib": None})
+    assert installation.check_extras({"jinja2": "3.1", "matplotlib": "3.9"}).status == "ok"
+    found = installation.check_extras({"jinja2": None, "scipy": "1.11", "matplotlib": None})
     assert found.status == "warn"
-    assert "plotly, matplotlib" in found.detail
-    assert "'plotly<8,>=7'" in found.mend
+    assert "jinja2, matplotlib" in found.detail
+    assert "'jinja2>=3.1'" in found.mend
 
 
 def test_a_ray_with_a_known_hole_is_warned_of_by_its_number():
-    assert installation.check_ray("2.60.0").status == "ok"
-    assert "CVE-2026-27482" in installation.check_ray("2.53.0").detail
-    older = installation.check_ray("2.51.1")
+    assert checks.check_ray("2.60.0").status == "ok"
+    assert "CVE-2026-27482" in checks.check_ray("2.53.0").detail
+    older = checks.check_ray("2.51.1")
     assert older.status == "warn"
     assert "CVE-2025-62593" in older.detail
-    assert installation.check_ray(None).status == "fail"
+    assert checks.check_ray(None).status == "fail"
 
 
 def test_a_version_range_excludes_its_upper_end():
     limits = {"least": (1, 3), "below": (1, 4)}
-    assert installation.check_range("hydra-core", "1.3.8", **limits).status == "ok"
-    assert installation.check_range("hydra-core", "1.4.0", **limits).status == "fail"
-    assert installation.check_range("hydra-core", "1.2.9", **limits).status == "fail"
-    assert installation.check_range("hydra-core", None, **limits).status == "fail"
+    assert checks.check_range("hydra-core", "1.3.8", **limits).status == "ok"
+    assert checks.check_range("hydra-core", "1.4.0", **limits).status == "fail"
+    assert checks.check_range("hydra-core", "1.2.9", **limits).status == "fail"
+    assert checks.check_range("hydra-core", None, **limits).status == "fail"
 
 
 def test_an_entry_point_that_does_not_import_fails_and_says_why():
@@ -93,7 +94,7 @@ def test_the_entry_points_of_this_package_are_found():
     assert {f"rlinf_async.{name}" for name in wanted} <= groups
 
 
-@pytest.mark.parametrize("check", [installation.check_driver_hook, installation.check_worker_hook])
+@pytest.mark.parametrize("check", [checks.check_driver_hook, checks.check_worker_hook])
 def test_a_hook_is_judged_by_its_subprocess(check):
     assert check("").status == "ok"
     failed = check("raise ImportError('no plugin')")
@@ -102,18 +103,18 @@ def test_a_hook_is_judged_by_its_subprocess(check):
 
 
 def test_the_plugin_registers_in_a_driver_and_in_a_worker():
-    assert installation.check_driver_hook().detail == "Hydra brings the plugin to runs that ask for it"
-    assert installation.check_worker_hook().detail == "RLINF_EXT_MODULE registers the plugin"
+    assert checks.check_driver_hook().detail == "Hydra brings the plugin to runs that ask for it"
+    assert checks.check_worker_hook().detail == "RLINF_EXT_MODULE registers the plugin"
 
 
 def test_both_ways_into_rlinf_are_fine_and_no_rlinf_is_not(tmp_path):
     source = tmp_path / "utils.py"
-    assert installation.check_plugin_scan(source).status == "fail"
+    assert checks.check_plugin_scan(source).status == "fail"
     source.write_text("")
-    assert "does not scan" in installation.check_plugin_scan(source).detail
+    assert "does not scan" in checks.check_plugin_scan(source).detail
     source.write_text('PLUGIN_GROUP = "rlinf.plugins"')
-    assert installation.check_plugin_scan(source).detail == "RLinf scans entry points"
-    assert installation.check_plugin_scan(None).status == "fail"
+    assert checks.check_plugin_scan(source).detail == "RLinf scans entry points"
+    assert checks.check_plugin_scan(None).status == "fail"
 
 
 def test_no_working_back_end_is_warned_of_with_the_packages_to_install(monkeypatch):

@@ -41,8 +41,8 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_remedy_names_the_packages_of_an_extra_as_pyproject_does():
-    assert pip_install("report") == "pip install 'jinja2>=3.1' 'plotly<8,>=7'"
-    assert pip_install("report", "metaworld").count("'") == 8
+    assert pip_install("report") == "pip install 'jinja2>=3.1'"
+    assert pip_install("report", "metaworld").count("'") == 6
 
 
 def test_every_extra_of_the_table_is_one_of_pyproject():
@@ -71,7 +71,7 @@ def test_the_core_alone_says_what_it_can_do(arguments, tmp_path):
 )
 def test_a_command_that_needs_an_extra_says_so_in_a_sentence(arguments, needed, tmp_path):
     done = command(*arguments, cwd=tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == 2, done.stdout + done.stderr
     assert needed in done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1

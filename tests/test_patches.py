@@ -1,9 +1,6 @@
 """The patches apply to the supported RLinf, and change what their ledger says that they change."""
 
-import importlib.util
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +9,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="the patches are for RLinf")
 
-PATCHES = Path(__file__).parents[1] / "patches"
-ENTRY_POINTS = PATCHES / "rlinf" / "0001-load-plugins-from-entry-points.patch"
+from tests import patching
 
 DRIVER = """
 from omegaconf import OmegaConf
@@ -38,58 +34,27 @@ assert throwaway.calls == {calls}, throwaway.calls
 """
 
 
-def apply(patch: Path, root: Path) -> subprocess.CompletedProcess[str]:
-    """Applies `patch` below `root` with patch(1), or with git where that is missing."""
-    command = ["patch", "-p1", "--no-backup-if-mismatch", "--fuzz=0", "-i", str(patch)]
-    if shutil.which("patch") is None:
-        command = ["git", "apply", "--verbose", str(patch)]
-    # A repository above `root` would make git look for the files there.
-    env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.parent)}
-    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
-
-
 def run(code: str, *folders: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Runs `code` where `folders` come before the installed packages on the path."""
-    kept = {name: value for name, value in os.environ.items() if name != "RLINF_EXT_MODULE"}
-    path = os.pathsep.join(map(str, folders))
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env={**kept, "PYTHONPATH": path, **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return patching.run(code, *folders, without=("RLINF_EXT_MODULE",), **env)
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory) -> Path:
     """A folder that holds a copy of the installed RLinf."""
-    root = tmp_path_factory.mktemp("stock")
-    package = Path(importlib.util.find_spec("rlinf").origin).parent
-    shutil.copytree(package, root / "rlinf", ignore=shutil.ignore_patterns("__pycache__"))
-    return root
+    return patching.copy_of("rlinf", tmp_path_factory.mktemp("stock"))
 
 
 @pytest.fixture(scope="module")
-def patched(stock, tmp_path_factory) -> Path:
+def patched(tmp_path_factory) -> Path:
     """A folder that holds an RLinf with every patch applied in the order of their numbers."""
-    root = tmp_path_factory.mktemp("patched")
-    shutil.copytree(stock / "rlinf", root / "rlinf", ignore=shutil.ignore_patterns("__pycache__"))
-    for patch in sorted((PATCHES / "rlinf").glob("*.patch")):
-        done = apply(patch, root)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return root
+    return patching.patched("rlinf", tmp_path_factory.mktemp("patched"))
 
 
 @pytest.fixture
 def plugin(tmp_path) -> Path:
     """A folder that is installed as a package with one RLinf plugin, which counts its calls."""
-    (tmp_path / "throwaway.py").write_text("calls = 0\n\ndef register():\n    global calls\n    calls += 1\n")
-    info = tmp_path / "throwaway-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: throwaway\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rlinf.plugins]\nthrown = throwaway:register\n")
-    return tmp_path
+    source = "calls = 0\n\ndef register():\n    global calls\n    calls += 1\n"
+    return patching.installed_plugin(tmp_path, "rlinf.plugins", value="throwaway:register", source=source)
 
 
 @pytest.fixture
@@ -98,26 +63,15 @@ def broken(plugin) -> Path:
     return plugin
 
 
-@pytest.mark.parametrize("patch", sorted(PATCHES.glob("*/*.patch")), ids=lambda patch: patch.name)
-def test_a_patch_applies_without_fuzz_and_only_to_the_package(patch, stock, tmp_path):
-    shutil.copytree(stock / "rlinf", tmp_path / "rlinf", ignore=shutil.ignore_patterns("__pycache__"))
-    for earlier in sorted(patch.parent.glob("*.patch")):
-        done = apply(earlier, tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        if earlier == patch:
-            break
+@pytest.mark.parametrize("patch", patching.patches_of("rlinf"), ids=lambda patch: patch.name)
+def test_a_patch_applies_without_fuzz_and_only_to_the_package(patch, tmp_path):
+    patching.patched("rlinf", tmp_path, last=patch)
     assert [path.name for path in tmp_path.iterdir()] == ["rlinf"]
 
 
-@pytest.mark.parametrize("patch", sorted(PATCHES.glob("*/*.patch")), ids=lambda patch: patch.name)
+@pytest.mark.parametrize("patch", patching.patches_of("rlinf"), ids=lambda patch: patch.name)
 def test_a_patch_is_ready_for_upstream_and_in_the_ledger(patch):
-    text = patch.read_text()
-    assert re.search(r"^Subject: \[PATCH[^]]*\] (feat|fix|refactor|perf)(\(\w+\))?: ", text, re.MULTILINE)
-    assert re.search(r"^Signed-off-by: .+ <.+@.+>$", text, re.MULTILINE)
-    ledger = (PATCHES / "README.md").read_text()
-    entry = ledger.partition(f"## {patch.parent.name}/{patch.name}")[2].partition("\n## ")[0]
-    for heading in ("Why", "How", "Upstream", "Remove when"):
-        assert f"**{heading}**" in entry
+    patching.check_form(patch)
 
 
 @pytest.mark.parametrize("process", [DRIVER, WORKER], ids=["driver", "worker"])

@@ -25,7 +25,7 @@ cfg = OmegaConf.create({{
 try:
     Cluster(cluster_cfg=cfg.cluster)
 finally:
-    print("LOADED", "rlinf_async.hosts.rlinf.host" in sys.modules)
+    print("LOADED", "rlinf_async.hosts.rlinf.hooks" in sys.modules)
 """
 BLOCKED = """
 import sys
@@ -35,6 +35,30 @@ class Blocker(MetaPathFinder):
         if {{name, name.split(".")[0]}} & set({blocked!r}):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
+"""
+HEAVY = ("torch", "numpy", "omegaconf", "rich", "yaml", "ray", "rlinf", "verl")
+FRAMEWORK = """
+installed = []
+
+class Launcher:
+    def start(self, cfg):
+        return f"starts {cfg['name']} with {installed}"
+
+class Host:
+    available = True
+    def install(self):
+        installed.append("the plugin")
+
+class Doorway:
+    CALLS = {"their_framework": ("Launcher", "start")}
+    def asks(argument):
+        return "async" in argument
+"""
+ENTRY_POINTS = """
+[rlinf_async.hosts]
+theirs = their_framework:Host
+[rlinf_async.doorways]
+theirs = their_doorway:Doorway
 """
 SIMULATORS = ("metaworld", "mujoco", "libero", "robosuite", "mani_skill", "gymnasium_robotics")
 
@@ -71,6 +95,31 @@ def test_the_doorway_needs_no_simulator():
     code = BLOCKED.format(blocked=SIMULATORS) + "from rlinf_async import plugin; plugin.register()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_watching_imports_nothing_but_the_standard_library():
+    code = BLOCKED.format(blocked=HEAVY) + "from rlinf_async import plugin; plugin.watch()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_packages_framework_has_a_doorway_of_its_own(tmp_path, monkeypatch):
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    framework, doorway = FRAMEWORK.split("class Doorway")
+    (tmp_path / "their_framework.py").write_text(framework)
+    (tmp_path / "their_doorway.py").write_text("class Doorway" + doorway)
+    monkeypatch.syspath_prepend(tmp_path)
+    unwatched = [finder for finder in sys.meta_path if not isinstance(finder, plugin._GuardingFinder)]
+    monkeypatch.setattr(sys, "meta_path", unwatched)
+    monkeypatch.setattr(plugin, "_hosts", lambda: [plugin.load_class(plugin.HOSTS, "theirs")()])
+    plugin.watch()
+    from their_framework import Launcher
+
+    assert Launcher().start({"name": "a run"}) == "starts a run with []"
+    assert Launcher().start({"name": "another", "async": {}}) == "starts another with ['the plugin']"
 
 
 def test_watching_twice_guards_once(monkeypatch):

@@ -16,9 +16,9 @@ from benchmarks.gpu import simulators
 from benchmarks.gpu.passes import CudaClock, HostClock, Passes, Span, filled
 from benchmarks.gpu.policy import CHUNK, Size, vla
 from rlinf_async.config import MODES, AsyncConfig
-from rlinf_async.core.summary import RunSummary
-from rlinf_async.hosts.local import LocalHost, LocalSettings
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.observe.summary import RunSummary
 
 BASE = "off"
 """The synchronous loop, which every other mode is compared with."""
@@ -113,7 +113,7 @@ def run(bench: Bench, mode: str) -> Run:
     _forget(bench)
     passes = Passes(CudaClock(bench.device) if bench.device == "cuda" else HostClock())
     published = []
-    host = LocalHost(
+    host = LocalTrainer(
         bench.settings(mode),
         bench.environments(),
         policy=vla(bench.params, device=bench.device, dtype=bench.dtype),

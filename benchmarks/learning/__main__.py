@@ -13,6 +13,7 @@ from benchmarks.learning.campaign import console, run_all
 from benchmarks.learning.cells import Cell
 
 LEARNING = Path("docs/learning.md")
+VERL = Path("docs/verl.md")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -20,22 +21,11 @@ Jobs = Annotated[int, typer.Option(help="Runs at a time; runs on RLinf have the 
 Seeds = Annotated[int, typer.Option(help="Runs that have a result are not run again.")]
 
 
-@app.command(hidden=True)
-def cell(text: str) -> None:
-    """Run one cell, given as JSON."""
-    run = Cell.from_json(text)
-    if run.host == "local":
-        from benchmarks.learning import local_cell as host
-    else:
-        from benchmarks.learning import rlinf_cell as host
-    host.run(run)
-
-
 @app.command()
 def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 2, jobs: Jobs = 2) -> None:
     """Does `full` learn what the synchronous loop learns? On both hosts."""
-    failed = run_all(experiments.equivalence("local", seeds_local), jobs=jobs)
-    failed += run_all(experiments.equivalence("rlinf", seeds_rlinf), jobs=1)
+    failed = _run(experiments.equivalence("local", seeds_local), jobs)
+    failed += _run(experiments.equivalence("rlinf", seeds_rlinf), 1)
     _report("equivalence", "hosts")
     _end(failed)
 
@@ -43,7 +33,7 @@ def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 2, jobs: Jobs = 2) 
 @app.command()
 def staleness(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
     """What does a fixed lag cost, and which correction pays it back?"""
-    failed = run_all(experiments.staleness(seeds), jobs=jobs)
+    failed = _run(experiments.staleness(seeds), jobs)
     _report("staleness")
     _end(failed)
 
@@ -51,7 +41,7 @@ def staleness(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
 @app.command()
 def levels(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
     """What does each level do to learning by itself?"""
-    failed = run_all(experiments.levels(seeds), jobs=jobs)
+    failed = _run(experiments.levels(seeds), jobs)
     _report("levels")
     _end(failed)
 
@@ -64,22 +54,15 @@ def preregistered(
 ) -> None:
     """The setting of the speed claims: all levels on. What is tested, and how, is in preregistration.yaml."""
     from benchmarks.learning import pages
-    from benchmarks.learning import preregistered as campaign
-    from benchmarks.learning.preregistration import load
+    from benchmarks.learning.preregistration import load, missing
 
-    failed = 0
-    if not report:
-        wanted = [one for one in load().settings if not only or one.name in only]
-        failed += campaign.run_all(
-            campaign.missing(one for one in wanted if one.host == "local"), processes=jobs
-        )
-        failed += campaign.run_all(
-            campaign.missing(one for one in wanted if one.host == "rlinf"), processes=1
-        )
+    settings = [one for one in load().settings if not report and (not only or one.name in only)]
+    failed = run_all(missing(one for one in settings if one.host == "local"), processes=jobs)
+    failed += run_all(missing(one for one in settings if one.host == "rlinf"), processes=1)
     for path in pages.write(load()):
         console.print(f"wrote {path}")
     pages.publish(load(), LEARNING)
-    raise typer.Exit(1 if failed else 0)
+    _end(failed)
 
 
 @app.command()
@@ -88,13 +71,29 @@ def corrections(
 ) -> None:
     """Which correction should be the default? At fixed lags, as preregistration.yaml states it."""
     from benchmarks.learning import corrections as experiment
-    from benchmarks.learning import preregistered as campaign
+    from benchmarks.learning.preregistration import load, missing
+
+    failed = run_all([] if report else missing(experiment.settings(load())), processes=jobs)
+    console.print(f"wrote {experiment.write(load())}")
+    _end(failed)
+
+
+@app.command()
+def verl(
+    at_most: Annotated[int | None, typer.Option(help="Runs, of those that have no result.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
+) -> None:
+    """The demo under veRL, `full` against `off`, as preregistration.yaml states it; in veRL's environment."""
+    from benchmarks.learning import under_verl
     from benchmarks.learning.preregistration import load
 
-    wanted = [] if report else campaign.missing(experiment.settings(load()))
-    failed = campaign.run_all(wanted, processes=jobs)
-    console.print(f"wrote {experiment.write(load())}")
-    raise typer.Exit(1 if failed else 0)
+    missing = [cell for cell in under_verl.runs(load()) if not cell.path.exists()]
+    failed = run_all([] if report else missing[:at_most], processes=1)
+    for path in under_verl.write(load()):
+        console.print(f"wrote {path}")
+    for page in (LEARNING, VERL):
+        under_verl.publish(load(), page)
+    _end(failed)
 
 
 @app.command()
@@ -103,8 +102,15 @@ def report() -> None:
     _report("equivalence", "staleness", "levels", "hosts")
 
 
+def _run(cells: Sequence[Cell], jobs: int) -> list[Cell]:
+    """Run every cell that has no result yet; those that failed."""
+    missing = [cell for cell in cells if not cell.path.exists()]
+    console.print(f"{len(cells)} runs, {len(cells) - len(missing)} are there already")
+    return run_all(missing, processes=jobs)
+
+
 def _report(*names: str) -> None:
-    # Here, so that a cell's process imports neither matplotlib nor scipy.
+    # Here, because it takes seconds to import matplotlib and scipy.
     from benchmarks.learning import data, plots, reports
 
     results = data.load()
@@ -114,7 +120,7 @@ def _report(*names: str) -> None:
                 console.print(f"wrote {path}")
 
 
-def _end(failed: Sequence[Cell]) -> None:
+def _end(failed: Sequence[object]) -> None:
     """Status 1 if a run failed; the report says which are missing."""
     raise typer.Exit(1 if failed else 0)
 

@@ -1,34 +1,41 @@
-"""Running many cells, resumably, each in a process of its own."""
+"""Running many cells, several at a time; a cell that has a result is not run again."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
-import sys
+import traceback
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from rich.console import Console
 
-from benchmarks.learning.cells import Cell
+from rlinf_async.experiments.cells import AnyCell
+from rlinf_async.experiments.process import OWN_CLUSTER
 
 console = Console(highlight=False)
 
 
-def run_all(cells: Sequence[Cell], *, jobs: int) -> list[Cell]:
-    """Run every cell that has no result yet, `jobs` at a time; the cells that failed."""
-    todo = [cell for cell in cells if not cell.path.exists()]
-    console.print(f"{len(cells)} runs, {len(cells) - len(todo)} are there already")
-    with ThreadPoolExecutor(jobs) as pool:
-        succeeded = list(pool.map(_run_apart, todo))
-    return [cell for cell, success in zip(todo, succeeded, strict=True) if not success]
+def run_all(cells: Sequence[AnyCell], *, processes: int) -> list[AnyCell]:
+    """Run `cells`; those that failed, of whatever they did. The others go on.
+
+    A process runs many, so that its imports are made once, and runs them in its main thread, where what
+    interrupts it ends what the run has started.
+    """
+    failed = []
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_prepare_process)
+    try:
+        runs = {pool.submit(cell.run): cell for cell in cells}
+        for done in as_completed(runs):
+            cell, error = runs[done], done.exception()
+            console.print(f"{'done' if error is None else '[red]failed[/]'}  {cell.name}")
+            if error is not None:
+                failed.append(cell)
+                console.print("".join(traceback.format_exception(error)), markup=False)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return failed
 
 
-def _run_apart(cell: Cell) -> bool:
-    command = [sys.executable, "-m", "benchmarks.learning", "cell", cell.as_json()]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    console.print(f"{'done' if done.returncode == 0 else '[red]failed[/]'}  {cell.name}")
-    if done.returncode:
-        console.print(done.stderr[-2000:], markup=False)
-    return done.returncode == 0
+def _prepare_process() -> None:
+    os.environ.update(OWN_CLUSTER)

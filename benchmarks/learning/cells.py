@@ -27,7 +27,7 @@ ENV_STEPS_PER_BATCH = ENVS * HORIZON * ACTION_REPEAT
 class Cell:
     """A run: `label` names its `async` block, under which results are compared."""
 
-    host: Literal["local", "rlinf"]
+    host: Literal["local", "rlinf", "verl"]
     task: str
     algorithm: Literal["ppo", "grpo"]
     label: str
@@ -44,12 +44,16 @@ class Cell:
         """Where the run leaves its curve; a cell whose file exists has been run."""
         return RAW / f"{self.name}.json"
 
-    def as_json(self) -> str:
-        return json.dumps(vars(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Cell:
-        return cls(**json.loads(text))
+    def run(self) -> None:
+        """Train, and write the curve."""
+        # Here, because each host needs what the other does not.
+        if self.host == "local":
+            from benchmarks.learning import local_cell as host
+        elif self.host == "verl":
+            from benchmarks.learning import verl_cell as host
+        else:
+            from benchmarks.learning import rlinf_cell as host
+        host.run(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +72,20 @@ class Curve:
 
 
 def write(cell: Cell, curve: Curve, extra: Mapping[str, Any]) -> None:
-    """Store a run's result, whole or not at all."""
+    """Store a run's result."""
     rounded = {
         name: [round(float(value), 4) for value in values] if name != "env_steps" else values
         for name, values in vars(curve).items()
     }
-    cell.path.parent.mkdir(parents=True, exist_ok=True)
-    draft = cell.path.with_suffix(".draft")
-    draft.write_text(json.dumps({"cell": vars(cell), **extra, "curve": rounded}) + "\n")
-    draft.rename(cell.path)
+    store(cell.path, {"cell": vars(cell), **extra, "curve": rounded})
+
+
+def store(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a result, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(result) + "\n")
+    draft.rename(path)
 
 
 def read(cell: Cell) -> Curve:

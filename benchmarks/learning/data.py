@@ -36,12 +36,12 @@ class Results:
     def curves(self, *, host: str, task: str, algorithm: str, label: str, batches: int) -> dict[int, Curve]:
         """Curves by seed, in order of seeds."""
         wanted = (host, task, algorithm, label, batches)
-        found = {
+        curves = {
             cell.seed: curve
             for cell, curve in self.runs
             if (cell.host, cell.task, cell.algorithm, cell.label, cell.batches) == wanted
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(curves.items()))
 
 
 def load() -> Results:
@@ -58,9 +58,9 @@ def missing(
     `asks` says which runs count for that; an experiment that borrows runs from another leaves them out.
     With no run at all, what is missing is one seed.
     """
-    there = {cell.name for cell, _ in results.runs}
-    seeds = [cell.seed for cell in experiment(MOST_SEEDS) if cell.name in there and asks(cell)]
-    return [cell.name for cell in experiment(max(seeds, default=0) + 1) if cell.name not in there]
+    stored = {cell.name for cell, _ in results.runs}
+    seeds = [cell.seed for cell in experiment(MOST_SEEDS) if cell.name in stored and asks(cell)]
+    return [cell.name for cell in experiment(max(seeds, default=0) + 1) if cell.name not in stored]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ class Comparison:
         return tost_paired(sync, full, MARGIN * sum(sync) / len(sync))
 
     def _area(self, seed: int, side: int) -> float:
-        found = [pair[side] for pair, its in zip(self.pairs, self.seeds, strict=True) if its == seed]
-        return sum(map(area_under_curve, found)) / len(found)
+        curves = [pair[side] for pair, its in zip(self.pairs, self.seeds, strict=True) if its == seed]
+        return sum(map(area_under_curve, curves)) / len(curves)
 
     def reduced(self, measure: Callable[[Curve], Any], middle: Callable[[list[Any]], Any]) -> list[Any]:
         """A measure of both sides, reduced over the pairs by `middle`."""
@@ -110,9 +110,9 @@ def paired(reference: dict[int, Curve], other: dict[int, Curve]) -> dict[int, tu
     return {seed: (reference[seed], other[seed]) for seed in reference if seed in other}
 
 
-def compared(*found: dict[int, tuple[Curve, Curve]], task: str, algorithm: str, host: str) -> Comparison:
-    """Of all pairs in `found`."""
-    pairs = [(seed, pair) for one in found for seed, pair in one.items()]
+def compared(*groups: dict[int, tuple[Curve, Curve]], task: str, algorithm: str, host: str) -> Comparison:
+    """Of all pairs of all groups."""
+    pairs = [(seed, pair) for group in groups for seed, pair in group.items()]
     return Comparison(
         task=task,
         algorithm=algorithm,
@@ -128,7 +128,7 @@ def comparisons(results: Results, settings: Iterable[tuple[str, str]], batches: 
     In "both" each pair is of one host. A seed names the same start on either host, so that its two pairs
     count as one, by their mean.
     """
-    found = []
+    rows: list[Comparison] = []
     for task, algorithm in settings:
         hosts: dict[str, tuple[dict[int, tuple[Curve, Curve]], ...]] = {}
         for host in ("local", "rlinf"):
@@ -140,25 +140,12 @@ def comparisons(results: Results, settings: Iterable[tuple[str, str]], batches: 
                 hosts[host] = (pairs,)
         if len(hosts) > 1:
             hosts["both"] = hosts["local"] + hosts["rlinf"]
-        found += [
-            compared(*pairs, task=task, algorithm=algorithm, host=host) for host, pairs in hosts.items()
-        ]
-    return found
+        rows += [compared(*pairs, task=task, algorithm=algorithm, host=host) for host, pairs in hosts.items()]
+    return rows
 
 
-def sweep(results: Results, label: str) -> dict[int, Curve]:
-    """The staleness experiment's curves by seed."""
-    return results.curves(
-        host="local",
-        task=experiments.PRESS,
-        algorithm="ppo",
-        label=label,
-        batches=experiments.BATCHES,
-    )
-
-
-def level(results: Results, algorithm: str, label: str) -> dict[int, Curve]:
-    """The levels experiment's curves by seed."""
+def on_press(results: Results, algorithm: str, label: str) -> dict[int, Curve]:
+    """Curves by seed of the experiments that take one level or one lag by itself."""
     return results.curves(
         host="local", task=experiments.PRESS, algorithm=algorithm, label=label, batches=experiments.BATCHES
     )
@@ -166,7 +153,7 @@ def level(results: Results, algorithm: str, label: str) -> dict[int, Curve]:
 
 def host_pairs(results: Results) -> list[tuple[Comparison, str]]:
     """Local with RLinf, for each setting and label that both have a seed of."""
-    found = []
+    pairs_of_hosts: list[tuple[Comparison, str]] = []
     for task, algorithm in experiments.SETTINGS:
         for label in ("off", "full"):
             local, rlinf = (
@@ -176,5 +163,5 @@ def host_pairs(results: Results) -> list[tuple[Comparison, str]]:
                 for host in ("local", "rlinf")
             )
             if pairs := paired(local, rlinf):
-                found.append((compared(pairs, task=task, algorithm=algorithm, host="both"), label))
-    return found
+                pairs_of_hosts.append((compared(pairs, task=task, algorithm=algorithm, host="both"), label))
+    return pairs_of_hosts

@@ -9,10 +9,10 @@ import torch
 
 from benchmarks.learning.cells import ACTION_REPEAT, ENVS, HORIZON, RECIPES, Cell, Curve, write
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalHost, LocalSettings
-from rlinf_async.hosts.local.metaworld import metaworld
-from rlinf_async.simulators.metaworld_task import TaskSettings
-from rlinf_async.warm_start import WarmStart, warm_start
+from rlinf_async.demo.local_metaworld import metaworld
+from rlinf_async.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.demo.warm_start import WarmStart, warm_start
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 
 WARM_STARTS = Path("runs/warm_starts")
 """Shared with RLinf's runs: both hosts start from the same clones."""
@@ -49,7 +49,7 @@ def run(cell: Cell) -> None:
         seed=cell.seed,
         processes=1,
     )
-    result = LocalHost(settings, environments, weights=torch.load(start.policy_path)).run()
+    result = LocalTrainer(settings, environments, weights=torch.load(start.policy_path)).run()
     curve = Curve(
         env_steps=list(accumulate(report.env_steps * ACTION_REPEAT for report in result.reports)),
         seconds=list(accumulate(report.seconds for report in result.reports)),

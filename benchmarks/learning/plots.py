@@ -27,9 +27,8 @@ from benchmarks.learning.data import (
     Results,
     compared,
     host_pairs,
-    level,
+    on_press,
     paired,
-    sweep,
 )
 from benchmarks.learning.statistics import WINDOW, area_under_curve, delayed, final_success, moving_mean
 
@@ -118,7 +117,7 @@ def staleness(results: Results) -> Path | None:
         for place, (correction, (color, marker)) in enumerate(CORRECTIONS.items()):
             means = {}
             for lag in experiments.STALENESS:
-                curves = sweep(results, f"lag{lag}-{correction}" if lag else "off").values()
+                curves = on_press(results, "ppo", f"lag{lag}-{correction}" if lag else "off").values()
                 values = [measure(curve) for curve in curves]
                 if values:
                     # Beside each other, so that no correction hides another.
@@ -131,7 +130,10 @@ def staleness(results: Results) -> Path | None:
             )
             drawn = drawn or bool(means)
         late = [
-            np.mean([measure(delayed(curve, lag)) for curve in sweep(results, "off").values()] or [np.nan])
+            np.mean(
+                [measure(delayed(curve, lag)) for curve in on_press(results, "ppo", "off").values()]
+                or [np.nan]
+            )
             for lag in experiments.STALENESS
         ]
         panel.plot(experiments.STALENESS, late, color=GREY, ls=":", lw=1.5, label="no loss but delay")
@@ -152,12 +154,12 @@ def levels(results: Results) -> Path | None:
     labels = [label for label in experiments.LEVELS if label != "off"]
     drawn = False
     for panel, algorithm in zip(axes, ("ppo", "grpo"), strict=True):
-        base = level(results, algorithm, "off")
+        base = on_press(results, algorithm, "off")
         if base:
             margin = MARGIN * float(np.mean([area_under_curve(curve) for curve in base.values()]))
             panel.axvspan(-margin, margin, color=GREY, alpha=0.12, lw=0)
         for place, label in enumerate(labels):
-            pairs = paired(base, level(results, algorithm, label))
+            pairs = paired(base, on_press(results, algorithm, label))
             if pairs:
                 _difference(panel, compared(pairs, task="", algorithm=algorithm, host="local"), place)
                 drawn = True
@@ -186,9 +188,9 @@ def _difference(panel: Axes, comparison: Comparison, place: int) -> None:
 def hosts(results: Results) -> Path | None:
     """AUC on RLinf over AUC on the local host, a point for each seed."""
     figure, panel = plt.subplots(figsize=(9, 4.6), layout="constrained")
-    found = host_pairs(results)
+    comparisons = host_pairs(results)
     values: list[float] = []
-    for one, label in found:
+    for one, label in comparisons:
         local, rlinf = ([area_under_curve(pair[side]) for pair in one.pairs] for side in (0, 1))
         marker = MARKERS[experiments.SETTINGS.index((one.task, one.algorithm))]
         name = f"{one.task}, {one.algorithm.upper()}, {SIDES[label][0]}"

@@ -1,12 +1,22 @@
-"""The toy task with points of unequal difficulty in one run."""
+"""The toy task with points of unequal difficulty in one run.
+
+Its starting policy is cloned from moving straight to the origin.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from benchmarks.learning.trials import TEST_SEEDS, Trial
+from rlinf_async.demo.warm_start import State, search
 from rlinf_async.hosts.local.envs import EnvFactory, PointReach
+from rlinf_async.hosts.local.policy import GaussianPolicy
+
+EPISODES = 256
 
 
 class UnequalPoints(PointReach):
@@ -24,3 +34,62 @@ def unequal_points(radii: Sequence[float], *, group_size: int, seed: int) -> Env
         return UnequalPoints(radii[first : first + size], first=first, group_size=group_size, seed=seed)
 
     return build
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointsStart:
+    """Cloning stops where the sampled policy solves between `lowest_success` and `highest_success`."""
+
+    radii: tuple[float, ...]
+    seed: int
+    horizon: int
+    hidden: int
+    lowest_success: float
+    highest_success: float
+    learning_rate: float = 1e-4
+    batch_size: int = 256
+    log_std: float = -0.5
+    max_epochs: int = 200
+
+
+def points_start(settings: PointsStart) -> State:
+    """Parameters of a GaussianPolicy; equal settings give equal parameters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return search(settings, _epochs(settings), _trial(settings)).state
+
+
+def fresh_policy(hidden: int) -> GaussianPolicy:
+    """Drawn from torch's generator."""
+    return GaussianPolicy(
+        state_dim=UnequalPoints.state_dim, action_dim=UnequalPoints.action_dim, hidden=hidden
+    )
+
+
+def _epochs(settings: PointsStart) -> Iterator[State]:
+    chance = np.random.default_rng(settings.seed)
+    states = torch.from_numpy(chance.uniform(-1, 1, (2048, 2)).astype(np.float32))
+    actions = (-states / UnequalPoints.stride).clamp(-1, 1)
+    policy = fresh_policy(settings.hidden)
+    parameters = [*policy.backbone.parameters(), *policy.actor_mean.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate)
+    for _ in range(settings.max_epochs):
+        for batch in torch.randperm(len(states)).split(settings.batch_size):
+            means = policy.actor_mean(policy.backbone(states[batch]))
+            loss = (means - actions[batch]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        yield {name: tensor.detach().clone() for name, tensor in policy.state_dict().items()}
+
+
+def _trial(settings: PointsStart) -> Trial:
+    seed, radii = TEST_SEEDS + settings.seed, settings.radii
+    of_envs = [radii[env * len(radii) // EPISODES] for env in range(EPISODES)]
+    return Trial(
+        fresh_policy(settings.hidden),
+        unequal_points(of_envs, group_size=1, seed=seed),
+        episodes=EPISODES,
+        horizon=settings.horizon,
+        seed=seed,
+    )

@@ -1,19 +1,15 @@
-"""One run of the preregistered experiment on RLinf: the real command on a real Ray cluster."""
+"""One run of the preregistered experiment on RLinf."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-from benchmarks.learning.preregistered_run import STEPS, store
+from benchmarks.learning.cells import store
+from benchmarks.learning.preregistered_run import STEPS
 from benchmarks.learning.preregistration import Setting, Side, load
+from benchmarks.learning.rlinf_cell import RUNS, train, trajectories
+from rlinf_async.experiments.sweep.steps import read_scalars
 
 BATCHES = 30
 LR = {1: 3e-4, 4: 2e-4}
@@ -28,20 +24,11 @@ def run(setting: Setting, side: Side, seed: int) -> None:
     Raises:
         RuntimeError: the run failed; the end of its output.
     """
-    stated = load()
-    directory = Path("runs") / f"{setting.name}-{side}-seed{seed}"
-    shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has logged would be read as well
-    command = [sys.executable, "-m", "rlinf_async.cli", "train", *arguments(setting, side, seed, directory)]
-    environment = {**os.environ, "RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(
-            f"{directory.name} ended with status {done.returncode}: "
-            f"{done.stdout[-1500:]}{done.stderr[-1500:]}"
-        )
-    measure = "env/return" if _pictures(setting) else "env/success_once"
-    curves = _curves(directory, measure)
-    store(setting.path(side, seed), {"run": stated.record(setting, side, seed), **curves})
+    directory = RUNS / f"{setting.name}-{side}-seed{seed}"
+    train(directory, arguments(setting, side, seed, directory))
+    success = "env/return" if _pictures(setting) else "env/success_once"
+    result = {"run": load().record(setting, side, seed), **_curves(directory, success)}
+    store(setting.path(side, seed), result)
 
 
 def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[str]:
@@ -84,22 +71,20 @@ def _pictures(setting: Setting) -> bool:
     return bool(setting.given.get("policy") == "smol_vla")
 
 
-def _curves(directory: Path, measure: str) -> dict[str, Any]:
-    """From TensorBoard, which stock RLinf writes, too."""
-    events = EventAccumulator(str(next(directory.rglob("events.out.*")).parent), size_guidance={"scalars": 0})
-    events.Reload()
-    tags = events.Tags()["scalars"]
+def _curves(directory: Path, success: str) -> dict[str, Any]:
+    """From TensorBoard, which stock RLinf writes, too; `success` is the tag of what is to be learnt."""
+    scalars = read_scalars(directory)
 
-    def scalars(*names: str) -> list[float]:
-        found = next((name for name in names if name in tags), None)
-        return [0.0] * BATCHES if found is None else [round(e.value, 4) for e in events.Scalars(found)]
+    def curve(*tags: str) -> list[float]:
+        """The first of `tags` that was logged."""
+        values = next((scalars[tag] for tag in tags if tag in scalars), None)
+        return [0.0] * BATCHES if values is None else [round(value, 4) for value in values.values()]
 
-    summary = directory / "summary.json"
     return {
-        "success": scalars(measure),
-        "mean_lag": scalars("async/staleness/mean"),
-        "streamed_share": scalars("train/streamed"),
-        "gradient_norm": scalars("train/grad_norm", "train/actor/grad_norm"),
-        "seconds": scalars("time/step", "async/step_seconds"),
-        "trajectories": json.loads(summary.read_text())["trajectories"] if summary.exists() else None,
+        "success": curve(success),
+        "mean_lag": curve("async/staleness/mean"),
+        "streamed_share": curve("train/streamed"),
+        "gradient_norm": curve("train/grad_norm", "train/actor/grad_norm"),
+        "seconds": curve("time/step", "async/step_seconds"),
+        "trajectories": trajectories(directory),
     }

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.learning.points import unequal_points
-from benchmarks.learning.points_start import PointsStart, fresh_policy, points_start
-from benchmarks.learning.preregistration import Recipe, Setting, Side, Task, load
+from benchmarks.learning.cells import store
+from benchmarks.learning.points import PointsStart, fresh_policy, points_start, unequal_points
+from benchmarks.learning.preregistration import STEPS, Recipe, Setting, Side, Task, load
 from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, VirtualResult, train
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import State
-
-STEPS = 4
-"""Optimizer steps in one pass over a batch."""
 
 
 def run(setting: Setting, side: Side, seed: int) -> None:
@@ -50,7 +45,8 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
         "mode": "full",
         "train": {"max_staleness": setting.lag, "balance": setting.balance},
         "rollout": {"shards": task.shards},
-        "streamer": {"micro_batch_size": piece, "normalization": "running"},
+        "streamer": {"micro_batch_size": piece, "normalization": "running", "steps": "arrival"}
+        | setting.streamer,
     }
 
 
@@ -142,21 +138,16 @@ def _curves(result: VirtualResult, task: Task) -> dict[str, Any]:
     }
 
 
-def store(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a run's result, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(result) + "\n")
-    draft.rename(path)
-
-
 def success_by_task(batches: Sequence[BatchSeen], task: Task) -> list[list[float]]:
     """For each task, the success of each batch; a task that is not in a batch keeps the value it had."""
     curves: list[list[float]] = [[] for _ in task.difficulties]
     for seen in batches:
         for number, curve in enumerate(curves):
             outcomes = [
-                solved for env, found in seen.solved.items() if task.of_env(env) == number for solved in found
+                solved
+                for env, episodes in seen.solved.items()
+                if task.of_env(env) == number
+                for solved in episodes
             ]
             curve.append(float(np.mean(outcomes)) if outcomes else (curve[-1] if curve else 0.0))
     return curves

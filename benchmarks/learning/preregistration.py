@@ -1,12 +1,12 @@
-"""The preregistered experiment, as `preregistration.yaml` states it."""
+"""The preregistered experiment, as `preregistration.yaml` states it, and its runs in that order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -14,7 +14,11 @@ from benchmarks.learning import cells
 
 FILE = Path(__file__).with_name("preregistration.yaml")
 
+STEPS = 4
+"""Optimizer steps in one pass over a batch."""
+
 Side = Literal["synchronous", "asynchronous"]
+SIDES: tuple[Side, Side] = ("synchronous", "asynchronous")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,8 @@ class Setting:
     balance: str = "exact"
     training_share: float | None = None
     """Of one epoch on the virtual clock, where it is not that of the service times."""
+    streamer: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Keys of level 3 that differ from those of the other settings of the local host."""
     correction: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Of level 1 alone at a fixed lag, in the place of all levels."""
     given: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -74,6 +80,38 @@ class Setting:
         """Where a run leaves its result."""
         name = self.name if side == "asynchronous" else self.synchronous
         return cells.RESULTS / "preregistered" / f"{name}-seed{seed}.json"
+
+
+class Run(NamedTuple):
+    """One run of a setting."""
+
+    setting: Setting
+    side: Side
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting.name} {self.side} {self.seed}"
+
+    def run(self) -> None:
+        """Train, and write the result."""
+        if self.setting.host == "local":
+            from benchmarks.learning import preregistered_run as host
+        else:
+            from benchmarks.learning import preregistered_rlinf as host
+        host.run(*self)
+
+
+def missing(settings: Iterable[Setting]) -> list[Run]:
+    """The runs of `settings` that have no result, pair by pair."""
+    runs: dict[Path, Run] = {}
+    for setting in settings:
+        for seed in setting.seeds:
+            for side in SIDES:
+                path = setting.path(side, seed)
+                if not path.exists():
+                    runs.setdefault(path, Run(setting, side, seed))
+    return list(runs.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +129,16 @@ class Preregistration:
     amendments: tuple[str, ...]
     corrections: Mapping[str, Any]
     peers: Mapping[str, Any]
+    verl: Mapping[str, Any]
 
     def streamed_share(self, setting: Setting) -> float:
-        """What `setting` is to stream: all but the last piece of every batch."""
+        """What `setting` is to stream: all but the last piece of every batch, of what is trained at once."""
+        if not setting.streamer.get("enabled", True):
+            return 0.0
         local = setting.host == "local"
         shards = self.tasks[setting.task].shards if local else setting.given["shards"]
-        return float(1 - 1 / shards)
+        at_once = 1 / STEPS if setting.streamer.get("steps") == "spread" else 1.0
+        return float(1 - 1 / shards) * at_once
 
     def record(self, setting: Setting, side: Side, seed: int) -> dict[str, Any]:
         """What a run is, for its result file: a result counts while this is what the file says."""
@@ -110,6 +152,8 @@ class Preregistration:
             described |= {"lag": setting.lag, "balance": setting.balance}
             if setting.training_share is not None:
                 described |= {"training_share": setting.training_share}
+            if setting.streamer:
+                described |= {"streamer": dict(setting.streamer)}
             if setting.correction:
                 described |= {"correction": dict(setting.correction)}
             if setting.host == "local":
@@ -135,7 +179,7 @@ def load(path: Path = FILE) -> Preregistration:
     names = [setting.name for setting in settings]
     if len(set(names)) != len(names):
         raise ValueError(f"settings share a name: {', '.join(names)}")
-    copied = ("service_times", "statistic", "validity", "sentences", "corrections", "peers")
+    copied = ("service_times", "statistic", "validity", "sentences", "corrections", "peers", "verl")
     return Preregistration(
         settings=tuple(settings),
         tasks=tasks,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.learning import cells, experiments, tables
+from benchmarks.learning import experiments, tables
 from benchmarks.learning.cells import Cell, Curve
 from benchmarks.learning.data import (
     HOST_NAMES,
@@ -20,10 +20,9 @@ from benchmarks.learning.data import (
     compared,
     comparisons,
     host_pairs,
-    level,
     missing,
+    on_press,
     paired,
-    sweep,
 )
 from benchmarks.learning.statistics import (
     WINDOW,
@@ -48,8 +47,10 @@ def equivalence(results: Results) -> list[Path]:
         for host in ("local", "rlinf")
         for name in missing(partial(experiments.equivalence, host), results)
     ]
-    text = "\n".join(
-        [
+    return [
+        tables.write("equivalence.json", json.dumps(rows, indent=2) + "\n"),
+        tables.write(
+            "equivalence.md",
             "# Synchronous training against `full`\n",
             f"{AUC} Difference is full − sync, over pairs that share seed, cloned start and goals. {PAIRS} "
             "Equivalent means that the interval lies inside the margin (two one-sided tests, 5 % each).\n",
@@ -63,9 +64,8 @@ def equivalence(results: Results) -> list[Path]:
             _time_table(found),
             _picture("Success over env steps", "equivalence.png", found),
             tables.listing("Runs that are missing", gaps),
-        ]
-    )
-    return [_write("equivalence.json", json.dumps(rows, indent=2) + "\n"), _write("equivalence.md", text)]
+        ),
+    ]
 
 
 def _equivalence_table(found: list[Comparison]) -> str:
@@ -140,32 +140,24 @@ def _in_words(found: list[Comparison]) -> str:
 
 def staleness(results: Results) -> list[Path]:
     """Lag by correction, each compared with no lag."""
-    base = sweep(results, "off")
+    base = on_press(results, "ppo", "off")
     rows = []
     for lag in experiments.STALENESS:
         for correction in experiments.CORRECTIONS if lag else (tables.NOTHING,):
-            curves = sweep(results, f"lag{lag}-{correction}" if lag else "off")
+            curves = on_press(results, "ppo", f"lag{lag}-{correction}" if lag else "off")
             if curves:
-                finals = [final_success(curve) for curve in curves.values()]
-                rows.append(
-                    [
-                        str(lag),
-                        correction,
-                        str(len(curves)),
-                        tables.spread([area_under_curve(curve) for curve in curves.values()]),
-                        *(_difference(base, curves)[:2] if lag else (tables.NOTHING,) * 2),
-                        _of_delay(base, curves, lag) if lag else tables.NOTHING,
-                        tables.percent(float(np.mean(finals))),
-                        tables.percent(min(finals)),
-                        tables.number(float(np.mean([_staleness(curve) for curve in curves.values()])), 2),
-                    ]
-                )
+                size, area, final, stale = _figures(curves)
+                worst = tables.percent(min(map(final_success, curves.values())))
+                against = [*_difference(base, curves)[:2], _of_delay(base, curves, lag)]
+                comparison = against if lag else [tables.NOTHING] * 3
+                rows.append([str(lag), correction, size, area, *comparison, final, worst, stale])
     head = (
         "lag|correction|seeds|AUC ± sd|to lag 0|90 % interval|of that, delay|final success|worst seed|"
         "mean staleness"
     )
-    text = "\n".join(
-        [
+    return [
+        tables.write(
+            "staleness.md",
             "# A fixed lag, by correction\n",
             f"{experiments.PRESS}, PPO, {experiments.BATCHES} batches, local host. {AUC} Final success "
             f"is that of the last {WINDOW} batches; sd and worst are between seeds. Intervals are of 90 %, "
@@ -175,44 +167,34 @@ def staleness(results: Results) -> list[Path]:
             tables.markdown(head.split("|"), rows),
             _picture("AUC and final success over lag", "staleness.png", rows),
             tables.listing("Runs that are missing", missing(experiments.staleness, results)),
-        ]
-    )
-    return [_write("staleness.md", text)]
+        )
+    ]
 
 
 def levels(results: Results) -> list[Path]:
     """Each level against the synchronous loop."""
     rows = []
     for algorithm in ("ppo", "grpo"):
-        base = level(results, algorithm, "off")
+        base = on_press(results, algorithm, "off")
         for label in experiments.LEVELS:
-            curves = level(results, algorithm, label)
+            curves = on_press(results, algorithm, label)
             if curves:
-                finals = [final_success(curve) for curve in curves.values()]
-                rows.append(
-                    [
-                        algorithm,
-                        label,
-                        str(len(curves)),
-                        tables.spread([area_under_curve(curve) for curve in curves.values()]),
-                        *(_difference(base, curves) if label != "off" else (tables.NOTHING,) * 3),
-                        tables.percent(float(np.mean(finals))),
-                        tables.number(float(np.mean([_staleness(curve) for curve in curves.values()])), 2),
-                    ]
-                )
+                size, area, final, stale = _figures(curves)
+                comparison = _difference(base, curves) if label != "off" else [tables.NOTHING] * 3
+                rows.append([algorithm, label, size, area, *comparison, final, stale])
     head = "algorithm|level|seeds|AUC ± sd|to off|90 % interval|verdict|final success|mean staleness"
     gaps = missing(experiments.levels, results, _of_levels_alone)
-    text = "\n".join(
-        [
+    return [
+        tables.write(
+            "levels.md",
             "# Each level by itself\n",
             f"{experiments.PRESS}, {experiments.BATCHES} batches, local host. {AUC} {PAIRS} The runs of "
             "`off` and `full` are those of the equivalence experiment.\n",
             tables.markdown(head.split("|"), rows),
             _picture("Differences to the synchronous loop", "levels.png", rows),
             tables.listing("Runs that are missing", gaps),
-        ]
-    )
-    return [_write("levels.md", text)]
+        )
+    ]
 
 
 def hosts(results: Results) -> list[Path]:
@@ -237,16 +219,16 @@ def hosts(results: Results) -> list[Path]:
     head = (
         "task|algorithm|label|seeds|local AUC|RLinf AUC|RLinf − local|90 % interval|final local|final RLinf"
     )
-    text = "\n".join(
-        [
+    return [
+        tables.write(
+            "hosts.md",
             "# The two hosts\n",
             f"The same cells on the local host and on RLinf, over the seeds that both have. {AUC} A pair "
             "shares its seed, and with it the cloned start. Intervals are of 90 %.\n",
             tables.markdown(head.split("|"), rows),
             _picture("AUC on RLinf over AUC on the local host", "hosts.png", rows),
-        ]
-    )
-    return [_write("hosts.md", text)]
+        )
+    ]
 
 
 REPORTS: dict[str, Callable[[Results], list[Path]]] = {
@@ -255,6 +237,17 @@ REPORTS: dict[str, Callable[[Results], list[Path]]] = {
     "levels": levels,
     "hosts": hosts,
 }
+
+
+def _figures(curves: Mapping[int, Curve]) -> tuple[str, str, str, str]:
+    """How many curves there are, their area, their final success and their staleness."""
+    values = list(curves.values())
+    return (
+        str(len(values)),
+        tables.spread([area_under_curve(curve) for curve in values]),
+        tables.percent(float(np.mean([final_success(curve) for curve in values]))),
+        tables.number(float(np.mean([_staleness(curve) for curve in values])), 2),
+    )
 
 
 def _of_delay(base: Mapping[int, Curve], curves: Mapping[int, Curve], lag: int) -> str:
@@ -290,10 +283,3 @@ def _difference(base: dict[int, Curve], curves: dict[int, Curve]) -> list[str]:
 def _picture(shown: str, name: str, rows: Sequence[object]) -> str:
     """A reference to a picture, which is drawn only where there is something to show."""
     return f"![{shown}]({name})\n" if rows else ""
-
-
-def _write(name: str, text: str) -> Path:
-    cells.RESULTS.mkdir(parents=True, exist_ok=True)
-    path = cells.RESULTS / name
-    path.write_text(text)
-    return path

@@ -17,9 +17,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from rlinf_async.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, reset_simulator, simulator
+from rlinf_async.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
-from rlinf_async.simulators.metaworld_task import ACTION_DIM, STATE_DIM, reset_simulator, simulator
-from rlinf_async.simulators.observation_stats import ObservationStats
 
 GOALS = 50
 ACTION_REPEAT = 5
@@ -150,7 +150,8 @@ def mixed_tasks(tasks: Sequence[str], *, group_size: int, seed: int, stats: Obse
     """Shards of `MixedTasks`; `tasks`: of each environment of the run."""
 
     def build(first: int, size: int) -> MixedTasks:
-        mine = tasks[first : first + size]
-        return MixedTasks(mine, first=first, group_size=group_size, seed=seed, stats=stats)
+        return MixedTasks(
+            tasks[first : first + size], first=first, group_size=group_size, seed=seed, stats=stats
+        )
 
     return build

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from benchmarks.learning.simulators import mixed_tasks
+from benchmarks.learning.trials import TEST_SEEDS, Trial
+from rlinf_async.demo.simulators.metaworld_expert import Demonstrations, demonstrate
+from rlinf_async.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM
+from rlinf_async.demo.simulators.observation_stats import ObservationStats
+from rlinf_async.demo.warm_start import State, cloning_epochs, search
 from rlinf_async.hosts.local.policy import GaussianPolicy
-from rlinf_async.simulators.metaworld_expert import Demonstrations, demonstrate
-from rlinf_async.simulators.metaworld_task import ACTION_DIM, STATE_DIM
-from rlinf_async.simulators.observation_stats import ObservationStats
-from rlinf_async.warm_start import State, cloning_epochs, search
 
 STARTS = Path("runs/mixed_starts")
 
@@ -65,20 +66,20 @@ def mixed_start(settings: MixedStart) -> Start:
 
 
 def _make(settings: MixedStart) -> None:
-    shown = [
+    by_task = [
         demonstrate(
             task, episodes=settings.demonstrations, steps=settings.demonstration_steps, seed=settings.seed
         )
         for task in settings.tasks
     ]
     demonstrations = Demonstrations(
-        np.concatenate([one.states for one in shown]), np.concatenate([one.actions for one in shown])
+        np.concatenate([one.states for one in by_task]), np.concatenate([one.actions for one in by_task])
     )
     stats = ObservationStats.of(demonstrations.states)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         epochs = cloning_epochs(settings, demonstrations, stats)
-        chosen = search(settings, epochs, MixedTrial(settings, stats))
+        chosen = search(settings, epochs, _trial(settings, stats))
     settings.path.parent.mkdir(parents=True, exist_ok=True)
     draft = settings.path.with_suffix(".draft")
     scale = {"mean": torch.from_numpy(stats.mean), "std": torch.from_numpy(stats.std)}
@@ -86,25 +87,13 @@ def _make(settings: MixedStart) -> None:
     draft.rename(settings.path)
 
 
-class MixedTrial:
-    """Plays sampled test episodes, always of the same goals and with the same chance."""
-
-    def __init__(self, settings: MixedStart, stats: ObservationStats) -> None:
-        self._settings, self._stats = settings, stats
-        self._policy = GaussianPolicy(state_dim=STATE_DIM, action_dim=ACTION_DIM)
-
-    @torch.no_grad()
-    def success(self, state: State, *, enough: float) -> float:
-        """The share of solved episodes."""
-        settings, seed = self._settings, 1_000_000 + self._settings.seed
-        self._policy.load_state_dict(state)
-        chance = torch.Generator().manual_seed(seed)
-        each = settings.episodes // len(settings.tasks)
-        tasks = [task for task in settings.tasks for _ in range(each)]
-        envs = mixed_tasks(tasks, group_size=1, seed=seed, stats=self._stats)(0, len(tasks))
-        states, ended = envs.reset(), np.zeros(settings.episodes, dtype=bool)
-        for _ in range(settings.horizon):
-            noise = torch.randn(settings.episodes, ACTION_DIM, generator=chance)
-            outcome = envs.step(self._policy.sample(torch.from_numpy(states), noise).numpy())
-            states, ended = outcome.states, outcome.ended
-        return float(ended.mean())
+def _trial(settings: MixedStart, stats: ObservationStats) -> Trial:
+    seed = TEST_SEEDS + settings.seed
+    tasks = [task for task in settings.tasks for _ in range(settings.episodes // len(settings.tasks))]
+    return Trial(
+        GaussianPolicy(state_dim=STATE_DIM, action_dim=ACTION_DIM),
+        mixed_tasks(tasks, group_size=1, seed=seed, stats=stats),
+        episodes=settings.episodes,
+        horizon=settings.horizon,
+        seed=seed,
+    )

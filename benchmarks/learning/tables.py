@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks.learning import cells
 from benchmarks.learning.statistics import Tost
+from rlinf_async.experiments import table
 
 NOTHING = "–"
 
 
+def write(name: str, *parts: str) -> Path:
+    """A file of `results/` from its parts, each on lines of its own."""
+    cells.RESULTS.mkdir(parents=True, exist_ok=True)
+    path = cells.RESULTS / name
+    path.write_text("\n".join(parts))
+    return path
+
+
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table, or a line that says that there is nothing to show."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    if not lines:
-        return "No results yet.\n"
-    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines]) + "\n"
+    lines = list(rows)
+    return f"{table.markdown(head, lines)}\n" if lines else "No results yet.\n"
 
 
 def number(value: float | None, digits: int = 3) -> str:

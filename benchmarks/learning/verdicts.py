@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning import cells
-from benchmarks.learning.preregistration import Preregistration, Setting, Side
+from benchmarks.learning.preregistration import SIDES, Preregistration, Setting, Side
 from benchmarks.learning.statistics import Tost, tost_paired
 
 MEASURES = ("area", "final")
@@ -79,7 +79,7 @@ def _row(stated: Preregistration, setting: Setting) -> Row:
     pairs: dict[int, tuple[Any, Any]] = {}
     uncounted = []
     for seed in setting.seeds:
-        runs = [_read(stated, setting, side, seed) for side in ("synchronous", "asynchronous")]
+        runs = [_read(stated, setting, side, seed) for side in SIDES]
         if None in runs:
             continue
         synchronous, asynchronous = runs
@@ -129,7 +129,7 @@ def _tests(stated: Preregistration, pairs: Sequence[tuple[Any, Any]]) -> dict[st
     if not pairs:
         return {}
     share, margin = stated.statistic["final_share"], stated.statistic["margin"]
-    found = {}
+    tests = {}
     for measure in MEASURES:
         values = np.array(
             [
@@ -140,8 +140,8 @@ def _tests(stated: Preregistration, pairs: Sequence[tuple[Any, Any]]) -> dict[st
         mean = values[:, 0].mean()
         if mean > 0:  # nothing learned is no figure to take a share of
             synchronous, asynchronous = (values / mean).T
-            found[measure] = tost_paired(synchronous, asynchronous, margin, stated.statistic["alpha"])
-    return found if len(found) == len(MEASURES) else {}
+            tests[measure] = tost_paired(synchronous, asynchronous, margin, stated.statistic["alpha"])
+    return tests if len(tests) == len(MEASURES) else {}
 
 
 def _read(stated: Preregistration, setting: Setting, side: Side, seed: int) -> dict[str, Any] | None:
@@ -162,12 +162,11 @@ def _read(stated: Preregistration, setting: Setting, side: Side, seed: int) -> d
 def others(stated: Preregistration) -> list[str]:
     """Results that belong to no setting of the file."""
     folder = cells.RESULTS / "preregistered"
-    sides: tuple[Side, Side] = ("synchronous", "asynchronous")
     known = {
-        setting.path(side, seed) for setting in stated.settings for seed in setting.seeds for side in sides
+        setting.path(side, seed) for setting in stated.settings for seed in setting.seeds for side in SIDES
     }
-    found = [path for path in folder.glob("*.json") if path not in known]
-    return sorted(path.name for path in found if not path.name.startswith("correction-"))
+    strangers = [path for path in folder.glob("*.json") if path not in known]
+    return sorted(path.name for path in strangers if not path.name.startswith("correction-"))
 
 
 def _interval(tost: Tost | None, prefix: str) -> dict[str, float | None]:

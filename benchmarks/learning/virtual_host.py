@@ -19,19 +19,20 @@ import torch
 
 from rlinf_async.core.objectives import valid_steps
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.envs import EnvFactory
-from rlinf_async.hosts.local.host import LocalResult, LocalRun
 from rlinf_async.hosts.local.inference import Answer, InferenceRank, State
-from rlinf_async.hosts.local.learner import LocalLearner
+from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard, ShardOutput
+from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.virtual_clock import run
+from rlinf_async.observe.meters import BusyMeter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,9 @@ class TimedShard:
     def finish(self) -> None:
         self._shard.finish()
 
+    async def restart(self) -> None:
+        await self._shard.restart()
+
     async def _lasting(self, work: Any) -> ShardOutput:
         output: ShardOutput = await work
         await asyncio.sleep(self._decision * self._pace)
@@ -115,14 +119,14 @@ class TimedRank:
         await asyncio.sleep(self._seconds)
         return answers
 
-    async def load(self, state: State, version: int) -> None:
-        await self._rank.load(state, version)
+    async def load(self, version: int, data: State) -> None:
+        await self._rank.load(version, data)
 
 
 class TimedLearner:
     """The learner, in the run's own event loop; takes the place of `LearnerThread`."""
 
-    def __init__(self, learner: LocalLearner, settings: LocalSettings, sample_seconds: float) -> None:
+    def __init__(self, learner: StreamingLearner, settings: LocalSettings, sample_seconds: float) -> None:
         self._learner, self._settings, self._sample_seconds = learner, settings, sample_seconds
         self.seen: dict[int, BatchSeen] = defaultdict(BatchSeen)
 
@@ -132,7 +136,7 @@ class TimedLearner:
             batch=batch,
             pieces=_OneRank(trajectories),
             learner=self._learner,
-            streaming=self._settings.streams,
+            streaming=self._settings.run.streams,
             compute=self._lasting,
         )
         self.seen[batch].seconds = asyncio.get_running_loop().time()
@@ -145,7 +149,7 @@ class TimedLearner:
             samples = sum(piece.size for piece in arguments[0]) * self._settings.horizon
             self._see(arguments[0])
         elif work == self._learner.finish:
-            samples = self._settings.samples_per_batch * (self._settings.update_epoch - 1)
+            samples = self._settings.run.samples_per_batch * (self._settings.update_epoch - 1)
         await asyncio.sleep(samples * self._sample_seconds)
         return result
 
@@ -194,9 +198,7 @@ def train(
         )
         model.load_state_dict(weights)
         rank = stack.enter_context(closing(InferenceRank(0, model=model, busy=BusyMeter())))
-        learner = TimedLearner(
-            LocalLearner(settings=settings, model=model, busy=BusyMeter()), settings, times.sample
-        )
+        learner = TimedLearner(local_learner(settings, model, BusyMeter()), settings, times.sample)
         loops: Any = {
             "shards": _timed(shards, plan, times, settings.seed),
             "ranks": [TimedRank(rank, times.inference)],

@@ -18,8 +18,8 @@ REQUESTS = 40_000
 
 async def _shard(shard: int, requests: RequestBroker, trajectories: TrajectoryBroker) -> None:
     while (ticket := await trajectories.admit(shard)) is not None:
-        for _ in range(DECISIONS):
-            await requests.act(ActionRequest(shard=shard, size=1, payload=None))
+        for number in range(DECISIONS):
+            await requests.act(ActionRequest(shard=shard, number=number, size=1, payload=None))
         await trajectories.put(ticket, [piece_of(ticket)])
 
 

@@ -56,7 +56,7 @@ class Machinery:
     def _decide(self) -> None:
         add, take = self.batcher.add, self.batcher.take
         for shard in range(self.shards):
-            add(ActionRequest(shard=shard, size=1, payload=None), 0.0)
+            add(ActionRequest(shard=shard, number=shard, size=1, payload=None), 0.0)
         answered = 0
         while batch := take(0.0):
             answered += len(batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import statistics
@@ -21,12 +22,13 @@ from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS, InstallsPlugin
-from rlinf_async.hosts.rlinf.memory import MemoryPool
-from rlinf_async.hosts.rlinf.request_channel import RequestClient, RequestServer
-from rlinf_async.hosts.rlinf.wire import fetch
+from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OURS, InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
+from rlinf_async.ray_runtime.memory import MemoryPool
+from rlinf_async.ray_runtime.request_channel import RequestClient, RequestServer
+from rlinf_async.ray_runtime.wire import fetch
 
+NUMBERS = itertools.count()
 PIXELS = 64
 WARM_UP = 20
 
@@ -102,7 +104,8 @@ class AskingWorker(InstallsPlugin, Worker):
         times, payload = [], observation(case.envs)
         for _ in range(case.requests):
             began = time.perf_counter()
-            await client.act(ActionRequest(shard=shard, size=case.envs, payload=payload))
+            request = ActionRequest(shard=shard, number=next(NUMBERS), size=case.envs, payload=payload)
+            await client.act(request)
             times.append(time.perf_counter() - began)
             if case.pause_s:
                 await asyncio.sleep(case.pause_s * random.uniform(0.5, 1.5))

@@ -7,7 +7,7 @@ import tempfile
 import time
 from typing import Any
 
-from rlinf_async.core.spans import SpanLog
+from rlinf_async.observe.spans import SpanLog
 
 SPANS = 20_000
 

@@ -21,19 +21,38 @@ class _Line:
         self._batch = batch
         self._taken = 0
         self._back: deque[Place] = deque()
+        self._done: set[Place] = set()
 
     @property
     def head(self) -> Place:
         """What would be handed out next."""
-        return self._back[0] if self._back else (self._batch, *self._places[self._taken])
+        return self._back[0] if self._back else self._next
 
     def pop(self) -> None:
         if self._back:
             self._back.popleft()
             return
+        self._advance()
+        self._pass_over_done()
+
+    def skip(self, places: Iterable[Place]) -> None:
+        """Hand out none of `places`; those of other lines may be among them."""
+        self._done.update(places)
+        self._pass_over_done()
+
+    @property
+    def _next(self) -> Place:
+        return (self._batch, *self._places[self._taken])
+
+    def _advance(self) -> None:
         self._taken += 1
         if self._taken == len(self._places):
             self._batch, self._taken = self._batch + 1, 0
+
+    def _pass_over_done(self) -> None:
+        while self._next in self._done:
+            self._done.remove(self._next)
+            self._advance()
 
     def give_back(self, place: Place) -> None:
         self._back.append(place)
@@ -90,6 +109,12 @@ class AdmissionGate:
     def finished(self, shard: int) -> bool:
         """Whether `shard` has nothing left to start in this run."""
         return self.closed or self._beyond_end(self._lines[shard].head[0])
+
+    def skip(self, places: Iterable[Place]) -> None:
+        """The rollouts of `places`, none of which has been admitted, are there already: a run is resumed."""
+        done = set(places)
+        for line in {id(line): line for line in self._lines}.values():
+            line.skip(done)
 
     def publish(self, version: int) -> None:
         """All inference ranks act with `version` from now on."""

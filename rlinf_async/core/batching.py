@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Generic, Protocol, TypeVar
 
 
@@ -57,6 +58,16 @@ class DynamicBatcher(Generic[R]):
         self._waiting.append((now, request))
         self._size += request.size
 
+    def give_back(self, request: R, since: float) -> None:
+        """Queue a request that had left, and had arrived at `since`, before those that wait."""
+        self._waiting.appendleft((since, request))
+        self._size += request.size
+
+    def drop(self, shards: Collection[int]) -> None:
+        """Forget what `shards` have asked."""
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[1].shard not in shards)
+        self._size = sum(request.size for _, request in self._waiting)
+
     def take(self, now: float) -> list[R]:
         """The next batch in arrival order, or [] while it pays to keep waiting."""
         deadline = self.deadline
@@ -109,6 +120,16 @@ class BarrierBatcher(Generic[R]):
         if request.shard in self._waiting:
             raise ValueError(f"shard {request.shard} asked again before it was answered")
         self._waiting[request.shard] = request
+
+    def give_back(self, request: R, since: float) -> None:
+        """Queue a request that had left, while its shard still waits for the answer."""
+        self.add(request, since)
+
+    def drop(self, shards: Collection[int]) -> None:
+        """Forget what `shards` have asked, and that they are in flight."""
+        self._in_flight.difference_update(shards)
+        for shard in self._waiting.keys() & set(shards):
+            del self._waiting[shard]
 
     def take(self, now: float) -> list[R]:
         """Everybody's requests once nobody in flight is missing, in the order of the shards."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -119,7 +120,24 @@ class TrajectoryBuffer:
         places = [*self._waiting.values(), *self._taken.values()]
         return sum(piece.size for place in places for piece in place.values())
 
-    def restore(self, batch: int, ledger: Ledger) -> None:
-        """Start at `batch` with the books of the run that is resumed."""
-        self._batch = batch
-        self.ledger = ledger
+    def untrained(self) -> list[Piece]:
+        """All pieces that wait or have been taken, in the order of their batches, places and parts."""
+        held = [*self._waiting.values(), *self._taken.values()]
+        pieces = [piece for place in held for piece in place.values()]
+        return sorted(pieces, key=lambda piece: (piece.ticket.batch, piece.key))
+
+    def restore(self, batch: int, ledger: Ledger, pieces: Iterable[Piece] = ()) -> list[Piece]:
+        """Start at `batch` with the books of the run that is resumed, and what is left of its pieces.
+
+        Pieces that are too old now, and whatever else was in flight then, are lost, and counted as that.
+
+        Returns:
+            The pieces that wait to be taken again.
+        """
+        self._batch, self.ledger = batch, ledger
+        kept = [piece for piece in pieces if self.refusal(piece) is None]
+        for piece in kept:
+            self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
+        if lost := ledger.in_flight - self.held():
+            ledger.refused["lost at resume"] += lost
+        return kept

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
+
+FailedEnv = Literal["env failed", "simulator died", "simulator hangs", "not finite"]
+"""How environments fail."""
 
 
 class PeerError(RuntimeError):
@@ -11,6 +15,32 @@ class PeerError(RuntimeError):
 
 class DeadlineError(RuntimeError):
     """A wait outlived its deadline; the message says what was waited for, with counts."""
+
+
+class SimulatorDied(RuntimeError):
+    """The process of a simulator has ended, or was ended because it gave no answer; the message says how."""
+
+
+class StuckThread(RuntimeError):
+    """Environments hang in a thread that nothing can end; the message has its stack."""
+
+
+class ShardFailure(RuntimeError):
+    """The environments of one shard cannot go on, and may be built anew; raised from their error, if any."""
+
+    def __init__(self, message: str, *, what: FailedEnv = "env failed") -> None:
+        super().__init__(message)
+        self.what = what
+
+    @property
+    def reason(self) -> str:
+        """What the books call the rollout that is lost."""
+        return "not finite" if self.what == "not finite" else "env failed"
+
+    @property
+    def error(self) -> BaseException:
+        """What was wrong: the error of the environments, or that none of their outputs can be used."""
+        return self.__cause__ or self
 
 
 def first_cause(errors: Iterable[BaseException]) -> BaseException:

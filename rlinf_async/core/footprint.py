@@ -44,8 +44,8 @@ class LearnerFootprint:
         kept = 0 if self.on_cpu else 1
         return {
             "weights": kept * self._share(self.parameters * self.stored) + self._copy(),
-            "gradients": kept * self._share(self.trainable * self.stored) + self._unshared_gradients(),
-            "optimizer": kept * ADAM_MOMENTS * self._share(self.trainable * self.stored),
+            "gradients": kept * self.trained + self._unshared_gradients(),
+            "optimizer": kept * ADAM_MOMENTS * self.trained,
         }
 
     @property

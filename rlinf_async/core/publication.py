@@ -7,7 +7,9 @@ class PublicationBoard:
     """Keeps what was offered and what was applied; a pure state machine that neither waits nor counts time.
 
     Versions are offered in increasing order. A rank that is behind wants the newest; those between may
-    never reach it. A version is published once every rank has it or a newer one.
+    never reach it. A version is published once every rank has it or a newer one. Nobody waits for a rank that
+    is lost, until its successor takes weights: from then on nothing is published that it may not have. So
+    whoever acts does so by a published version, or a newer one, and publication never goes back.
     """
 
     def __init__(self, *, ranks: int) -> None:
@@ -15,13 +17,10 @@ class PublicationBoard:
             raise ValueError(f"ranks={ranks} must be at least 1")
         self.offered: int | None = None
         """The newest version offered."""
-        self._has: list[int | None] = [None] * ranks
-
-    @property
-    def published(self) -> int | None:
+        self.published: int | None = None
         """The newest version that every rank has, or has gone beyond; None before all have one."""
-        known = [version for version in self._has if version is not None]
-        return min(known) if len(known) == len(self._has) else None
+        self._has: list[int | None] = [None] * ranks
+        self._lost: set[int] = set()
 
     def offer(self, version: int) -> None:
         """`version` may be applied from now on, and takes the place of those before it."""
@@ -43,7 +42,27 @@ class PublicationBoard:
         if has is not None and version <= has:
             raise ValueError(f"rank {rank} applied version {version} after version {has}")
         self._has[rank] = version
+        self._publish()
+
+    def rank_lost(self, rank: int) -> None:
+        """`rank` has died, and its weights with it: nobody waits for it any more."""
+        self._has[rank] = None
+        self._lost.add(rank)
+        self._publish()
+
+    def rank_back(self, rank: int) -> None:
+        """The successor of `rank` is about to apply weights: nothing is published before it has."""
+        self._lost.discard(rank)
+
+    def _publish(self) -> None:
+        versions = [version for rank, version in enumerate(self._has) if rank not in self._lost]
+        known = [version for version in versions if version is not None]
+        if known and len(known) == len(versions):
+            self.published = max(min(known), -1 if self.published is None else self.published)
 
     def __str__(self) -> str:
-        ranks = ", ".join(f"rank {rank} has {version}" for rank, version in enumerate(self._has))
+        ranks = ", ".join(
+            f"rank {rank} is lost" if rank in self._lost else f"rank {rank} has {version}"
+            for rank, version in enumerate(self._has)
+        )
         return f"version {self.offered} is offered, {ranks}"

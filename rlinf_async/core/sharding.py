@@ -121,7 +121,7 @@ class ShardPlan:
         first_env = place * self.envs_per_shard + part * self.piece_size
         return first_env // (self.total_envs // self.learner_ranks)
 
-    def lane(self, shard: int) -> tuple[int, int]:
+    def queue(self, shard: int) -> tuple[int, int]:
         """Where a shard asks when level 2 is off: (inference rank, pipeline stage), fixed for the run."""
         return (shard * self.inference_ranks // self.shards, shard % self.shards_per_worker)
 
@@ -161,3 +161,8 @@ def choose_shards(
         return stages
     wanted = min(most, MOST_SHARDS) if separate else AUTO_SHARDS
     return next((shards for shards in range(wanted, 1, -1) if fits(shards)), 1)
+
+
+def nearest_divisor(number: int, wanted: float) -> int:
+    """The divisor of `number` that is nearest to `wanted`."""
+    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wanted))

@@ -72,6 +72,17 @@ class MicroBatchStream:
         self._cut = 0
 
 
+def shares(before: int, after: int, parts: int) -> list[int]:
+    """How many of the samples `before` to `after` of a batch go to each of `parts` equal parts.
+
+    Depends on counts alone, as the cuts of `MicroBatchStream` do. Over a batch whose size `parts` divides,
+    every part is given equally many.
+    """
+    # Part k has floor((n + k) / parts) of the first n samples, and these add up to n (Hermite's identity).
+    # The first part, k = 0, is never ahead of another: it is full with the last sample and not sooner.
+    return [(after + part) // parts - (before + part) // parts for part in range(parts)]
+
+
 SPREAD = 2.0
 """How many times the spread of the batch before a batch may have before it is divided by its own."""
 

@@ -26,21 +26,25 @@ class Ticket:
     epoch: int
     place: int
     version: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRequest:
     """One shard asks for the actions of its `size` environments.
 
-    A request is never split. `payload` is the host's business (observations, or a handle to them). The
-    inference ranks of the same `node` answer it first.
+    A request is never split. `number` is the asker's own: no other request of its process has it. `payload`
+    is the host's business (observations, or a handle to them). The inference ranks of the same `node` answer
+    it first. `generation` is the life of the process that asks; see `core.generations`.
     """
 
     shard: int
+    number: int
     size: int
     payload: Any
     mode: Mode = "train"
     node: str = ""
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

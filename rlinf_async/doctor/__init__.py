@@ -11,28 +11,21 @@ import resource
 import sys
 
 from rlinf_async.doctor import installation, machine, vulkan
-from rlinf_async.doctor.check import Check
-from rlinf_async.hosts.rlinf.compat import rlinf_tree
+from rlinf_async.hosts.host import every
+from rlinf_async.observe.check import Check, version
 
 __all__ = ["Check", "run_checks"]
 
 
 def run_checks() -> list[Check]:
     """Every check, in the order in which a reader should mend what they find."""
-    installed = installation.version
     commands = machine.command_lines()
     return [
         installation.check_python(sys.version_info[:3]),
-        installation.check_torch(installed("torch")),
-        installation.check_rlinf(rlinf_tree()),
-        installation.check_ray(installed("ray")),
-        installation.check_range("hydra-core", installed("hydra-core"), least=(1, 3), below=(1, 4)),
-        installation.check_range("omegaconf", installed("omegaconf"), least=(2, 3), below=(2, 4)),
-        installation.check_extras({name: installed(name) for name in ("plotly", "jinja2", "matplotlib")}),
+        installation.check_torch(version("torch")),
+        installation.check_extras({name: version(name) for name in ("jinja2", "matplotlib")}),
         installation.check_entry_points(installation.entry_points()),
-        installation.check_driver_hook(),
-        installation.check_worker_hook(),
-        installation.check_plugin_scan(installation.scan_source()),
+        *(check for host in every() for check in host.checks()),
         machine.check_rendering(),
         vulkan.check_vulkan(),
         machine.check_ray_address(commands, noted=machine.noted_cluster(os.environ), environ=os.environ),

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlinf_async.doctor.check import Check, probe
+from rlinf_async.observe.check import Check, probe
 
 GIB = 1 << 30
 LEAST_SHARED_MEMORY = 2 * GIB
@@ -85,14 +85,14 @@ def check_rendering(backends: Sequence[str] = ("egl", "osmesa"), code: str = REN
 def check_ray_address(
     commands: Sequence[Sequence[str]], *, noted: str | None, environ: Mapping[str, str]
 ) -> Check:
-    """Whether RLinf's `ray.init(address="auto")` would join a cluster that nobody meant."""
+    """Whether a framework's `ray.init` would join a cluster that nobody meant."""
     address = environ.get("RAY_ADDRESS", "")
     if address not in ("", "auto"):
         return Check("ray address", "ok", f"RAY_ADDRESS={address}")
     raylets = [command for command in commands if "raylet" in Path(command[0]).name]
     running = flag_values(raylets, "--gcs-address") | ({noted} if noted else set())
     if running:
-        detail = f"RAY_ADDRESS is not set: RLinf will join the Ray cluster at {', '.join(sorted(running))}"
+        detail = f"RAY_ADDRESS is not set: a run will join the Ray cluster at {', '.join(sorted(running))}"
         mend = "export RAY_ADDRESS=local, unless that is the cluster you mean"
         return Check("ray address", "warn", detail, mend)
     return Check("ray address", "ok", "no Ray cluster is running here")

@@ -6,7 +6,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from rlinf_async.doctor.check import Check, probe
+from rlinf_async.observe.check import Check, probe
 
 DRIVERS_VARIABLE = "VK_ICD_FILENAMES"
 """Names the description files of Vulkan drivers, instead of those that the system has installed."""

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import count, islice
 from typing import Any
 
-from rlinf_async.core.failures import first_cause
-from rlinf_async.core.spans import UNRECORDED, SpanLog
+from rlinf_async.core.failures import ShardFailure, first_cause
 from rlinf_async.core.types import ActionRequest, Mode, Piece, Ticket
+from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.ports import PolicyPort, Recorder, ShardEnv, TrajectoryPort
+from rlinf_async.observe.spans import UNRECORDED, SpanLog
+from rlinf_async.survive_config import SurviveConfig
+
+FAIL_AT_ONCE = SurviveConfig(env_restarts=0)
+NUMBERS = count()
+"""Of the requests of this process."""
 
 
 async def run_shard(
@@ -19,51 +26,88 @@ async def run_shard(
     policy: PolicyPort,
     trajectories: TrajectoryPort,
     recorder: Callable[[Ticket], Recorder],
+    restarts: ShardRestarts | None = None,
     spans: SpanLog = UNRECORDED,
 ) -> None:
     """Collect rollouts until the gate closes for good.
 
-    Leaves the spans `gate`, `reset`, `ask` (from a request to its answer), `step` and `put`, and `rollout`
-    from the gate to the hand-over.
+    A rollout whose environments fail is given up and collected again, once `restarts` has had them built
+    anew; without it, the first failure is raised.
+
+    Leaves the spans `gate`, `reset`, `ask` (from a request to its answer), `step` and `put`, `restart` after
+    a failure, and `rollout` from the gate to the hand-over. A request and the step that takes its answer have
+    the same number.
     """
+    restarts = restarts or ShardRestarts(shard, FAIL_AT_ONCE)
     while True:
         with spans.span("gate", shard=shard):
             ticket = await trajectories.admit(shard)
         if ticket is None:
             return
         admitted = spans.now()
-        record = recorder(ticket)
-        async with policy.rollout(shard):
-            with spans.span("reset", shard=shard):
-                output = await env.start()
-            for _ in range(env.horizon):
-                answer = await _ask(shard, env, policy, output, "train", spans)
-                record.append(output, answer)
-                with spans.span("step", shard=shard):
-                    output = await env.step(answer)
-            # For its value: the rollout is cut here.
-            answer = await _ask(shard, env, policy, output, "train", spans)
-        env.finish()
-        await _hand_over(ticket, record.build(output, answer), trajectories, spans, admitted)
+        try:
+            pieces = await _collect(shard, env, policy, recorder(ticket), spans)
+        except ShardFailure as failure:
+            await trajectories.abandon(ticket, failure.reason)
+            await restarts.restart(env, failure, lost=f"a rollout for batch {ticket.batch}")
+            continue
+        await _hand_over(ticket, pieces, trajectories, spans, admitted)
+        restarts.worked()
+
+
+async def _collect(
+    shard: int, env: ShardEnv, policy: PolicyPort, record: Recorder, spans: SpanLog
+) -> Sequence[Piece]:
+    async with policy.rollout(shard):
+        with spans.span("reset", shard=shard):
+            output = await env.start()
+        for number in islice(NUMBERS, env.horizon):
+            answer = await _ask(shard, number, env, policy, output, "train", spans)
+            record.append(output, answer)
+            with spans.span("step", shard=shard, number=number):
+                output = await env.step(answer)
+        # For its value: the rollout is cut here.
+        answer = await _ask(shard, next(NUMBERS), env, policy, output, "train", spans)
+    env.finish()
+    return record.build(output, answer)
 
 
 async def evaluate_shard(
-    *, shard: int, env: ShardEnv, policy: PolicyPort, rollouts: int, spans: SpanLog = UNRECORDED
+    *,
+    shard: int,
+    env: ShardEnv,
+    policy: PolicyPort,
+    rollouts: int,
+    restarts: ShardRestarts | None = None,
+    spans: SpanLog = UNRECORDED,
 ) -> None:
-    """Run `rollouts` rollouts with the policy's evaluation actions; `env` keeps what it sees."""
-    for _ in range(rollouts):
-        async with policy.rollout(shard):
-            output = await env.start()
-            for _ in range(env.horizon):
-                output = await env.step(await _ask(shard, env, policy, output, "eval", spans))
-        env.finish()
+    """Run `rollouts` rollouts with the policy's evaluation actions; `env` keeps what it sees.
+
+    One whose environments fail is run again, once `restarts` has had them built anew.
+    """
+    restarts, left = restarts or ShardRestarts(shard, FAIL_AT_ONCE), rollouts
+    while left:
+        try:
+            async with policy.rollout(shard):
+                output = await env.start()
+                for number in islice(NUMBERS, env.horizon):
+                    output = await env.step(await _ask(shard, number, env, policy, output, "eval", spans))
+            env.finish()
+        except ShardFailure as failure:
+            await restarts.restart(env, failure, lost="a rollout of the evaluation")
+            continue
+        restarts.worked()
+        left -= 1
 
 
-async def _ask(shard: int, env: ShardEnv, policy: PolicyPort, output: Any, mode: Mode, spans: SpanLog) -> Any:
+async def _ask(
+    shard: int, number: int, env: ShardEnv, policy: PolicyPort, output: Any, mode: Mode, spans: SpanLog
+) -> Any:
     payload = env.observation(output)
+    request = ActionRequest(shard=shard, number=number, size=env.size, payload=payload, mode=mode)
     facts = {"mode": mode} if mode != "train" else {}
-    with spans.span("ask", shard=shard, **facts):
-        return await policy.act(ActionRequest(shard=shard, size=env.size, payload=payload, mode=mode))
+    with spans.span("ask", shard=shard, number=number, **facts):
+        return await policy.act(request)
 
 
 async def _hand_over(
@@ -83,4 +127,5 @@ async def together(loops: Iterable[Coroutine[Any, Any, None]]) -> None:
             for loop in loops:
                 group.create_task(loop)
     except BaseExceptionGroup as errors:
-        raise first_cause([errors]) from errors
+        cause = first_cause([errors])
+        raise cause from cause.__cause__ or errors

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from rlinf_async.core.spans import UNRECORDED, SpanLog
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.ports import Learner, PiecePort
+from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 
 async def in_place(work: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,4 +1,10 @@
-"""Where answers for one far process come together until its next call takes them."""
+"""Where answers for one far process come together until its next call takes them.
+
+Theory of operation. An asker has at most two calls under way: one that waits here for answers, and one that
+brings new requests. The one that brings requests then waits here too, in the place of the other, which
+returns at once with whatever is there, perhaps nothing: it is free to bring the next requests. So a waiting
+call never keeps requests from leaving, calls never pile up, and while an answer is due one call waits for it.
+"""
 
 from __future__ import annotations
 

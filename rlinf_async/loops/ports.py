@@ -10,7 +10,10 @@ from rlinf_async.core.types import ActionRequest, Piece, Ticket
 
 
 class ShardEnv(Protocol):
-    """A batch of environments that step together. Outputs are the host's own type."""
+    """A batch of environments that step together. Outputs are the host's own type.
+
+    What the environments raise, and their silence, come as a `ShardFailure` out of every method.
+    """
 
     @property
     def size(self) -> int:
@@ -32,15 +35,25 @@ class ShardEnv(Protocol):
     def finish(self) -> None:
         """A rollout has ended: prepare the next initial states."""
 
+    async def restart(self) -> None:
+        """Close the environments, and build others of the same tasks with another seed.
+
+        Closing may fail: nothing is known of what has failed. Building that fails is a `ShardFailure`.
+        """
+
 
 class Recorder(Protocol):
-    """Collects one rollout of one shard."""
+    """Collects one rollout of one shard. Nothing of a rollout that is not built is kept anywhere."""
 
     def append(self, output: Any, answer: Any) -> None:
         """A decision: what the environments showed, and what the policy answered."""
 
     def build(self, output: Any, answer: Any) -> Sequence[Piece]:
-        """Close with the last output and its bootstrap value; the pieces for the learner."""
+        """Close with the last output and its bootstrap value; the pieces for the learner.
+
+        Raises:
+            ShardFailure: the environments have given numbers that are not finite.
+        """
 
 
 class PolicyPort(Protocol):
@@ -75,7 +88,7 @@ class Policy(Protocol):
     """A policy on an inference rank. Weights change between calls of `act`, never inside one."""
 
     async def act(self, batch: Sequence[Any]) -> Sequence[Any]:
-        """One answer per request, in order."""
+        """One answer per request, in order; a `PeerError` in the place of one that cannot be given."""
 
 
 class LoadablePolicy(Protocol):
@@ -103,6 +116,9 @@ class TrajectoryPort(Protocol):
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
         """Hand over the rollout of `ticket`."""
+
+    async def abandon(self, ticket: Ticket, reason: str) -> None:
+        """Give up the rollout of `ticket`, which is counted as refused for `reason` and collected again."""
 
 
 class PiecePort(Protocol):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +13,12 @@ from typing import Any
 
 from rlinf_async.core.batching import DynamicBatcher
 from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.core.generations import Generations
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.tracing import Spread
 from rlinf_async.core.types import ActionRequest
-from rlinf_async.loops.lanes import BarrierLanes, Lane, Lanes, SharedLanes
+from rlinf_async.loops.answering import answering, settle
+from rlinf_async.loops.queues import BarrierQueues, Queue, Queues, SharedQueues
+from rlinf_async.observe.meters import Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,44 +46,52 @@ Asker = Callable[[Any, Exception | None], None]
 class RequestBroker:
     """Hands batches of requests to idle inference ranks and their answers back to the shards.
 
-    Every request is answered exactly once: with actions, or with the error that prevented them.
+    Every request is answered exactly once: with actions, or with the error that prevented them. What a rank
+    had taken that is lost is answered by another, or by its successor; what shards had asked that are lost is
+    forgotten. What anybody says bears his generation, and of one that was lost nothing counts.
     """
 
-    def __init__(self, lanes: Lanes, *, deadline_s: float = math.inf) -> None:
-        self._lanes = lanes
+    def __init__(self, queues: Queues, *, deadline_s: float = math.inf) -> None:
+        self._queues = queues
         self._deadline_s = deadline_s
         self._overdue: asyncio.TimerHandle | None = None
         self._asked: dict[int, tuple[Pending, Asker]] = {}
         """Requests that are not answered yet, in the order of their arrival."""
-        self._taken: set[int] = set()
+        self._taken: dict[int, int] = {}
+        """The rank that answers a request, by its number; in the order in which they were taken."""
+        self._shards, self._ranks = Generations(), Generations()
         self._numbers = itertools.count()
         self._closed = False
         self.batch_size = Spread()
         self.batch_wait = Spread()
+        self.again = 0
+        """Requests that were given back because their rank was lost."""
 
     @classmethod
     def dynamic(cls, *, max_size: int, max_wait: float, deadline_s: float) -> RequestBroker:
         """Level 2 on."""
         batcher = partial(DynamicBatcher[Pending], max_size=max_size, max_wait=max_wait)
-        return cls(SharedLanes(batcher, deadline_s=deadline_s), deadline_s=deadline_s)
+        return cls(SharedQueues(batcher, deadline_s=deadline_s), deadline_s=deadline_s)
 
     @classmethod
     def barrier(cls, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> RequestBroker:
-        """Level 2 off; see `BarrierLanes`."""
-        return cls(BarrierLanes(plan, deadline_s=deadline_s, in_step=in_step), deadline_s=deadline_s)
+        """Level 2 off; see `BarrierQueues`."""
+        return cls(BarrierQueues(plan, deadline_s=deadline_s, in_step=in_step), deadline_s=deadline_s)
 
     @property
     def waiting(self) -> int:
         """Requests that no rank has taken yet."""
-        return sum(len(lane.batcher) for lane in self._lanes)
+        return sum(len(queue.batcher) for queue in self._queues)
 
-    def begin(self, shard: int) -> None:
+    def begin(self, shard: int, generation: int = 0) -> None:
         """`shard` starts a rollout."""
-        self._lanes.begin(shard)
+        if self._shards.lives(shard, generation):
+            self._queues.begin(shard)
 
-    def end(self, shard: int) -> None:
+    def end(self, shard: int, generation: int = 0) -> None:
         """`shard` has ended its rollout."""
-        self._lanes.end(shard)
+        if self._shards.lives(shard, generation):
+            self._queues.end(shard)
 
     @asynccontextmanager
     async def rollout(self, shard: int) -> AsyncIterator[None]:
@@ -108,34 +117,40 @@ class RequestBroker:
             self._forget(number)
 
     def ask(self, request: ActionRequest, asker: Asker) -> int:
-        """Queue a request, whose answer `asker` is called with; returns its number.
+        """Queue a request; returns its number. `asker` is called with the answer, or with what prevented it.
 
-        Raises:
-            PeerError: inference has closed.
+        That may be at once: inference has closed, or whoever asks is no longer.
         """
-        if self._closed:
-            raise PeerError(f"shard {request.shard} asked for actions after inference had closed")
-        pending = Pending(number=next(self._numbers), request=request, arrived=time.monotonic())
-        lane = self._lanes.of(request.shard, request.node)
-        lane.batcher.add(pending, pending.arrived)
-        self._asked[pending.number] = (pending, asker)
+        number = next(self._numbers)
+        if self._closed or not self._shards.lives(request.shard, request.generation):
+            why = "inference had closed" if self._closed else "its env worker was lost"
+            asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
+            return number
+        pending = Pending(number=number, request=request, arrived=_now())
+        queue = self._queues.of(request.shard, request.node)
+        queue.batcher.add(pending, pending.arrived)
+        self._asked[number] = (pending, asker)
         if self._overdue is None:
             self._expect_within(self._deadline_s)
-        self._lanes.wake(lane)
-        return pending.number
+        self._queues.wake(queue)
+        return number
 
-    async def take(self, rank: int, node: str = "") -> list[Pending] | None:
+    async def take(self, rank: int, node: str = "", generation: int = 0) -> list[Pending] | None:
         """The next batch for `rank`, which runs on `node`; None when the broker is closed and drained."""
         await asyncio.sleep(0)  # requests that have already arrived join this batch
-        batch = await self._lanes.bell(rank, node).first(
-            lambda: self._next_batch(rank, node),
+        batch = await self._queues.bell(rank, node).first(
+            lambda: self._next_batch(rank, node, generation),
             waiting_for=lambda: f"a request to inference rank {rank}",
-            wake=lambda: _until_deadline(self._lanes.open_to(rank, node)),
+            wake=lambda: _until_deadline(self._queues.open_to(rank, node)),
         )
-        for lane in self._lanes:
-            if len(lane.batcher):
-                self._lanes.wake(lane)  # what is left concerns the next idle rank
+        for queue in self._queues:
+            if len(queue.batcher):
+                self._queues.wake(queue)  # what is left concerns the next idle rank
         return batch or None
+
+    def serves(self, rank: int, generation: int) -> bool:
+        """Whether what that generation of `rank` says still counts."""
+        return self._ranks.lives(rank, generation)
 
     def reply(self, numbers: Sequence[int], answers: Sequence[Any]) -> None:
         """Answer the requests of a batch, in its order."""
@@ -155,18 +170,40 @@ class RequestBroker:
 
         return answering(batch, reply=self.reply, fail=fail)
 
+    def rank_lost(self, rank: int, generation: int) -> None:
+        """`rank` has died: what it had taken waits again, before the rest. Its successor is `generation`."""
+        self._ranks.begin([rank], generation)
+        for number in [number for number, by in reversed(self._taken.items()) if by == rank]:
+            del self._taken[number]
+            pending, _ = self._asked[number]
+            self._queues.of(pending.shard, pending.request.node).batcher.give_back(pending, pending.arrived)
+            self.again += 1
+        self._queues.ring()
+
+    def shards_lost(self, shards: Collection[int], generation: int) -> None:
+        """The env worker of `shards` has died: nobody waits for them. Its successor is `generation`."""
+        self._shards.begin(shards, generation)
+        for queue in self._queues:
+            queue.batcher.drop(shards)
+            self._queues.wake(queue)
+        for number in [number for number, (pending, _) in self._asked.items() if pending.shard in shards]:
+            self._tell(number, None, PeerError("the env worker that asked was lost"))
+
     def close(self) -> None:
         """No more requests will come: ranks drain what waits and return."""
         self._closed = True
-        self._lanes.ring()
+        self._queues.ring()
 
-    def _next_batch(self, rank: int, node: str) -> list[Pending] | None:
-        """A batch that is due, [] when closed and drained, None while there is nothing to do."""
-        now = time.monotonic()
-        for lane in self._lanes.open_to(rank, node):
-            batch: list[Pending] = lane.batcher.drain() if self._closed else lane.batcher.take(now)
+    def _next_batch(self, rank: int, node: str, generation: int) -> list[Pending] | None:
+        """A batch that is due, [] when there will be none any more, None while there is nothing to do."""
+        if not self._ranks.lives(rank, generation):
+            return []
+        now = _now()
+        for queue in self._queues.open_to(rank, node):
+            batch: list[Pending] = queue.batcher.drain() if self._closed else queue.batcher.take(now)
             if batch:
-                self._taken.update(self._asked.keys() & {pending.number for pending in batch})
+                numbers = (pending.number for pending in batch)
+                self._taken.update({number: rank for number in numbers if number in self._asked})
                 self.batch_size.add(sum(pending.size for pending in batch))
                 self.batch_wait.add(now - min(pending.arrived for pending in batch))
                 return batch
@@ -180,7 +217,7 @@ class RequestBroker:
 
     def _forget(self, number: int) -> None:
         self._asked.pop(number, None)
-        self._taken.discard(number)
+        self._taken.pop(number, None)
 
     def _expect_within(self, seconds: float) -> None:
         """One timer serves all requests: they have one deadline, so the oldest is the first to reach it."""
@@ -189,7 +226,7 @@ class RequestBroker:
 
     def _give_up(self) -> None:
         """Fail the requests that have waited too long, and look again when the oldest other one will have."""
-        self._overdue, now = None, time.monotonic()
+        self._overdue, now = None, _now()
         while self._asked:
             number, (pending, _) = next(iter(self._asked.items()))
             left = pending.arrived + self._deadline_s - now
@@ -202,42 +239,25 @@ class RequestBroker:
             self._tell(number, None, DeadlineError(message))
 
 
-@asynccontextmanager
-async def answering(
-    batch: Sequence[Pending],
-    *,
-    reply: Callable[[Sequence[int], Sequence[Any]], None],
-    fail: Callable[[Sequence[int]], Awaitable[None]],
-) -> AsyncIterator[list[Any]]:
-    """A block that fills the list with one answer per request of `batch`.
-
-    Leaving it gives numbers and answers to `reply`; if the block fails, or the answers are too few or too
-    many, nobody waits for them: the numbers go to `fail`.
-    """
-    numbers = [pending.number for pending in batch]
-    answers: list[Any] = []
-    succeeded = False
-    try:
-        yield answers
-        if len(answers) != len(numbers):
-            raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
-        reply(numbers, answers)
-        succeeded = True
-    finally:
-        if not succeeded:
-            await fail(numbers)
+def _until_deadline(queues: Iterable[Queue[Any]]) -> float | None:
+    deadlines = [queue.batcher.deadline for queue in queues if queue.batcher.deadline is not None]
+    return min(deadlines) - _now() if deadlines else None
 
 
-def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
-    """Give `future` the answer, or the error that prevented it."""
-    if future.done():
-        return  # whoever asked has given up
-    if error is None:
-        future.set_result(answer)
-    else:
-        future.set_exception(error)
+class RankRequests:
+    """The inference side of the request broker, for one rank; fills `loops.ports.RequestPort`."""
+
+    def __init__(self, broker: RequestBroker, rank: int) -> None:
+        self._broker = broker
+        self._rank = rank
+
+    async def take(self) -> list[Pending] | None:
+        return await self._broker.take(self._rank)
+
+    def answering(self, batch: Sequence[Pending]) -> AbstractAsyncContextManager[list[Any]]:
+        return self._broker.answering(batch)
 
 
-def _until_deadline(lanes: Iterable[Lane[Any]]) -> float | None:
-    deadlines = [lane.batcher.deadline for lane in lanes if lane.batcher.deadline is not None]
-    return min(deadlines) - time.monotonic() if deadlines else None
+def _now() -> float:
+    """The time of the event loop, in seconds; its clock is the one of spans, too."""
+    return asyncio.get_running_loop().time()

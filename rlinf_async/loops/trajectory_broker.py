@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
+from rlinf_async.core.generations import Generations
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.tracing import Spread
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.waiting import Bell
+from rlinf_async.observe.meters import Spread
 
 MAX_REFUSALS = 8
 """How often one rollout is collected again before the run ends: stale weights would be refused for ever."""
@@ -72,36 +73,72 @@ class TrajectoryBroker:
         # Two, or every rollout that is handed over would wake all shards at the gate.
         self._gate_bell = Bell(deadline_s=deadline_s)
         self._buffer_bell = Bell(deadline_s=deadline_s)
-        self._collecting = 0
+        self._outstanding: set[Ticket] = set()
+        self._generations = Generations()
         self._refusals: Counter[tuple[int, int, int]] = Counter()
 
     @property
     def ledger(self) -> Ledger:
         return self.buffer.ledger
 
-    async def admit(self, shard: int) -> Ticket | None:
-        """Wait until `shard` may start a rollout; None when it has nothing left to do."""
+    async def admit(self, shard: int, generation: int = 0) -> Ticket | None:
+        """Wait until `shard` may start a rollout; None when it has nothing left to do, or is no more."""
 
         def attempt() -> tuple[Ticket | None] | None:
+            if not self._generations.lives(shard, generation):
+                return (None,)
             ticket = self.gate.admit(shard)
             return (ticket,) if ticket is not None or self.gate.finished(shard) else None
 
         (ticket,) = await self._gate_bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
-        self._collecting += ticket is not None
+        if ticket is not None:
+            ticket = replace(ticket, generation=generation)
+            self._outstanding.add(ticket)
         return ticket
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
         """Hand over a rollout. If the buffer refuses any of it, its ticket is refunded.
 
-        The pieces of one rollout share their versions, so they are refused together.
+        The pieces of one rollout share their versions, so they are refused together. A rollout that was given
+        up before is ignored: it is in the books, and its place has been given to another.
         """
-        self._collecting -= 1
+        if not self._returned(ticket):
+            return
         refused = [self.buffer.put(piece) for piece in pieces]
         if "stale" in refused:
             self._count_refusal(ticket, pieces)
             self.gate.refund(ticket)
             self._gate_bell.ring()
         self._buffer_bell.ring()
+
+    async def abandon(self, ticket: Ticket, reason: str) -> None:
+        """Give up the rollout of `ticket`, to be collected again; the books count it as refused for `reason`.
+
+        One that was handed over or given up before is ignored.
+        """
+        if not self._returned(ticket):
+            return
+        lost = self._plan.envs_per_shard
+        self.ledger.produced += lost
+        self.ledger.refused[reason] += lost
+        self.gate.refund(ticket)
+        self._gate_bell.ring()
+
+    async def shards_lost(self, shards: Collection[int], reason: str, generation: int) -> int:
+        """The env worker of `shards` has died; how many rollouts are lost. Its successor is `generation`."""
+        self._generations.begin(shards, generation)
+        lost = [ticket for ticket in self._outstanding if ticket.shard in shards]
+        for ticket in sorted(lost, key=lambda ticket: (ticket.batch, ticket.epoch)):
+            await self.abandon(ticket, reason)
+        self._gate_bell.ring()
+        return len(lost)
+
+    def _returned(self, ticket: Ticket) -> bool:
+        """Take back a ticket that is being collected; False if it is not."""
+        if ticket not in self._outstanding:
+            return False
+        self._outstanding.remove(ticket)
+        return True
 
     async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""
@@ -163,8 +200,8 @@ class TrajectoryBroker:
     def _at_the_gate(self, shard: int) -> str:
         return (
             f"the gate to let shard {shard} start: version {self.gate.version} is published, "
-            f"max_staleness is {self.gate.max_staleness}, {self._collecting} rollouts are being collected; "
-            f"{self.ledger}"
+            f"max_staleness is {self.gate.max_staleness}, {len(self._outstanding)} rollouts are being "
+            f"collected; {self.ledger}"
         )
 
     def _trajectories(self, rank: int, batch: int) -> str:
@@ -172,5 +209,5 @@ class TrajectoryBroker:
         have += self.buffer.waiting(batch, rank)
         return (
             f"trajectories of batch {batch} on learner rank {rank}: {have} of {self._plan.pieces_per_rank} "
-            f"pieces have arrived, {self._collecting} rollouts are being collected; {self.ledger}"
+            f"pieces have arrived, {len(self._outstanding)} rollouts are being collected; {self.ledger}"
         )

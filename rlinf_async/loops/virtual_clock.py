@@ -3,14 +3,16 @@
 Work that is given to an executor is done at once, and takes none of this clock's time: who wants it to last
 sleeps for as long.
 
-Use times that are exact in binary (0.125, 0.5, 3.0): a timer that is due in less than the resolution of
-asyncio's clock fires without letting this clock move on.
+A timer that is due in less than the resolution of asyncio's clock, a nanosecond, fires without letting this
+clock move on: times that are to be compared exactly are exact in binary (0.125, 0.5, 3.0).
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, TypeVar
@@ -24,6 +26,7 @@ IDLE_TURNS = 100_000
 class _JumpingSelector(selectors.SelectSelector):
     now = 0.0
     turns = 0
+    before_turn: Callable[[], None] = staticmethod(lambda: None)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -34,18 +37,31 @@ class _JumpingSelector(selectors.SelectSelector):
             raise AssertionError("everybody is busy, and time does not move on")
         if not ready and timeout is not None:
             self.now += timeout
+        self.before_turn()
         return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on a clock of its own, which begins at 0."""
 
-    def __init__(self) -> None:
+    _ready: deque[asyncio.Handle]
+
+    def __init__(self, order: int | None = None) -> None:
+        """`order` is a seed: what is ready in a turn then runs in an order that is drawn from it."""
         self._clock = _JumpingSelector()
         super().__init__(self._clock)
+        if order is not None:
+            self._order = random.Random(order)
+            self._clock.before_turn = self._shuffle
 
     def time(self) -> float:
         return self._clock.now
+
+    def _shuffle(self) -> None:
+        ready = list(self._ready)
+        self._order.shuffle(ready)
+        self._ready.clear()
+        self._ready.extend(ready)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
@@ -58,7 +74,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.create_task(work())
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` on a virtual clock."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+def run(main: Coroutine[Any, Any, T], *, order: int | None = None) -> T:
+    """`asyncio.run` on a virtual clock; `order` as of `VirtualLoop`."""
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(order)) as runner:
         return runner.run(main)

@@ -1,4 +1,13 @@
-"""Waiting with a deadline, and an error that says for what."""
+"""Waiting with a deadline, and an error that says for what.
+
+Theory of operation. All waits of a broker have one form: try something; if it gives nothing, sleep until
+something has changed, and try again. State is only ever changed by the event loop's own thread, between
+awaits, so that no change is lost between a try and the sleep that follows it. A wake-up is a hint and not a
+promise: the condition is tried again, and whoever finds that another was faster sleeps on.
+
+`ring(n)` wakes only the n who have waited longest, where a change can serve no more. Such a wake-up must not
+be lost: a waiter that is cancelled after it was woken passes it on.
+"""
 
 from __future__ import annotations
 

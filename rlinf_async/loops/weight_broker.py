@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlinf_async.core.generations import Generations
 from rlinf_async.core.publication import PublicationBoard
 from rlinf_async.loops.waiting import Bell
 
@@ -16,16 +17,29 @@ class WeightBroker:
 
     The learner `offer`s and goes on; each rank waits for its `next` and says when it has `applied` it.
     Whenever a version becomes published, `on_published` is called with it, before anybody is told. Of the
-    payloads only the newest is kept, and only while a rank has not applied it.
+    payloads only the newest is kept, until every rank has applied it; with `keeps`, it and the last one that
+    holds all weights are kept for the successors of ranks that die. What a rank says bears its generation; of
+    one that was lost nothing counts.
     """
 
     def __init__(
-        self, *, ranks: int, on_published: Callable[[int], None], deadline_s: float = math.inf
+        self,
+        *,
+        ranks: int,
+        on_published: Callable[[int], None],
+        deadline_s: float = math.inf,
+        keeps: bool = False,
     ) -> None:
         self._board = PublicationBoard(ranks=ranks)
+        self._generations = Generations()
         self._on_published = on_published
+        self._keeps = keeps
         self._bell = Bell(deadline_s=deadline_s)
-        self._payload: Any = None
+        self._payload: Sequence[Any] = ()
+        self._whole: Sequence[Any] = ()
+        """The last payload with all weights, if the newest has not."""
+        self._successors: set[int] = set()
+        """Ranks that were lost and have no weights yet."""
         self._offered_at: dict[int, float] = {}
         self._lags: dict[int, float] = {}
         self._closed = False
@@ -35,36 +49,64 @@ class WeightBroker:
         """The newest published version, None before the first."""
         return self._board.published
 
-    def offer(self, version: int, payload: Any) -> None:
-        """The weights of `version` are there; `payload` takes the place of the one before."""
+    def offer(self, version: int, payload: Sequence[Any], *, whole: bool = True) -> None:
+        """The weights of `version` are there; `payload`, their parts, takes the place of the one before.
+
+        `whole`: whether it holds all weights. If not, a rank needs those of an earlier one beside it.
+        """
         self._board.offer(version)
+        if self._keeps:
+            self._whole = () if whole else self._whole or self._payload
         self._payload = payload
         self._offered_at[version] = asyncio.get_running_loop().time()
         self._bell.ring()
 
-    async def next(self, rank: int) -> tuple[int, Any] | None:
-        """Wait for weights that are newer than those of `rank`; None when there will be no more."""
+    async def next(self, rank: int, generation: int = 0) -> tuple[int, Sequence[Any]] | None:
+        """Wait for weights that are newer than those of `rank`; None when there will be no more.
 
-        def attempt() -> tuple[tuple[int, Any] | None] | None:
-            if self._closed:
+        Their parts are to be applied in order.
+        """
+
+        def attempt() -> tuple[tuple[int, Sequence[Any]] | None] | None:
+            if self._closed or not self._generations.lives(rank, generation):
                 return (None,)
             version = self._board.wanted(rank)
-            return None if version is None else ((version, self._payload),)
+            if version is None:
+                return None
+            new = rank in self._successors
+            return ((version, [*self._whole, *self._payload] if new and self._whole else self._payload),)
 
         (offered,) = await self._bell.first(
             attempt, waiting_for=lambda: f"new weights on inference rank {rank}: {self._board}"
         )
+        if offered is not None:
+            self._board.rank_back(rank)
         return offered
 
-    def applied(self, rank: int, version: int) -> None:
+    def applied(self, rank: int, version: int, generation: int = 0) -> None:
         """`rank` acts by `version` from now on."""
+        if self._generations.lives(rank, generation):
+            self._successors.discard(rank)
+            before = self._board.published
+            self._board.applied(rank, version)
+            self._tell(before)
+
+    def rank_lost(self, rank: int, generation: int) -> None:
+        """`rank` has died: nobody waits for it until its successor, as `generation`, fetches weights."""
+        self._generations.begin([rank], generation)
+        self._successors.add(rank)
         before = self._board.published
-        self._board.applied(rank, version)
+        self._board.rank_lost(rank)
+        self._tell(before)
+        self._bell.ring()
+
+    def _tell(self, before: int | None) -> None:
+        """Let everybody know if there is a newer published version than `before`."""
         published = self._board.published
         if published is None or published == before:
             return
-        if published == self._board.offered:
-            self._payload = None
+        if published == self._board.offered and not self._keeps:
+            self._payload = ()
         now = asyncio.get_running_loop().time()
         for reached in [offered for offered in self._offered_at if offered <= published]:
             self._lags[reached] = now - self._offered_at.pop(reached)

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from benchmarks.micro import brokers, core, ratios, spans
 from benchmarks.micro.__main__ import app
-from rlinf_async.core.spans import read_spans
+from rlinf_async.observe.spans import read_spans
 
 
 @pytest.mark.parametrize("benchmark", [core, brokers], ids=lambda module: module.__name__)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.learning import cells, corrections, pages, preregistered, verdicts
+from benchmarks.learning import cells, corrections, pages, verdicts
 from benchmarks.learning.preregistered_run import (
     begin,
     block_of,
@@ -15,7 +15,7 @@ from benchmarks.learning.preregistered_run import (
     settings_of,
     success_by_task,
 )
-from benchmarks.learning.preregistration import load
+from benchmarks.learning.preregistration import STEPS, load, missing
 from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, train
 from rlinf_async.config import LEVELS, AsyncConfig
 
@@ -59,12 +59,15 @@ def row_of(setting):
 
 
 @pytest.mark.parametrize("setting", LOCAL, ids=lambda setting: setting.name)
-def test_a_setting_has_all_levels_on_ten_seeds_and_steps_in_order_of_arrival(setting):
+def test_a_setting_has_all_levels_on_ten_seeds_and_steps_in_order_of_arrival_but_where_it_says_so(setting):
     task, recipe = load().tasks[setting.task], load().recipes[setting.recipe]
     settings = settings_of(task, recipe, block_of(setting, task), 0)
-    assert all(getattr(settings.asynchrony, level).enabled for level in LEVELS)
-    assert settings.streams
-    assert settings.steps_while_streaming
+    streams, spread = setting.streamer.get("enabled", True), setting.streamer.get("steps") == "spread"
+    assert settings.asynchrony.levels == {**dict.fromkeys(LEVELS, True), "streamer": streams}
+    assert settings.run.streams == streams
+    assert settings.run.steps_while_streaming == (streams and not spread)
+    assert settings.run.spreads_steps == spread
+    assert settings.run.optimizer_steps == STEPS
     assert settings.plan.shards == task.shards
     assert len(set(setting.seeds)) >= 10
 
@@ -93,7 +96,7 @@ def test_a_setting_of_rlinf_is_the_stock_run_against_all_levels_in_four_steps(se
     pytest.importorskip("rlinf", reason="RLinf is not installed")
     pytest.importorskip("tensorboard", reason="results are read from its files")
     from benchmarks.learning.preregistered_rlinf import arguments
-    from rlinf_async.hosts.rlinf.compose import compose_config
+    from rlinf_async.compose import compose_config
     from rlinf_async.hosts.rlinf.config import resolve
 
     settings = {}
@@ -191,16 +194,16 @@ def test_results_of_no_setting_are_listed(results):
 
 
 def test_runs_are_made_once_and_in_the_order_of_the_file(results):
-    todo = preregistered.missing(LOCAL)
+    todo = missing(LOCAL)
     assert todo[:2] == [(LOCAL[0], "synchronous", 0), (LOCAL[0], "asynchronous", 0)]
     pairs(LOCAL[0], [0.0])
-    assert preregistered.missing(LOCAL) == todo[2:]
+    assert missing(LOCAL) == todo[2:]
 
 
 def test_settings_of_one_task_and_recipe_share_their_synchronous_runs(results):
     free = next(setting for setting in LOCAL if setting.balance == "free")
     shared = next(one for one in LOCAL if one != free and one.synchronous == free.synchronous)
-    assert len(preregistered.missing([free, shared])) == 3 * len(free.seeds)
+    assert len(missing([free, shared])) == 3 * len(free.seeds)
 
 
 def test_corrections_are_compared_by_level_1_alone_at_a_fixed_lag():

@@ -1,3 +1,4 @@
+from functools import partial
 from itertools import product
 
 import pytest
@@ -182,3 +183,27 @@ def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
     assert {(ticket.place, ticket.batch, ticket.epoch) for ticket in rest} == missing
     assert all(free or ticket.place == ticket.shard for ticket in (*held.values(), *rest))
     assert [gate.admit(shard) for shard in range(shards)] == [None] * shards
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_rollouts_that_are_there_already_are_not_started(free):
+    gate = AdmissionGate(shards=2, epochs=2, max_staleness=1, version=3, until=5, free=free)
+    done = {(3, 0, 0), (3, 1, 0), (3, 1, 1), (4, 0, 1)}
+    gate.skip(done)
+    started = {
+        (ticket.batch, ticket.epoch, ticket.place)
+        for shard in (0, 1)
+        for ticket in iter(partial(gate.admit, shard), None)
+    }
+    assert started == {(b, e, p) for b in (3, 4) for e in (0, 1) for p in (0, 1)} - done
+    assert gate.finished(0)
+    assert gate.finished(1)
+
+
+def test_a_shard_whose_rollouts_are_all_there_waits_for_the_next_version():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=0)
+    gate.skip([(0, 0, 0)])
+    assert gate.admit(0) is None
+    assert not gate.finished(0)
+    gate.publish(1)
+    assert gate.admit(0).batch == 1

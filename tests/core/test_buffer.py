@@ -220,3 +220,17 @@ def test_a_batch_is_complete_when_each_of_its_pieces_has_come_whoever_has_taken_
     assert [*found, buffer.complete(0, ranks=2), buffer.complete(1, ranks=2)] == [
         False, False, False, True, True, True, False,
     ]  # fmt: skip
+
+
+def test_a_resumed_buffer_holds_what_can_still_be_trained_and_counts_the_rest_as_lost():
+    fresh, stale = piece(ticket(batch=3), oldest=2), piece(ticket(batch=3, shard=1), oldest=1)
+    trained_already = piece(ticket(batch=2), oldest=2)
+    books = Ledger(produced=20, trained=20 - 5 * fresh.size)  # one of the five could not be read
+    buffer = TrajectoryBuffer(pieces_per_rank=2, max_staleness=1)
+    assert buffer.restore(3, books, [fresh, stale, trained_already]) == [fresh]
+    assert buffer.ledger.refused == {"lost at resume": 4 * fresh.size}
+    buffer.ledger.check(buffer.held())
+    assert buffer.untrained() == [fresh]
+    assert buffer.put(fresh) == "duplicate"
+    assert buffer.take(3, 0) == [fresh]
+    assert buffer.untrained() == [fresh]

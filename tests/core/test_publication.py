@@ -80,37 +80,103 @@ def test_a_board_without_ranks_is_refused():
         PublicationBoard(ranks=0)
 
 
+def test_nobody_waits_for_a_lost_rank_and_what_it_held_back_is_published():
+    board = PublicationBoard(ranks=2)
+    board.offer(1)
+    board.applied(0, 1)
+    board.applied(1, 1)
+    board.offer(2)
+    board.applied(0, 2)
+    board.rank_lost(1)
+    assert board.published == 2
+    assert str(board) == "version 2 is offered, rank 0 has 2, rank 1 is lost"
+    board.offer(3)
+    board.applied(0, 3)
+    assert board.published == 3
+
+
+def test_a_successor_takes_the_newest_and_holds_publication_up_until_it_has_it():
+    board = PublicationBoard(ranks=2)
+    board.offer(1)
+    board.applied(0, 1)
+    board.applied(1, 1)
+    board.rank_lost(1)
+    assert board.wanted(1) == 1
+    board.rank_back(1)
+    board.offer(2)
+    board.applied(0, 2)
+    assert board.published == 1  # it acts by version 1 from now on
+    board.applied(1, 1)
+    assert (board.published, board.wanted(1)) == (1, 2)
+
+
+def test_the_only_rank_takes_publication_with_it_until_its_successor_has_weights():
+    board = PublicationBoard(ranks=1)
+    board.offer(4)
+    board.applied(0, 4)
+    board.rank_lost(0)
+    board.offer(5)
+    assert board.published == 4
+    board.rank_back(0)
+    board.applied(0, 5)
+    assert board.published == 5
+
+
+def test_a_rank_that_dies_before_it_has_anything_publishes_nothing():
+    board = PublicationBoard(ranks=2)
+    board.offer(0)
+    board.rank_lost(1)
+    assert board.published is None
+    board.applied(0, 0)
+    assert board.published == 0
+
+
+class Ranks:
+    """Ranks that fetch, apply and die, and what they have; checks the board after every move."""
+
+    def __init__(self, ranks):
+        self.board, self.fetched, self.has = PublicationBoard(ranks=ranks), {}, {}
+        self.newest, self.before = -1, -1
+
+    def move(self, kind, rank, number):
+        getattr(self, kind)(rank, number)
+        published = -1 if self.board.published is None else self.board.published
+        assert published >= self.before
+        assert all(version >= published for version in self.has.values())
+        self.before = published
+
+    def offer(self, rank, number):
+        self.newest += 1 + number
+        self.board.offer(self.newest)
+
+    def fetch(self, rank, number):
+        if rank not in self.fetched and (wanted := self.board.wanted(rank)) is not None:
+            assert wanted == self.newest > self.has.get(rank, -1)
+            self.board.rank_back(rank)
+            self.fetched[rank] = wanted
+
+    def apply(self, rank, number):
+        if rank in self.fetched:
+            self.has[rank] = self.fetched.pop(rank)
+            self.board.applied(rank, self.has[rank])
+
+    def lose(self, rank, number):
+        self.fetched.pop(rank, None)
+        self.has.pop(rank, None)
+        self.board.rank_lost(rank)
+
+
 @given(
     ranks=st.integers(1, 3),
-    moves=st.lists(st.tuples(st.sampled_from(["offer", "fetch", "apply"]), st.integers(0, 2)), max_size=60),
+    moves=st.lists(
+        st.tuples(st.sampled_from(["offer", "fetch", "apply", "lose"]), st.integers(0, 2)), max_size=60
+    ),
 )
-def test_whatever_the_order_every_rank_ends_with_the_newest_and_publication_never_goes_back(ranks, moves):
-    board, fetched, has = PublicationBoard(ranks=ranks), {}, {}
-    newest, before = -1, -1
-
-    def apply(rank):
-        has[rank] = fetched.pop(rank)
-        board.applied(rank, has[rank])
-
-    for move, number in moves:
-        rank = number % ranks
-        if move == "offer":
-            newest += 1 + number
-            board.offer(newest)
-        elif move == "fetch" and rank not in fetched and (wanted := board.wanted(rank)) is not None:
-            assert wanted == newest > has.get(rank, -1)
-            fetched[rank] = wanted
-        elif move == "apply" and rank in fetched:
-            apply(rank)
-        published = board.published
-        assert published == (min(has.values()) if len(has) == ranks else None)
-        assert published is None or published >= before
-        before = before if published is None else published
-
-    for rank in range(ranks):
-        if rank in fetched:
-            apply(rank)
-        if (wanted := board.wanted(rank)) is not None:
-            board.applied(rank, wanted)
-        assert board.wanted(rank) is None
-    assert board.published == (None if newest < 0 else newest)
+def test_whatever_the_order_and_whoever_dies_no_rank_acts_by_less_than_what_is_published(ranks, moves):
+    world = Ranks(ranks)
+    for kind, number in moves:
+        world.move(kind, number % ranks, number)
+    for kind in ("apply", "fetch", "apply"):
+        for rank in range(ranks):
+            world.move(kind, rank, 0)
+    assert world.before == world.newest

@@ -95,9 +95,9 @@ def test_the_shards_of_the_workers_are_all_shards_in_order(made):
 
 @settings(deadline=None, max_examples=100)
 @given(fitting_plans(), st.data())
-def test_lanes_use_every_inference_rank_almost_equally(made, data):
+def test_queues_use_every_inference_rank_almost_equally(made, data):
     made = replace(made, inference_ranks=data.draw(st.integers(1, made.shards)))
-    load = Counter(made.lane(shard)[0] for shard in range(made.shards))
+    load = Counter(made.queue(shard)[0] for shard in range(made.shards))
     assert set(load) == set(range(made.inference_ranks))
     assert max(load.values()) - min(load.values()) <= 1
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.streaming import SPREAD, AdvantageScale, MicroBatchStream
+from rlinf_async.core.streaming import SPREAD, AdvantageScale, MicroBatchStream, shares
 
 
 def samples(start, stop):
@@ -76,6 +76,20 @@ def test_the_next_batch_counts_from_its_own_start():
 def test_sizes_below_one_are_refused(wrong):
     with pytest.raises(ValueError, match="must be at least 1"):
         MicroBatchStream(micro_batch_size=wrong[0], micro_batches_per_step=wrong[1])
+
+
+@settings(deadline=None, max_examples=150)
+@given(parts=st.integers(1, 7), each=st.integers(1, 40), at=st.sets(st.integers(1, 279)))
+def test_equal_parts_of_a_batch_grow_alike_whatever_its_pieces_are(parts, each, at):
+    total = parts * each
+    boundaries = [0, *sorted(cut_at for cut_at in at if cut_at < total), total]
+    given_out = np.array([shares(before, after, parts) for before, after in pairwise(boundaries)])
+    assert given_out.min() >= 0
+    assert given_out.sum(axis=1).tolist() == np.diff(boundaries).tolist()
+    grown = given_out.cumsum(axis=0)
+    assert (grown.max(axis=1) - grown.min(axis=1)).max() <= 1
+    assert (grown[:, 0] == grown.min(axis=1)).all()
+    assert grown[-1].tolist() == [each] * parts
 
 
 def test_advantages_are_scaled_by_the_statistics_of_all_valid_ones_of_the_batch_before():

@@ -1,14 +1,19 @@
 import itertools
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalHost, LocalSettings, PointReach, point_reach
-from rlinf_async.hosts.local.learner import LocalLearner
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach, point_reach
+from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.loops.streaming_learner import StreamingLearner
+from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.spans import read_spans
+from rlinf_async.survive_config import SurviveConfig
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -50,14 +55,14 @@ def small(algorithm="ppo", levels=asynchrony(), **changes):  # noqa: B008 frozen
 
 def run(settings, environments=None, **options):
     build = environments or point_reach(group_size=settings.group_size, seed=settings.seed)
-    return LocalHost(settings, build, **options).run()
+    return LocalTrainer(settings, build, **options).run()
 
 
 @pytest.fixture
 def trained(monkeypatch):
     """The pieces that the learner was given, each with the batch that it was given for."""
     seen = []
-    begin, accept = LocalLearner.begin, LocalLearner.accept
+    begin, accept = StreamingLearner.begin, StreamingLearner.accept
 
     def noting_begin(self, batch):
         self.batch_under_test = batch
@@ -67,8 +72,8 @@ def trained(monkeypatch):
         seen.extend((self.batch_under_test, piece) for piece in pieces)
         accept(self, pieces)
 
-    monkeypatch.setattr(LocalLearner, "begin", noting_begin)
-    monkeypatch.setattr(LocalLearner, "accept", noting_accept)
+    monkeypatch.setattr(StreamingLearner, "begin", noting_begin)
+    monkeypatch.setattr(StreamingLearner, "accept", noting_accept)
     return seen
 
 
@@ -162,6 +167,11 @@ def nobody_is_left():
     return not [name for name in names if name.startswith(("shard-", "inference-", "learner"))]
 
 
+def fails_at_once(levels):
+    """The same, and the first error of an environment ends the run."""
+    return replace(levels, survive=SurviveConfig(env_restarts=0))
+
+
 FAILING = pytest.mark.parametrize("levels", [asynchrony(), asynchrony(True, True, True)], ids=["off", "full"])
 
 
@@ -176,8 +186,81 @@ def test_a_failing_environment_ends_the_run_with_its_error(levels):
             return super().step(actions)
 
     with pytest.raises(Boom) as caught:
-        run(small(levels=levels), lambda first, size: Crashing(size, first=first))
+        run(small(levels=fails_at_once(levels)), lambda first, size: Crashing(size, first=first))
     assert caught.value is boom
+    assert nobody_is_left()
+
+
+@FAILING
+def test_environments_that_fail_cost_their_rollouts_and_nothing_else(levels, tmp_path, trained):
+    """Every tenth of all rollouts fails somewhere, all over the run."""
+    begun, told = itertools.count(), []
+
+    class Crashing(PointReach):
+        fails = False
+
+        def reset(self):
+            self.fails = next(begun) % 10 == 9
+            return super().reset()
+
+        def step(self, actions):
+            if self.fails:
+                raise Boom("a simulator has crashed")
+            return super().step(actions)
+
+    patient = replace(levels, survive=SurviveConfig(env_restarts=100))
+    settings = small(levels=patient, batches=6)
+    result = run(
+        settings,
+        lambda first, size: Crashing(size, first=first),
+        run_dir=tmp_path,
+        on_fault=told.append,
+    )
+    ledger, faults = result.ledger, read_failures(tmp_path)
+    assert ledger.trained == settings.batches * settings.plan.trajectories_per_batch
+    assert ledger.refused == {"env failed": len(faults) * settings.plan.envs_per_shard}
+    assert ledger.in_flight == 0
+    assert len(faults) >= ledger.trained / settings.plan.envs_per_shard // 10
+    assert {(fault["what"], fault["error"], fault["action"]) for fault in faults} == {
+        ("env failed", "Boom: a simulator has crashed", "environments built anew")
+    }
+    assert len(told) == len(faults)
+    assert sum(report.restarts.get("env", 0) for report in result.reports) == len(faults)
+    assert max(batch - piece.oldest for batch, piece in trained) <= levels.max_staleness
+    restarts = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "restart"]
+    assert [span["error"] for span in restarts] == ["Boom"] * len(faults)
+    assert nobody_is_left()
+
+
+def test_rewards_that_are_not_finite_are_never_trained(trained):
+    steps = itertools.count()
+
+    class Broken(PointReach):
+        def step(self, actions):
+            outcome = super().step(actions)
+            rewards = outcome.rewards.copy()
+            if next(steps) % 100 == 50:
+                rewards[0] = float("nan")
+            return replace(outcome, rewards=rewards)
+
+    settings = small(levels=asynchrony(True, True, True))
+    result = run(settings, lambda first, size: Broken(size, first=first))
+    assert result.ledger.refused["not finite"] > 0
+    assert all(torch.isfinite(piece.payload["rewards"]).all() for _, piece in trained)
+    assert all(torch.isfinite(tensor).all() for tensor in result.weights.values())
+
+
+def test_weights_that_are_not_finite_are_never_acted_by(monkeypatch):
+    step = LocalTraining._step
+
+    def diverging(self):
+        step(self)
+        with torch.no_grad():
+            next(self.model.parameters()).fill_(float("inf"))
+
+    monkeypatch.setattr(LocalTraining, "_step", diverging)
+    with pytest.raises(RuntimeError, match="weights of version 1 are not finite"):
+        run(small(levels=asynchrony(True, True, True)))
     assert nobody_is_left()
 
 
@@ -189,9 +272,9 @@ def test_a_failing_reset_ends_the_run_with_its_error(levels):
         def reset(self):
             raise boom
 
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(RuntimeError, match="failed 2 times before they had completed one rollout") as caught:
         run(small(levels=levels), lambda first, size: Crashing(size, first=first))
-    assert caught.value is boom
+    assert caught.value.__cause__ is boom
     assert nobody_is_left()
 
 
@@ -212,16 +295,24 @@ def test_a_failing_forward_pass_ends_the_run_with_its_error(levels, monkeypatch)
 
 
 @FAILING
-@pytest.mark.parametrize("method", ["begin", "accept", "_step", "finish"])
-def test_a_failing_learner_ends_the_run_with_its_error(levels, method, monkeypatch):
-    boom, calls, original = Boom("diverged"), itertools.count(), getattr(LocalLearner, method)
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        (StreamingLearner, "begin"),
+        (StreamingLearner, "accept"),
+        (LocalTraining, "_step"),
+        (StreamingLearner, "finish"),
+    ],
+)
+def test_a_failing_learner_ends_the_run_with_its_error(levels, part, method, monkeypatch):
+    boom, calls, original = Boom("diverged"), itertools.count(), getattr(part, method)
 
     def failing(self, *arguments):
         if next(calls) == 1:
             raise boom
         return original(self, *arguments)
 
-    monkeypatch.setattr(LocalLearner, method, failing)
+    monkeypatch.setattr(part, method, failing)
     with pytest.raises(Boom) as caught:
         run(small(levels=levels))
     assert caught.value is boom
@@ -265,3 +356,23 @@ def test_a_straggler_is_waited_for_once_others_are_as_far_ahead_as_the_bound_all
     assert min(staleness) >= 0
     assert result.ledger.trained == settings.batches * settings.plan.trajectories_per_batch
     assert not result.ledger.refused
+
+
+def test_a_run_directory_gets_a_trace_that_tells_who_waited_for_whom(tmp_path):
+    settings = small(levels=asynchrony(True, True, True))
+    LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=0), run_dir=tmp_path).run()
+    spans = read_spans(tmp_path / "trace")
+    assert {(span["process"], span["kind"]) for span in spans} >= {
+        ("env worker 0", "step"),
+        ("env worker 0", "ask"),
+        ("inference rank 0", "forward"),
+        ("learner rank 0", "accept"),
+    }
+    trained = sum(piece[3] for span in spans if span["kind"] == "accept" for piece in span["pieces"])
+    assert trained == settings.batches * settings.plan.trajectories_per_batch
+
+
+def test_without_a_trace_nothing_is_written(tmp_path):
+    settings = small(levels=AsyncConfig.from_mapping({"trace": False}))
+    LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=0), run_dir=tmp_path).run()
+    assert not list(tmp_path.iterdir())

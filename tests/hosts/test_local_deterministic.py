@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalHost, LocalSettings, PointReach
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -49,7 +49,7 @@ SIZES = {
 def run(*counts, lag=1, **changes):
     block = {"mode": "train", "deterministic": True, "train": {"max_staleness": lag}} if lag else None
     settings = LocalSettings(asynchrony=AsyncConfig.from_mapping(block), **{**SIZES, **changes})
-    return LocalHost(settings, shards_that_work(*counts)).run()
+    return LocalTrainer(settings, shards_that_work(*counts)).run()
 
 
 def same(one, other):

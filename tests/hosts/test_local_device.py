@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalHost, LocalSettings, point_reach
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
 from rlinf_async.hosts.local.device import DeviceQueue
 from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy
 
@@ -27,7 +27,7 @@ def small(block):
 
 
 def run(settings, **options):
-    return LocalHost(settings, point_reach(), **options).run()
+    return LocalTrainer(settings, point_reach(), **options).run()
 
 
 class OnePass(ActorCritic):

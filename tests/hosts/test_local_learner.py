@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.local import LocalSettings
-from rlinf_async.hosts.local.estimates import anchored, estimated
-from rlinf_async.hosts.local.learner import LocalLearner
+from rlinf_async.hosts.local.estimates import estimated
+from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.observe.meters import BusyMeter
 
 HORIZON, ENVS = 4, 6
 
@@ -40,7 +40,7 @@ def opinionated(seed):
 
 
 @torch.no_grad()
-def piece(actor, *, batch=0, seed=0, ends_at=2, acted=0):
+def piece(actor, *, batch=0, seed=0, ends_at=2, acted=0, place=0):
     """A rollout by `actor` in which the first environment ends its episode with decision `ends_at`."""
     chance = torch.Generator().manual_seed(seed)
     states = torch.randn(HORIZON + 1, ENVS, 2, generator=chance)
@@ -56,14 +56,19 @@ def piece(actor, *, batch=0, seed=0, ends_at=2, acted=0):
         "rewards": torch.randn(HORIZON, ENVS, generator=chance),
         "ended": ended,
     }
-    ticket = Ticket(shard=0, batch=batch, epoch=0, place=0, version=batch)
+    ticket = Ticket(shard=place, batch=batch, epoch=0, place=place, version=batch)
     return Piece(
         ticket=ticket, part=0, rank=0, size=ENVS, oldest=batch, newest=batch, env_steps=24, payload=payload
     )
 
 
 def learner_of(settings, model):
-    return LocalLearner(settings=settings, model=model, busy=BusyMeter())
+    return local_learner(settings, model, BusyMeter())
+
+
+def sampled(given):
+    """The rollout of a piece whose policy is the one that trains it."""
+    return {**given.payload, "proximal": given.payload["logprobs"]}
 
 
 def samples_of(learner, given):
@@ -82,7 +87,7 @@ def test_off_policy_samples_are_anchored_at_the_policy_that_trains_them():
         anchor = before.logprobs(samples["states"], samples["actions"])
         values = before.values(samples["states"])
     assert torch.allclose(samples["proximal"], anchor, atol=1e-6)
-    assert torch.allclose(samples["old_values"], values, atol=1e-6)
+    assert torch.allclose(samples["values"], values, atol=1e-6)
 
 
 def written_out(learner, samples, logprobs, weights, anchor):
@@ -115,7 +120,7 @@ def test_the_gradient_of_an_off_policy_batch_is_that_of_the_weighted_objective(c
     note_gradients(learner, gradients)
     samples = samples_of(learner, piece(actor))
     logprobs = anchor_model.logprobs(samples["states"], samples["actions"])
-    rho = torch.exp(logprobs.detach() - samples["behaviour"])
+    rho = torch.exp(logprobs.detach() - samples["logprobs"])
     assert 0 < (rho > 1.05).float().mean() < 1
     weights = CORRECTIONS[correction](rho)
     written_out(learner, samples, logprobs, weights, logprobs.detach()).backward()
@@ -129,13 +134,13 @@ def policy_parameters(model):
 
 def note_gradients(learner, gradients):
     """Keep the gradients of every optimizer step of `learner`."""
-    step = learner._optimizer.step
+    step = learner.training._optimizer.step
 
     def noting():
-        gradients.append([one.grad.clone() for one in policy_parameters(learner.model)])
+        gradients.append([one.grad.clone() for one in policy_parameters(learner.training.model)])
         step()
 
-    learner._optimizer.step = noting
+    learner.training._optimizer.step = noting
 
 
 def test_interpolated_anchors_move_with_the_policy_and_need_no_pass():
@@ -149,9 +154,9 @@ def test_interpolated_anchors_move_with_the_policy_and_need_no_pass():
     samples = learner._samples[0]
     with torch.no_grad():
         exact = before.logprobs(samples["states"], samples["actions"])
-        half = (samples["behaviour"] + exact) / 2
-    assert torch.equal(samples["proximal"], samples["behaviour"])
-    assert torch.allclose(learner._anchor(samples, exact), half, atol=1e-6)
+        half = (samples["logprobs"] + exact) / 2
+    assert torch.equal(samples["proximal"], samples["logprobs"])
+    assert torch.allclose(learner.training._anchor(samples, exact), half, atol=1e-6)
     # A lag of one leaves the interpolation half way between the sampler and the truth.
     error = metrics["train/proximal_error/before/lag_1/abs_log"]
     assert error == pytest.approx(float((half - exact).abs().mean()), rel=1e-4)
@@ -163,7 +168,7 @@ def test_the_ratios_of_sampler_and_versions_are_measured_apart():
     learner = learner_of(settings_of({"mode": "train"}), at_zero)
     first, second = piece(sampler, batch=0), piece(sampler, batch=1, acted=0, seed=5)
     samples_of(learner, first)
-    learner.model.load_state_dict(at_one.state_dict())
+    learner.training.model.load_state_dict(at_one.state_dict())
     learner._past.changed()
     learner.begin(1)
     learner.accept([second])
@@ -181,8 +186,8 @@ def test_the_ratios_of_sampler_and_versions_are_measured_apart():
 def test_the_horizon_ends_an_episode_only_where_it_is_said_to():
     given = piece(policy(0))
     plain, ending = settings_of(), settings_of(horizon_ends=True)
-    cut = estimated(anchored(given.payload, policy(0), plain), plain)["advantages"]
-    ended = estimated(anchored(given.payload, policy(0), ending), ending)["advantages"]
+    cut = estimated(sampled(given), plain)["advantages"]
+    ended = estimated(sampled(given), ending)["advantages"]
     bootstrap = plain.gamma * given.payload["values"][-1]
     # The first environment has ended its episode before.
     assert torch.allclose((cut - ended)[-1, 1:], bootstrap[1:], atol=1e-6)
@@ -192,7 +197,7 @@ def test_the_horizon_ends_an_episode_only_where_it_is_said_to():
 def test_every_episode_weighs_the_same_where_rlinfs_weighting_is_asked_for():
     given = piece(policy(0), ends_at=1)
     settings = settings_of(weighting="episode")
-    rollout = estimated(anchored(given.payload, policy(0), settings), settings)
+    rollout = estimated(sampled(given), settings)
     assert rollout["share"].sum(dim=0).tolist() == pytest.approx([HORIZON] * ENVS)
     assert rollout["share"][:, 0].tolist() == [2.0, 2.0, 0.0, 0.0]
     assert rollout["counted"].sum() == HORIZON * ENVS
@@ -232,7 +237,7 @@ def test_a_streamed_batch_is_normalised_by_the_batch_before():
     samples_of(learner, piece(policy(0), seed=1))
     mean, std = learner._scale.mean, learner._scale.std
     settings = settings_of({"mode": "streamer"})
-    raw = estimated(anchored(piece(policy(0), seed=2).payload, learner.model, settings), settings)
+    raw = estimated(sampled(piece(policy(0), seed=2)), settings)
     learner.begin(1)
     learner.accept([piece(policy(0), seed=2, batch=1)])
     expected = torch.sort(((raw["advantages"] - mean) / (std + 1e-5)).flatten()).values
@@ -258,7 +263,7 @@ def test_samples_are_shuffled_anew_in_every_batch_and_alike_in_every_run():
         learner.begin(batch)
         learner.accept([piece(policy(0), batch=batch)])
         learner.finish()
-        return learner._samples[0]["behaviour"]
+        return learner._samples[0]["logprobs"]
 
     once = trained(0)
     assert torch.equal(trained(0), once)
@@ -289,17 +294,17 @@ GRPO = {"algorithm": "grpo", "group_size": 3}
 def test_pieces_of_the_first_batch_are_trained_as_they_arrive_unless_the_others_have_to_be_known(
     mode, changes, trained
 ):
-    learner = learner_of(settings_of({"mode": mode}, **changes), policy(0))
+    learner = learner_of(settings_of({"mode": mode, "rollout": {"shards": 1}}, **changes), policy(0))
     learner.begin(0)
     learner.accept([piece(policy(0))])
-    assert (len(learner._samples), len(learner._held)) == (trained, 1 - trained)
+    assert (len(learner._samples), len(learner._kept)) == (trained, 1 - trained)
     learner.finish()
     assert len(learner._samples) == 1
 
 
 def test_metrics_are_means_over_pieces_and_micro_batches():
-    given = [piece(policy(0), seed=seed) for seed in (1, 2)]
-    learner = learner_of(settings_of({"mode": "train"}), policy(0))
+    given = [piece(policy(0), seed=seed, place=seed) for seed in (1, 2)]
+    learner = learner_of(settings_of({"mode": "train"}, total_envs=2 * ENVS, env_workers=2), policy(0))
     learner.begin(0)
     learner.accept(given)
     metrics = learner.finish()
@@ -322,3 +327,19 @@ def test_the_weights_that_a_batch_leaves_are_those_that_the_next_begins_with():
     learner = learner_of(settings_of({"mode": "train"}), policy(0))
     samples_of(learner, piece(policy(0)))
     assert learner._past.present == 1
+
+
+def test_a_step_whose_gradients_are_not_finite_is_left_out_and_counted():
+    model = policy()
+    learner = local_learner(settings_of(), model, BusyMeter())
+    before = copy.deepcopy(model.state_dict())
+    bad = piece(opinionated(1))
+    bad.payload["rewards"][0, 0] = float("nan")
+    learner.begin(0)
+    learner.accept([bad])
+    assert learner.finish()["async/steps_skipped"] == 1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    learner.begin(1)
+    learner.accept([piece(opinionated(1), batch=1)])
+    assert "async/steps_skipped" not in learner.finish()
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

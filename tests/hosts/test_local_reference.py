@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalHost, LocalSettings, PointReach, point_reach
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.shard import Noise
 
@@ -39,7 +39,7 @@ def settings_of(algorithm, **changes):
 
 def host_weights(settings, start):
     build = point_reach(group_size=settings.group_size, seed=settings.seed)
-    return LocalHost(settings, build, weights=start).run().weights
+    return LocalTrainer(settings, build, weights=start).run().weights
 
 
 def fresh_policy():
@@ -127,14 +127,11 @@ class StraightLine:
     def normalise(self, rollouts):
         if self.s.algorithm == "grpo":
             return
-        # Worker by worker: the order in which a sum is rounded.
-        width = self.s.total_envs // self.s.env_workers
-        parts = [
-            r["advantages"][:, left : left + width][r["valid"][:, left : left + width]]
-            for r in rollouts
-            for left in range(0, self.s.total_envs, width)
-        ]
-        seen = torch.cat(parts)
+        # Side by side: the order in which a sum is rounded.
+        advantages, valid = (
+            torch.cat([r[name] for r in rollouts], dim=1) for name in ("advantages", "valid")
+        )
+        seen = advantages[valid]
         mean, std = float(seen.mean()), float(seen.std())
         for rollout in rollouts:
             rollout["advantages"] = (rollout["advantages"] - mean) / (std + 1e-5)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalHost, LocalSettings, PointReach
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.shard import Noise
 
@@ -31,9 +31,15 @@ def test_a_batch_smaller_than_a_shard_is_refused():
         LocalSettings(asynchrony=AsyncConfig.from_mapping(block))
 
 
+@pytest.mark.parametrize("block", [{"mode": "rollout", "rollout": {"pad": True}}, {"publication": "host"}])
+def test_what_the_local_host_does_not_have_is_refused(block):
+    with pytest.raises(ValueError, match="the local host"):
+        LocalSettings(asynchrony=AsyncConfig.from_mapping(block))
+
+
 def test_every_inference_rank_has_a_shard_while_level_2_is_off():
     plan = LocalSettings(inference_ranks=4, env_workers=2).plan
-    assert {plan.lane(shard)[0] for shard in range(plan.shards)} == {0, 1, 2, 3}
+    assert {plan.queue(shard)[0] for shard in range(plan.shards)} == {0, 1, 2, 3}
 
 
 def test_noise_and_starts_do_not_depend_on_the_split_into_shards():
@@ -63,7 +69,7 @@ def test_a_point_is_rewarded_once_and_then_stands_still():
 
 def test_the_warm_start_of_rlinfs_policy_loads_and_acts_alike():
     pytest.importorskip("metaworld", reason="the metaworld extra is not installed")
-    from rlinf_async.warm_start import ClonedPolicy
+    from rlinf_async.demo.warm_start import ClonedPolicy
 
     theirs, ours = ClonedPolicy(-1.0), GaussianPolicy(state_dim=39, action_dim=4)
     ours.load_state_dict(theirs.state_dict())
@@ -83,8 +89,8 @@ def test_log_probabilities_are_those_of_a_normal_distribution():
 @pytest.mark.timeout(120)
 def test_meta_world_runs_in_this_host():
     pytest.importorskip("metaworld", reason="the metaworld extra is not installed")
-    from rlinf_async.hosts.local.metaworld import metaworld
-    from rlinf_async.simulators.metaworld_task import TaskSettings
+    from rlinf_async.demo.local_metaworld import metaworld
+    from rlinf_async.demo.simulators.metaworld_task import TaskSettings
 
     settings = LocalSettings(
         asynchrony=AsyncConfig.from_mapping({"mode": "full"}),
@@ -95,6 +101,6 @@ def test_meta_world_runs_in_this_host():
         micro_batch_size=2,
     )
     task = TaskSettings("button-press-topdown-v3", max_episode_steps=2)
-    result = LocalHost(settings, metaworld(task)).run()
+    result = LocalTrainer(settings, metaworld(task)).run()
     assert result.ledger.env_steps_trained == 8
     assert result.weights["actor_mean.weight"].shape == (4, 256)

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.failures import ShardFailure, StuckThread
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import Outcome
 from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.shard import Noise, Shard, ShardOutput
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.survive_config import SurviveConfig
 
 ENVS, STEPS = 4, 3
 TICKET = Ticket(shard=1, batch=7, epoch=2, place=0, version=3)
@@ -37,7 +40,7 @@ def answer(step, version):
 
 
 def pieces_of(versions, last):
-    record = RolloutRecorder(TICKET, plan=PLAN)
+    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
     for step, version in enumerate(versions):
         record.append(output(step), answer(step, version))
     return record.build(output(STEPS), answer(STEPS, last))
@@ -54,6 +57,25 @@ def test_pieces_say_where_they_belong_and_how_many_steps_they_hold():
     assert [piece.part for piece in pieces] == [0, 1]
     assert [piece.rank for piece in pieces] == [PLAN.learner_rank(0, part) for part in (0, 1)] == [0, 1]
     assert {(piece.ticket, piece.size, piece.env_steps) for piece in pieces} == {(TICKET, 2, 2 * STEPS)}
+
+
+@pytest.mark.parametrize("field", ["rewards", "states"])
+@pytest.mark.parametrize("last", [True, False])
+def test_numbers_of_the_environments_that_are_not_finite_give_the_rollout_up(field, last):
+    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    bad = output(1)
+    getattr(bad, field)[2] = float("nan")
+    with pytest.raises(ShardFailure, match=f"1 of 4 {field}"):
+        (record.build if last else record.append)(bad, answer(1, 0))
+
+
+@pytest.mark.parametrize("field", ["actions", "logprobs", "values"])
+def test_numbers_of_the_policy_that_are_not_finite_end_the_run_before_they_are_acted(field):
+    bad = answer(1, 6)
+    getattr(bad, field)[0] = float("inf")
+    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of 4 {field}"):
+        record.append(output(1), bad)
 
 
 def test_a_piece_holds_what_its_own_environments_saw_did_and_were_worth():
@@ -169,3 +191,99 @@ def test_environments_that_cannot_be_built_leave_no_thread_behind():
     assert built[0].name.startswith("shard-3")
     built[0].join(timeout=10.0)
     assert not built[0].is_alive()
+
+
+def one_shard(build, **survive):
+    asynchrony = AsyncConfig.from_mapping({"survive": survive})
+    sizes = {"total_envs": 8, "env_workers": 2, "horizon": STEPS}
+    settings = LocalSettings(global_batch_size=24, micro_batch_size=24, asynchrony=asynchrony, **sizes)
+    return Shard(1, settings=settings, build=build, busy=BusyMeter(width=2))
+
+
+def test_environments_that_fail_are_closed_and_built_anew_in_their_thread_after_the_episodes_begun():
+    built = []
+
+    class Counted(Counting):
+        def __init__(self, first, size):
+            super().__init__(first, size)
+            self.skipped = 0
+            built.append(self)
+
+        def skip(self, episodes):
+            self.skipped = episodes
+
+        def close(self):
+            super().close()
+            if len(built) == 1:
+                raise OSError("closed already")
+
+    shard = one_shard(Counted)
+
+    async def use():
+        await shard.start()
+        await shard.start()
+        await shard.restart()
+        await shard.start()
+        await shard.restart()
+
+    asyncio.run(use())
+    assert [(env.first, env.closed, env.skipped) for env in built] == [
+        (4, True, 0),
+        (4, True, 2),
+        (4, False, 3),
+    ]
+    assert len({env.used_in[0] for env in built}) == 1
+    shard.close()
+
+
+def test_environments_that_cannot_be_built_anew_are_a_failure_of_the_shard():
+    made = []
+
+    def build(first, size):
+        made.append(first)
+        if len(made) == 2:
+            raise OSError("no more licences")
+        return Counting(first, size)
+
+    shard = one_shard(build)
+    with pytest.raises(ShardFailure) as raised:
+        asyncio.run(shard.restart())
+    assert str(raised.value.error) == "no more licences"
+    shard.close()
+
+
+def test_nobody_waits_for_environments_that_hang():
+    go_on = threading.Event()
+
+    class Hanging(Counting):
+        def reset(self):
+            go_on.wait()
+
+    shard = one_shard(Hanging, start_s=0.05)
+    with pytest.raises(StuckThread, match="shard 1"):
+        asyncio.run(shard.start())
+    shard.close()
+    go_on.set()
+
+
+def test_processes_of_environments_that_hang_are_ended():
+    class Hanging(Counting):
+        def __init__(self, first, size):
+            super().__init__(first, size)
+            self.died, self.reasons = threading.Event(), []
+
+        def reset(self):
+            self.died.wait()
+            raise EOFError
+
+        def abort(self, reason):
+            self.reasons.append(reason)
+            self.died.set()
+            return True
+
+    shard = one_shard(Hanging, start_s=0.05)
+    with pytest.raises(ShardFailure, match=r"have not answered for 0\.05 s") as raised:
+        asyncio.run(shard.start())
+    assert raised.value.what == "simulator hangs"
+    assert len(shard._envs.reasons) == 1
+    shard.close()

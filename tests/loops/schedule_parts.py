@@ -1,11 +1,23 @@
 """Environments, ranks and learners of a `Schedule`: they take their time, and check what they are given."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.types import Piece
+from rlinf_async.loops.answering import answering, settle
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+
+
+@dataclass
+class Life:
+    """A process: what it had not said when it died it never says."""
+
+    generation: int = 0
+    dead: bool = False
 
 
 @dataclass
@@ -17,9 +29,20 @@ class Env:
 
     async def start(self):
         await self.schedule.nap("env", self.shard)
+        self._break()
 
     async def step(self, answer):
         await self.schedule.nap("env", self.shard)
+        self._break()
+
+    async def restart(self):
+        await self.schedule.nap("env", self.shard)
+        self.schedule.out.restarts["environments"] += 1
+        self._break()
+
+    def _break(self):
+        if self.schedule.rng.random() < self.schedule.breaks:
+            raise ShardFailure("broken")
 
     def observation(self, output):
         return self.schedule.node(self.shard)
@@ -43,13 +66,21 @@ class Waiting:
 
 @dataclass
 class Trajectories(Waiting):
+    schedule: Any
     broker: TrajectoryBroker
+    life: Life = field(default_factory=Life)
 
     async def admit(self, shard):
-        return await self._wait_for(self.broker.admit(shard))
+        return await self._wait_for(self.broker.admit(shard, self.life.generation))
 
     async def put(self, ticket, pieces):
         await self.broker.put(ticket, pieces)
+
+    async def abandon(self, ticket, reason):
+        size = self.schedule.plan.envs_per_shard
+        self.schedule.out.produced += size
+        self.schedule.out.refused += size
+        await self.broker.abandon(ticket, reason)
 
 
 @dataclass
@@ -58,12 +89,22 @@ class Asking:
 
     schedule: Any
     shard: int
+    life: Life = field(default_factory=Life)
 
-    def rollout(self, shard):
-        return self.schedule.requests.rollout(shard)
+    @asynccontextmanager
+    async def rollout(self, shard):
+        self.schedule.requests.begin(shard, self.life.generation)
+        try:
+            yield
+        finally:
+            if not self.life.dead:
+                self.schedule.requests.end(shard, self.life.generation)
 
     async def act(self, request):
-        return await self.schedule.requests.act(replace(request, node=request.payload))
+        answer = asyncio.get_running_loop().create_future()
+        request = replace(request, node=request.payload, generation=self.life.generation)
+        self.schedule.requests.ask(request, partial(settle, answer))
+        return await answer
 
 
 class Recorder:
@@ -78,6 +119,8 @@ class Recorder:
     def build(self, output, answer):
         schedule, ticket, versions = self._schedule, self._ticket, self._versions
         assert min(versions) >= ticket.version, "an action is older than what was published at its start"
+        if schedule.rng.random() < schedule.breaks:
+            raise ShardFailure("numbers that are not finite", what="not finite")
         plan, lie = schedule.plan, schedule.rng.random() < schedule.lies
         oldest = ticket.batch - schedule.bound - 1 if lie else min(versions)
         schedule.out.produced += plan.envs_per_shard
@@ -122,25 +165,32 @@ class Policy:
 class Requests(Waiting):
     schedule: Any
     rank: int
+    life: Life = field(default_factory=Life)
 
     async def take(self):
-        return await self._wait_for(self.schedule.requests.take(self.rank, self.schedule.node(self.rank)))
+        node, generation = self.schedule.node(self.rank), self.life.generation
+        return await self._wait_for(self.schedule.requests.take(self.rank, node, generation))
 
     def answering(self, batch):
-        return self.schedule.requests.answering(batch)
+        async def fail(numbers):
+            if not self.life.dead:
+                self.schedule.requests.fail(numbers, "the forward pass failed")
+
+        return answering(batch, reply=self.schedule.requests.reply, fail=fail)
 
 
 @dataclass
 class Weights:
     schedule: Any
     rank: int
+    life: Life = field(default_factory=Life)
 
     async def next(self):
-        return await self.schedule.weights.next(self.rank)
+        return await self.schedule.weights.next(self.rank, self.life.generation)
 
     async def applied(self, version):
         await self.schedule.nap("load", self.rank)
-        self.schedule.weights.applied(self.rank, version)
+        self.schedule.weights.applied(self.rank, version, self.life.generation)
 
 
 @dataclass

@@ -2,22 +2,28 @@
 
 Everything is drawn from a seed: sizes, levels, service times that differ by orders of magnitude between
 shards and between ranks, weights that arrive very late at some of them, rollouts that lie about their age,
-loops that end and start anew. Answers carry the version that really made them beside the one that they claim.
+loops that end and start anew, env workers and inference ranks that die in the middle of anything and are
+brought back, and calls of theirs that arrive when they are dead. Answers carry the version that really made
+them beside the one that they claim.
 """
 
 import asyncio
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.env import evaluate_shard, run_shard
+from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
+from rlinf_async.survive_config import SurviveConfig
+from tests.loops import mortal
 from tests.loops import schedule_parts as parts
 
 QUANTUM_S = 1 / 64
@@ -40,13 +46,16 @@ class Outcome:
     """Pieces with an action that is older than the one before: ranks load weights at different times."""
     evaluated: int = 0
     restarts: Counter = field(default_factory=Counter)
-    """Loops that were ended and started anew, by kind."""
+    """Loops that were ended and started anew, and processes that have died, by kind."""
+    abandoned: int = 0
+    """Rollouts that were lost with their env worker."""
 
 
 class Schedule:
     """One run, drawn from `seed`."""
 
     def __init__(self, seed):
+        self.working = False
         self.seed, self.rng, self.out = seed, random.Random(seed), Outcome()
         draw = self.rng.choice
         self.bound, self.free = draw((0, 1, 1, 2, 3)), self.rng.random() < 0.3
@@ -59,10 +68,14 @@ class Schedule:
             kind: [draw((0, 1, 1, 4, 30)) for _ in range(32)] for kind in ("env", "act", "load", "train")
         }
         self.restarts = self.rng.random() < 0.4
+        self.breaks = draw((0, 0, 0.01, 0.1))
+        """The chance of a reset or a step, or of a rollout's numbers, to fail."""
+        self.deaths = not self.restarts and not self.evaluates and self.rng.random() < 0.8
+        self.breaks *= not self.deaths  # what a dead process has given up would be counted by nobody
 
     def __str__(self):
         shown = ("seed", "bound", "free", "dynamic", "streaming", "first", "batches", "horizon", "evaluates")
-        shown += ("restarts",)
+        shown += ("restarts", "breaks", "deaths")
         return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
 
     def _plan(self):
@@ -104,16 +117,22 @@ class Schedule:
             version=self.first,
             ledger=ledger,
         )
-        self.weights = WeightBroker(ranks=self.plan.inference_ranks, on_published=self.broker.publish)
+        self.weights = WeightBroker(
+            ranks=self.plan.inference_ranks, on_published=self.broker.publish, keeps=self.deaths
+        )
         self.requests = self._requests()
+        serve = partial(mortal.inference_rank, self) if self.deaths else self._serve
         served = [
-            asyncio.create_task(loop)
-            for rank in range(self.plan.inference_ranks)
-            for loop in self._serve(rank)
+            asyncio.create_task(loop) for rank in range(self.plan.inference_ranks) for loop in serve(rank)
         ]
         self._offer(self.first)
         await self.weights.published(self.first)
-        shards = [asyncio.create_task(self._collect(shard)) for shard in range(self.plan.shards)]
+        self.working = True
+        if self.deaths:
+            collecting = [mortal.env_worker(self, worker) for worker in range(self.plan.env_workers)]
+        else:
+            collecting = [self._collect(shard) for shard in range(self.plan.shards)]
+        shards = [asyncio.create_task(loop) for loop in collecting]
         for batch in range(self.first, until):
             await asyncio.gather(*(self._learn(rank, batch) for rank in range(self.plan.learner_ranks)))
             self._offer(batch + 1)
@@ -160,7 +179,8 @@ class Schedule:
         self.weights.offer(version, ("the weights of", version))
 
     def _collect(self, shard):
-        trajectories = parts.Trajectories(self.broker)
+        trajectories = parts.Trajectories(self, self.broker)
+        restarts = self._restarts_of(shard)
         return self._again(
             "env",
             trajectories,
@@ -170,13 +190,22 @@ class Schedule:
                 policy=parts.Asking(self, shard),
                 trajectories=trajectories,
                 recorder=lambda ticket: parts.Recorder(self, ticket),
+                restarts=restarts,
             ),
         )
 
+    def _restarts_of(self, shard):
+        return ShardRestarts(shard, SurviveConfig(env_restarts=10**6), worked=True)
+
     def _evaluate(self, shard):
         env = parts.Env(self, shard, 1, 2)
+        number = self.plan.shards + shard
         return evaluate_shard(
-            shard=self.plan.shards + shard, env=env, policy=parts.Asking(self, shard), rollouts=1
+            shard=number,
+            env=env,
+            policy=parts.Asking(self, shard),
+            rollouts=1,
+            restarts=self._restarts_of(number),
         )
 
     def _learn(self, rank, batch):

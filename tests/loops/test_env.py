@@ -3,8 +3,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rlinf_async.core.failures import PeerError
+from rlinf_async.core.failures import PeerError, ShardFailure
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
+from rlinf_async.loops.env_restarts import ShardRestarts
+from rlinf_async.survive_config import SurviveConfig
 from tests.loops.virtual import run
 from tests.making import piece, ticket
 
@@ -14,7 +16,7 @@ class Story:
 
     size, horizon = 3, 2
 
-    def __init__(self, tickets=(), breaks=False):
+    def __init__(self, tickets=(), breaks=0):
         self.lines, self._tickets, self._breaks = [], list(tickets), breaks
         self._shown = 0
 
@@ -25,7 +27,8 @@ class Story:
 
     async def step(self, answer):
         if self._breaks:
-            raise ZeroDivisionError
+            self._breaks -= 1
+            raise ShardFailure("environments failed") from ZeroDivisionError()
         self._shown += 1
         self.lines.append(f"step {answer}")
         return f"o{self._shown}"
@@ -56,6 +59,13 @@ class Story:
         (built,) = pieces
         self.lines.append(f"put {given.batch} {built.payload}")
 
+    async def abandon(self, given, reason):
+        self.lines.append(f"abandon {given.batch} {reason}")
+        self._tickets.insert(0, given)
+
+    async def restart(self):
+        self.lines.append("restart")
+
     def append(self, output, answer):
         self.lines.append(f"record {output} {answer}")
 
@@ -63,8 +73,9 @@ class Story:
         return [piece(ticket(), payload=f"{output} {answer}")]
 
 
-def collect(story):
-    run(run_shard(shard=7, env=story, policy=story, trajectories=story, recorder=lambda given: story))
+def collect(story, **options):
+    parts = {"env": story, "policy": story, "trajectories": story, "recorder": lambda given: story}
+    run(run_shard(shard=7, **parts, **options))
 
 
 def test_a_rollout_records_every_decision_and_closes_with_the_value_of_the_last_output():
@@ -107,11 +118,72 @@ def test_every_rollout_has_a_recorder_of_its_own_ticket():
     assert given == [0, 1]
 
 
+def restarts(**survive):
+    return ShardRestarts(7, SurviveConfig(**survive), worked=True)
+
+
+def test_a_rollout_whose_environments_fail_is_given_up_and_collected_again_when_they_are_built_anew():
+    story = Story([ticket(batch=4)], breaks=1)
+    collect(story, restarts=restarts())
+    given_up = story.lines.index("landed 7")
+    assert story.lines[given_up : given_up + 5] == [
+        "landed 7",
+        "abandon 4 env failed",
+        "restart",
+        "in flight 7",
+        "start",
+    ]
+    assert [line for line in story.lines if line.startswith("put")] == ["put 4 o2 a2"]
+
+
+def test_a_rollout_of_numbers_that_are_not_finite_is_given_up_for_that():
+    class NotFinite(Story):
+        def build(self, output, answer):
+            if "restart" in self.lines:
+                return super().build(output, answer)
+            raise ShardFailure("rewards that are not finite", what="not finite")
+
+    story = NotFinite([ticket(batch=4)])
+    collect(story, restarts=restarts())
+    assert [line for line in story.lines if line.startswith(("abandon", "restart", "put"))] == [
+        "abandon 4 not finite",
+        "restart",
+        "put 4 o2 a2",
+    ]
+
+
+def test_a_completed_rollout_counts_as_work():
+    story, mine = Story([ticket(), ticket()]), ShardRestarts(7, SurviveConfig())
+    collect(story, restarts=mine)
+    assert mine._worked
+
+
+def test_errors_that_are_not_the_environments_own_are_raised():
+    class Deaf(Story):
+        async def act(self, request):
+            raise PeerError("inference failed")
+
+    story = Deaf([ticket()])
+    with pytest.raises(PeerError):
+        collect(story, restarts=restarts())
+    assert "restart" not in story.lines
+
+
+def test_a_rollout_of_an_evaluation_is_run_again_when_environments_fail():
+    story = Story(breaks=1)
+    run(evaluate_shard(shard=7, env=story, policy=story, rollouts=2, restarts=restarts()))
+    assert (story.lines.count("restart"), story.lines.count("finish"), story.lines.count("start")) == (
+        1,
+        2,
+        3,
+    )
+
+
 def test_a_shard_whose_environment_fails_is_no_longer_in_flight():
-    story = Story([ticket()], breaks=True)
+    story = Story([ticket()], breaks=1)
     with pytest.raises(ZeroDivisionError):
         collect(story)
-    assert story.lines[-1] == "landed 7"
+    assert story.lines[-2:] == ["landed 7", "abandon 0 env failed"]
 
 
 def test_evaluation_asks_for_evaluation_actions_and_hands_nothing_over():

@@ -3,10 +3,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rlinf_async.loops.inference import serve_policy
+from rlinf_async.loops.request_broker import Pending
 from tests.loops.virtual import run
 from tests.making import request
 
-A, B, C = (request(payload=name) for name in "abc")
+A, B, C = (Pending(number=number, request=request(payload=name)) for number, name in enumerate("abc"))
 
 
 class Requests:
@@ -37,7 +38,7 @@ class Policy:
     async def act(self, batch):
         if self._breaks_at in batch:
             raise ZeroDivisionError
-        return [asked.payload.upper() for asked in batch]
+        return [asked.request.payload.upper() for asked in batch]
 
 
 def test_every_batch_is_answered_in_order_until_the_shards_have_hung_up():

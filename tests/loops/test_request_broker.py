@@ -1,22 +1,16 @@
 import asyncio
 import random
 from collections import Counter
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.failures import DeadlineError, PeerError
-from rlinf_async.loops import request_broker
 from rlinf_async.loops.request_broker import RequestBroker
 from tests.loops.virtual import now, run, settle
 from tests.making import plan, request
-
-
-@pytest.fixture(autouse=True)
-def virtual_clock(monkeypatch):
-    monkeypatch.setattr(request_broker, "time", SimpleNamespace(monotonic=now))
 
 
 def dynamic(*, max_size=8, max_wait=0.0, deadline_s=60.0):
@@ -92,7 +86,7 @@ def test_one_request_wakes_one_of_two_idle_ranks():
 def test_a_request_that_waits_for_company_wakes_one_of_the_idle_ranks():
     async def main():
         broker = dynamic(max_wait=8.0)
-        batcher, tried = broker._lanes.of(0, "").batcher, []
+        batcher, tried = broker._queues.of(0, "").batcher, []
         look = batcher.take
 
         def counting(now):
@@ -566,7 +560,7 @@ def test_pipeline_stages_do_not_wait_for_each_other():
 @given(order=st.permutations(range(4)))
 def test_in_step_every_batch_of_a_rank_is_all_its_shards_whenever_they_ask(order):
     async def main():
-        # Two stages, which would be two lanes, and two ranks of two shards each.
+        # Two stages, which would be two queues, and two ranks of two shards each.
         broker = barrier(total_envs=4, env_workers=2, inference_ranks=2, shards_per_worker=2, in_step=True)
         ranks = [take(broker, 0), take(broker, 1)]
         for shard in order:
@@ -578,7 +572,7 @@ def test_in_step_every_batch_of_a_rank_is_all_its_shards_whenever_they_ask(order
     run(main())
 
 
-def test_evaluation_shards_use_the_lanes_of_the_training_shards():
+def test_evaluation_shards_use_the_queues_of_the_training_shards():
     async def main():
         broker = barrier(total_envs=4, shards_per_worker=2)
         for shard in (2, 3):
@@ -626,3 +620,143 @@ def test_without_level_2_and_behind_any_gate_nobody_waits_for_ever(seed, workers
 
     run(main())
     assert decisions == dict.fromkeys(range(layout.shards), 6)
+
+
+def test_what_a_lost_rank_had_taken_is_answered_by_another_and_first():
+    async def main():
+        broker = dynamic(max_size=2)
+        askers = ask(broker, 0, 1)
+        await broker.take(0)
+        askers += ask(broker, 2)
+        await settle()
+        broker.rank_lost(0, 1)
+        batch = await broker.take(1)
+        assert shards(batch) == [0, 1]
+        answer(broker, batch)
+        answer(broker, await broker.take(0, "", 1))
+        assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
+        assert broker.again == 2
+
+    run(main())
+
+
+def test_a_lost_rank_takes_nothing_any_more_and_its_successor_does():
+    async def main():
+        broker = dynamic()
+        dead = take(broker, 0)
+        await settle()
+        broker.rank_lost(0, 1)
+        assert await dead is None
+        (asker,) = ask(broker, 0)
+        await settle()
+        assert await broker.take(0) is None
+        assert not broker.serves(0, 0)
+        assert broker.serves(0, 1)
+        answer(broker, await broker.take(0, "", 1))
+        assert await asker == "to 0"
+
+    run(main())
+
+
+def test_a_request_that_woke_a_lost_rank_wakes_another():
+    async def main():
+        broker = dynamic()
+        dead, alive = take(broker, 0), take(broker, 1)
+        await settle()
+        (asker,) = ask(broker, 0)  # wakes rank 0, which dies before it looks
+        broker.rank_lost(0, 1)
+        assert await dead is None
+        answer(broker, await alive)
+        assert await asker == "to 0"
+
+    run(main())
+
+
+def test_nobody_is_left_waiting_for_lost_shards_and_they_are_told():
+    async def main():
+        broker = dynamic(max_size=1)
+        lost, other = ask(broker, 0, 1)
+        taken = await broker.take(0)
+        broker.shards_lost({0}, 1)
+        with pytest.raises(PeerError, match="the env worker that asked was lost"):
+            await lost
+        answer(broker, taken)  # the rank cannot know
+        answer(broker, await broker.take(0))
+        assert await other == "to 1"
+        assert broker.waiting == 0
+
+    run(main())
+
+
+def test_what_lost_shards_still_ask_is_refused_and_their_successors_are_answered():
+    async def main():
+        broker = dynamic()
+        broker.shards_lost({0}, 1)
+        with pytest.raises(PeerError, match="shard 0 asked for actions after its env worker was lost"):
+            await broker.act(request(0))
+        asker = asyncio.create_task(broker.act(replace(request(0), generation=1)))
+        answer(broker, await broker.take(0))
+        assert await asker == "to 0"
+
+    run(main())
+
+
+def test_a_barrier_goes_on_without_lost_shards_and_waits_for_their_successors():
+    async def main():
+        broker = barrier(total_envs=3, env_workers=3, shards_per_worker=1)
+        for shard in range(3):
+            broker.begin(shard)
+        askers = ask(broker, 0, 1)
+        taking = take(broker)
+        await settle()
+        assert not taking.done()
+        broker.shards_lost({2}, 1)
+        batch = await taking
+        assert shards(batch) == [0, 1]
+        answer(broker, batch)
+        await asyncio.gather(*askers)
+        broker.begin(2)  # of the dead
+        ask(broker, 0, 1)
+        answer(broker, await broker.take(0))
+        broker.begin(2, 1)
+        ask(broker, 0, 1)
+        taking = take(broker)
+        await settle()
+        assert not taking.done()
+        broker.end(2)  # of the dead
+        await settle()
+        assert not taking.done()
+        broker.end(2, 1)
+        answer(broker, await taking)
+
+    run(main())
+
+
+def test_a_barrier_gives_a_lost_rank_s_batch_to_its_successor():
+    async def main():
+        broker = barrier(total_envs=2, env_workers=2, shards_per_worker=1)
+        for shard in range(2):
+            broker.begin(shard)
+        askers = ask(broker, 0, 1)
+        await broker.take(0)
+        broker.rank_lost(0, 1)
+        batch = await broker.take(0, "", 1)
+        assert shards(batch) == [0, 1]
+        answer(broker, batch)
+        await asyncio.gather(*askers)
+
+    run(main())
+
+
+def test_a_request_that_cannot_be_answered_fails_alone():
+    async def main():
+        broker = dynamic()
+        first, second = ask(broker, 0, 1)
+        batch = await broker.take(0)
+        async with broker.answering(batch) as answers:
+            answers.extend([PeerError("it cannot be read"), "to 1"])
+        with pytest.raises(PeerError):
+            await first
+        assert await second == "to 1"
+
+    run(main())

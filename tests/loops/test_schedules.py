@@ -74,7 +74,24 @@ def test_the_schedules_are_as_hostile_as_they_say(schedules):
     assert sum(out.evaluated for _, out in schedules) > SCHEDULES
     restarts = sum((out.restarts for _, out in schedules), Counter())
     assert min(restarts[kind] for kind in ("env", "inference", "weights")) > SCHEDULES / 4
-    for name in ("free", "dynamic", "streaming", "evaluates", "restarts", "first", "bound", "nodes"):
+    assert min(restarts[kind] for kind in ("env worker", "inference rank")) > SCHEDULES / 4
+    assert restarts["environments"] > SCHEDULES
+    given_up = sum((schedule.broker.ledger.refused for schedule, _ in schedules), Counter())
+    assert min(given_up[reason] for reason in ("env failed", "not finite")) > SCHEDULES
+    assert sum(out.abandoned for _, out in schedules) > SCHEDULES / 4
+    assert sum(schedule.requests.again for schedule, _ in schedules) > SCHEDULES / 10
+    for name in (
+        "free",
+        "dynamic",
+        "streaming",
+        "evaluates",
+        "restarts",
+        "breaks",
+        "deaths",
+        "first",
+        "bound",
+        "nodes",
+    ):
         assert len({bool(getattr(schedule, name) - (name == "nodes")) for schedule, _ in schedules}) == 2, (
             name
         )

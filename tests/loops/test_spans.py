@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf_async.core.spans import SpanLog, read_spans
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.request_broker import Pending
+from rlinf_async.observe.spans import SpanLog, read_spans
+from tests.making import request
 
 TICKET = Ticket(shard=3, batch=7, epoch=1, place=5, version=6)
 PIECE = Piece(ticket=TICKET, part=0, rank=0, size=2, oldest=5, newest=6, env_steps=1, payload=None)
@@ -84,6 +86,9 @@ def test_a_rollout_leaves_what_its_shard_did_and_waited_for(tmp_path):
         *("gate", "reset", "ask", "step", "ask", "step", "ask", "put", "rollout", "gate")
     ]
     assert {span["shard"] for span in spans} == {3}
+    asks, steps = ([one["number"] for one in spans if one["kind"] == kind] for kind in ("ask", "step"))
+    assert asks[:2] == steps
+    assert len({*asks}) == 3
     (rollout,) = [span for span in spans if span["kind"] == "rollout"]
     assert {name: rollout[name] for name in ("batch", "epoch", "version", "oldest", "newest")} == {
         "batch": 7,
@@ -102,7 +107,8 @@ def test_a_simulator_that_fails_is_seen_in_its_span(tmp_path):
 
 
 def test_inference_leaves_its_batches_and_the_times_between(tmp_path):
-    batches = [[SimpleNamespace(shard=1, size=2), SimpleNamespace(shard=4, size=2)], None]
+    asked = [Pending(number=number, request=request(shard, size=2)) for number, shard in enumerate((1, 4))]
+    batches = [asked, None]
     answered = []
 
     async def take():
@@ -124,6 +130,7 @@ def test_inference_leaves_its_batches_and_the_times_between(tmp_path):
     assert kinds(tmp_path) == ["idle", "forward", "idle"]
     (forward,) = [span for span in read_spans(tmp_path) if span["kind"] == "forward"]
     assert (forward["shards"], forward["size"]) == ([1, 4], 4)
+    assert forward["numbers"] == [pending.request.number for pending in asked]
 
 
 def test_weights_leave_the_time_from_their_arrival_until_the_policy_acts_by_them(tmp_path):

@@ -1,6 +1,7 @@
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -111,6 +112,68 @@ def test_a_refused_rollout_of_many_pieces_is_refunded_once():
         await settle()
         assert not waiting.done()
         broker.close()
+
+    run(main())
+
+
+def test_a_rollout_that_is_given_up_is_counted_whole_and_collected_again_in_its_own_place():
+    layout = plan(total_envs=8, shards_per_worker=2, learner_ranks=2)
+
+    async def main():
+        broker = broker_of(layout, max_staleness=1)
+        ticket = await broker.admit(1)
+        await broker.abandon(ticket, "env failed")
+        assert str(broker.ledger) == "produced 4 = trained 0 + in flight 0 + 4 refused (env failed 4)"
+        again = await broker.admit(1)
+        assert (again.batch, again.epoch, again.place) == (ticket.batch, ticket.epoch, ticket.place)
+        assert (await broker.admit(1)).batch == 1
+
+    run(main())
+
+
+def test_giving_up_a_rollout_wakes_whoever_may_collect_it_instead():
+    async def main():
+        broker = broker_of(TWO, free=True)
+        ticket = await broker.admit(0)
+        await broker.admit(1)
+        waiting = asyncio.create_task(broker.admit(1))
+        await settle()
+        assert not waiting.done()
+        await broker.abandon(ticket, "env failed")
+        assert (await waiting).place == ticket.place
+
+    run(main())
+
+
+@pytest.mark.parametrize("first", ["put", "abandon"])
+@pytest.mark.parametrize("second", ["put", "abandon"])
+def test_a_rollout_counts_once_whatever_is_said_of_it_later(first, second):
+    async def main():
+        broker = broker_of(ONE)
+        ticket = await broker.admit(0)
+        for what in (first, second):
+            if what == "put":
+                await put(broker, ticket, ONE)
+            else:
+                await broker.abandon(ticket, "env failed")
+        assert broker.ledger.produced == 1
+        assert broker.buffer.held() == broker.ledger.in_flight == (first == "put")
+        waiting = asyncio.create_task(broker.admit(0))
+        await settle()
+        assert waiting.done() == (first == "abandon")
+        waiting.cancel()
+
+    run(main())
+
+
+def test_only_rollouts_that_go_on_are_said_to_be_collected():
+    async def main():
+        broker = broker_of(TWO)
+        ticket = await broker.admit(0)
+        await broker.admit(1)
+        await broker.abandon(ticket, "env failed")
+        with pytest.raises(DeadlineError, match="1 rollouts are being collected"):
+            await broker.take(0, 0, whole=True)
 
     run(main())
 
@@ -396,5 +459,38 @@ def test_only_with_free_balance_may_a_fast_shard_take_the_place_of_a_slow_one(fr
         broker.publish(1)
         share = broker.pop_trained(0).share
         assert (share.low, share.high) == (0, 2)
+
+    run(main())
+
+
+def test_rollouts_of_lost_shards_are_collected_again_by_their_successors_and_nothing_of_the_dead_counts():
+    async def main():
+        broker = broker_of(TWO, until=1)
+        dead = await broker.admit(0)
+        await put(broker, await broker.admit(1))
+        assert await broker.shards_lost({0, 1}, "env worker died", 1) == 1
+        assert (broker.ledger.produced, broker.ledger.refused["env worker died"]) == (2, 1)
+        assert await broker.admit(0) is None
+        again = await broker.admit(0, 1)
+        assert again == replace(dead, generation=1)
+        await put(broker, dead)
+        assert broker.ledger.produced == 2
+        await put(broker, again)
+        pieces, last = await broker.take(0, 0, whole=True)
+        assert (len(pieces), last) == (2, True)  # what it had handed over before it died counts
+        broker.publish(1)
+        assert (broker.ledger.trained, broker.ledger.in_flight) == (2, 0)
+
+    run(main())
+
+
+def test_a_lost_shard_that_waits_at_the_gate_waits_no_longer():
+    async def main():
+        broker = broker_of(ONE)
+        await broker.admit(0)
+        waiting = asyncio.create_task(broker.admit(0))
+        await settle()
+        await broker.shards_lost({0}, "env worker died", 1)
+        assert await waiting is None
 
     run(main())

@@ -10,8 +10,8 @@ from rlinf_async.loops.weight_broker import WeightBroker
 from tests.loops.virtual import now, run, settle
 
 
-def broker_of(ranks=1, *, deadline_s=60.0, on_published=lambda version: None):
-    return WeightBroker(ranks=ranks, on_published=on_published, deadline_s=deadline_s)
+def broker_of(ranks=1, *, deadline_s=60.0, on_published=lambda version: None, keeps=False):
+    return WeightBroker(ranks=ranks, on_published=on_published, deadline_s=deadline_s, keeps=keeps)
 
 
 class Rank:
@@ -108,7 +108,7 @@ def test_weights_that_nobody_can_need_any_more_are_let_go():
         def offer(version):
             weights = Weights()
             alive.add(weights)
-            broker.offer(version, weights)
+            broker.offer(version, [weights])
 
         def held():
             gc.collect()
@@ -171,5 +171,96 @@ def test_a_failing_callback_is_raised_to_the_rank_and_nobody_is_told():
         await settle()
         assert not waiting.done()
         waiting.cancel()
+
+    run(main())
+
+
+def test_the_successor_of_a_lost_rank_is_given_the_newest_weights():
+    async def main():
+        broker = broker_of(2, keeps=True)
+        broker.offer(0, "old")
+        broker.offer(1, "new")
+        for rank in (0, 1):
+            await broker.next(rank)
+            broker.applied(rank, 1)
+        broker.rank_lost(1, 1)
+        assert await broker.next(1, 1) == (1, "new")
+        broker.applied(1, 1, 1)
+        assert broker.version == 1
+
+    run(main())
+
+
+def test_a_loss_publishes_what_the_others_have_and_tells_those_who_wait():
+    async def main():
+        told = []
+        broker = broker_of(2, on_published=told.append, keeps=True)
+        broker.offer(0, "weights")
+        broker.applied(0, 0)
+        broker.applied(1, 0)
+        broker.offer(1, "weights")
+        broker.applied(0, 1)
+        waiting = asyncio.create_task(broker.published(1))
+        await settle()
+        assert not waiting.done()
+        broker.rank_lost(1, 1)
+        assert await waiting == 0.0
+        assert (told, broker.version) == ([0, 1], 1)
+
+    run(main())
+
+
+def test_of_a_lost_rank_nothing_counts_and_its_wait_ends():
+    async def main():
+        broker = broker_of(keeps=True)
+        broker.offer(0, "old")
+        broker.applied(0, 0)
+        dead = asyncio.create_task(broker.next(0, 0))
+        await settle()
+        broker.rank_lost(0, 1)
+        assert await dead is None
+        broker.offer(1, "new")
+        broker.applied(0, 1, 0)
+        assert (broker.version, await broker.next(0, 0)) == (0, None)
+        assert await broker.next(0, 1) == (1, "new")
+
+    run(main())
+
+
+def test_a_successor_that_fetches_holds_publication_up_until_it_has_applied():
+    async def main():
+        broker = broker_of(2, keeps=True)
+        broker.offer(0, "weights")
+        broker.applied(0, 0)
+        broker.applied(1, 0)
+        broker.rank_lost(1, 1)
+        await broker.next(1, 1)
+        broker.offer(1, "weights")
+        broker.applied(0, 1)
+        assert broker.version == 0
+        broker.applied(1, 0, 1)
+        await broker.next(1, 1)
+        broker.applied(1, 1, 1)
+        assert broker.version == 1
+
+    run(main())
+
+
+def test_a_successor_is_given_all_weights_where_the_newest_are_a_part():
+    async def main():
+        broker = broker_of(2, keeps=True)
+        broker.offer(0, ["all"], whole=True)
+        for version in (1, 2):
+            broker.offer(version, [f"trained {version}"], whole=False)
+        assert await broker.next(0) == (2, ["trained 2"])
+        broker.applied(0, 2)
+        broker.rank_lost(0, 1)
+        assert await broker.next(0, 1) == (2, ["all", "trained 2"])
+        broker.applied(0, 2, 1)
+        broker.offer(3, ["trained 3"], whole=False)
+        assert await broker.next(0, 1) == (3, ["trained 3"])
+        broker.rank_lost(1, 1)
+        broker.offer(4, ["all 4"])
+        assert await broker.next(1, 1) == (4, ["all 4"])
 
     run(main())

@@ -1,4 +1,9 @@
-"""Real runs: the command line in a process of its own, on a real Ray cluster with RLinf's real workers."""
+"""Real runs: the command line in a process of its own, on a real Ray cluster with RLinf's real workers.
+
+Starting Ray and importing RLinf and torch in ten processes takes far longer than a small run. A test that
+does not care whether its run has a process of its own asks for it by `pytest.mark.shared_run`: the runs of
+all such tests that are selected are made one after the other, in one process and one cluster.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,16 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlinf_async.simulators.camera import installed_backend
+from rlinf_async.demo.simulators.camera import installed_backend
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rlinf_async.cli"]
 SMALL = (
     "~warm_start",
@@ -29,6 +35,13 @@ SMALL = (
     "runner.max_epochs=3",
 )
 """Eight environments, four decisions: 32 samples a step, two optimizer steps of two micro-batches."""
+
+Case = tuple[str, tuple[str, ...]]
+"""The name of a config, and overrides."""
+
+
+def small(config: str, *overrides: str) -> Case:
+    return config, (*SMALL, *overrides)
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,14 @@ class Runner:
         }
         self._started: list[subprocess.Popen[str]] = []
 
+    def declare(self, group: str, name: str, value: str) -> None:
+        """Have the runs find an entry point of a third package; `value` is a class of these tests."""
+        info = self.directory / "site" / "throwaway-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: throwaway\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
+        self.environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{info.parent}"
+
     def start(self, *command: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             command,
@@ -84,7 +105,7 @@ class Runner:
 
     def start_module(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         """A module of these tests."""
-        self.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        self.environment["PYTHONPATH"] = str(ROOT)
         return self.start(sys.executable, "-m", name, *arguments)
 
     def train(self, config: str, *overrides: str, run_dir: str = "run", small: bool = True) -> Run:
@@ -97,17 +118,17 @@ class Runner:
         output, _ = process.communicate(timeout=300)
         return Run(process.returncode, output, directory)
 
-    def several(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Run]:
-        """Small runs of `(config, overrides)`, one after the other in one process."""
+    def several(self, cases: Sequence[Case]) -> list[Run]:
+        """Runs of `cases`, one after the other in one process."""
         directories = [self.directory / f"run-{number}" for number in range(len(cases))]
         given = [
-            (config, [*SMALL, *overrides, f"runner.logger.log_path={directory}"])
+            (config, [*overrides, f"runner.logger.log_path={directory}"])
             for (config, overrides), directory in zip(cases, directories, strict=True)
         ]
         file = self.directory / "several.json"
         file.write_text(json.dumps(given))
         process = self.start_module("tests.runs.several", str(file))
-        output, _ = process.communicate(timeout=840)
+        output, _ = process.communicate(timeout=deadline_s(len(cases)))
         return [_part(output, number, directory) for number, directory in enumerate(directories)]
 
     def survivors(self, process: subprocess.Popen[str]) -> list[str]:
@@ -127,6 +148,11 @@ class Runner:
                 process.wait()
 
 
+def deadline_s(runs: int) -> int:
+    """How long that many small runs in one process may take, on a machine that is shared."""
+    return 120 + 45 * runs
+
+
 def _part(output: str, number: int, directory: Path) -> Run:
     """What concerns one of several runs; everything if the process did not come so far."""
     mine = re.search(rf"RUN {number} BEGINS\n(.*?)RUN {number} ENDS WITH (\d)", output, re.DOTALL)
@@ -140,6 +166,55 @@ def runs(tmp_path: Path):
     runner = Runner(tmp_path)
     yield runner
     runner.close()
+
+
+def _asked_for(items: Sequence[pytest.Item]) -> dict[str, list[Case]]:
+    """Cases of the tests that share a process, by the name of the test; without those that are skipped.
+
+    Those marked `last=True` come last: RLinf's own runner leaves its workers and their names behind.
+    """
+    marked = {item.nodeid: item.get_closest_marker("shared_run") for item in items if not _skipped(item)}
+    marks = sorted(
+        ((name, mark) for name, mark in marked.items() if mark is not None),
+        key=lambda pair: bool(pair[1].kwargs.get("last")),
+    )
+    return {name: list(mark.args) for name, mark in marks}
+
+
+def _skipped(item: pytest.Item) -> bool:
+    return any(mark.args[0] for mark in item.iter_markers("skipif"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The first of these tests waits for the runs of all.
+    asked_for = _asked_for(items)
+    limit = deadline_s(sum(map(len, asked_for.values()))) + 60
+    for item in items:
+        if item.nodeid in asked_for:
+            item.add_marker(pytest.mark.timeout(limit))
+
+
+@pytest.fixture(scope="session")
+def shared_runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, list[Run]]]:
+    """Runs of all tests that share a process, by the name of the test."""
+    asked_for = _asked_for(request.session.items)
+    runner = Runner(tmp_path_factory.mktemp("shared"))
+    try:
+        made = iter(runner.several([case for cases in asked_for.values() for case in cases]))
+        yield {name: [next(made) for _ in cases] for name, cases in asked_for.items()}
+    finally:
+        runner.close()
+
+
+@pytest.fixture
+def ended(request: pytest.FixtureRequest, shared_runs: dict[str, list[Run]]) -> list[Run]:
+    """The runs of the test's own mark, which have ended well."""
+    own = shared_runs[request.node.nodeid]
+    for run in own:
+        assert run.status == 0, run.output
+    return own
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 STOCK = "rlinf.scheduler.worker.worker"
-PLUGIN = "rlinf_async.hosts.rlinf.host"
+PLUGIN = "rlinf_async.hosts.rlinf.hooks"
 SEED = 7
 
 
@@ -39,7 +39,7 @@ def supply() -> None:
     """
     from rlinf.scheduler import Worker
 
-    from rlinf_async.hosts.rlinf.metaworld_env import MetaWorldTaskEnv
+    from rlinf_async.demo.simulators.metaworld_env import MetaWorldTaskEnv
     from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 
     provide_cpu_platform(Worker)

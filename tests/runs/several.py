@@ -17,8 +17,8 @@ BEGINS, ENDS = "RUN {} BEGINS", "RUN {} ENDS WITH {}"
 
 def main(file: Path) -> None:
     multiprocessing.set_start_method("spawn", force=True)
-    from rlinf_async.hosts.rlinf.compose import compose_config
-    from rlinf_async.hosts.rlinf.host import prepare
+    from rlinf_async.compose import compose_config
+    from rlinf_async.hosts.rlinf.hooks import prepare
     from rlinf_async.hosts.rlinf.train import train
     from rlinf_async.plugin import register
 

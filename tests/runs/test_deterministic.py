@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from tests.runs.conftest import Runner
+from tests.runs.conftest import Run, small
 
 pytestmark = pytest.mark.ray
 
 STEPS = 20
-FIXED_LAG = (
+FIXED_LAG = small(
+    "metaworld_ppo_mlp",
     "async.mode=train",
     "async.deterministic=true",
     # Two shards, which take turns at random if nobody sees to it.
@@ -20,16 +21,15 @@ FIXED_LAG = (
 )
 
 
-def test_twenty_steps_with_a_fixed_lag_give_the_same_weights_twice_bit_for_bit(runs: Runner) -> None:
-    both = runs.several([("metaworld_ppo_mlp", FIXED_LAG)] * 2)
-    for run in both:
-        assert run.status == 0, run.output
+@pytest.mark.shared_run(FIXED_LAG, FIXED_LAG)
+def test_twenty_steps_with_a_fixed_lag_give_the_same_weights_twice_bit_for_bit(ended: list[Run]) -> None:
+    for run in ended:
         ages = [(line["async/staleness/min"], line["async/staleness/max"]) for line in run.metrics]
         assert ages == [(0, 0), *[(1, 1)] * (STEPS - 1)]
-    one, other = (timeless(run.metrics) for run in both)
+    one, other = (timeless(run.metrics) for run in ended)
     assert one == other
     assert len({line["train/actor/grad_norm"] for line in one}) == STEPS
-    weights = [torch.load(path) for run in both for path in run.directory.rglob("full_weights.pt")]
+    weights = [torch.load(path) for run in ended for path in run.directory.rglob("full_weights.pt")]
     assert len(weights) == 2
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 

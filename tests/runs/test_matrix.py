@@ -1,12 +1,11 @@
 """The levels on the RLinf host: all settings with PPO, and with GRPO those that concern its groups."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
-from rlinf_async.core.spans import read_spans
-from tests.runs.conftest import Run, Runner
+from rlinf_async.observe.spans import read_spans
+from tests.runs.conftest import Run, small
 
 pytestmark = pytest.mark.ray
 
@@ -20,22 +19,16 @@ CORRECTIONS = {
     ("metaworld_grpo_mlp", False, True): ("correction=tis", "proximal=loglinear"),
 }
 """Config, level 2, level 3: what level 1 corrects with; elsewhere the default."""
-GIVES_WAY = [
+GIVES_WAY = (
     "async.mode=full",
     *(f"{part}.enable_offload=true" for part in ("actor", "rollout", "env.train", "env.eval")),
     "rollout.enable_cuda_graph=true",
-]
+)
 """What RLinf's own configs switch on, and the levels have no use for."""
 ONE_SHARD = ("async.mode=rollout", "async.rollout.shards=1")
 """Level 2 alone, with nothing left to chance: two such runs are equal."""
 OFFLOADED = (*ONE_SHARD, "actor.enable_offload=true", "rollout.enable_offload=true", "runner.save_interval=2")
 GRPO = ("algorithm.group_size=4", "env.eval.group_size=1")
-
-
-CASES = [
-    *(("metaworld_ppo_mlp", *setting) for setting in SETTINGS),
-    *(("metaworld_grpo_mlp", *setting) for setting in GROUPED),
-]
 
 
 def overrides(config: str, train: bool, rollout: bool, streamer: bool) -> list[str]:
@@ -47,23 +40,27 @@ def overrides(config: str, train: bool, rollout: bool, streamer: bool) -> list[s
     return [*levels, *(GRPO if "grpo" in config else ())]
 
 
-@pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Run]]:
-    """Every case, what gives way to all levels, and all levels off, one after the other in one process."""
-    runner = Runner(tmp_path_factory.mktemp("matrix"))
-    cases = [(case[0], overrides(*case)) for case in CASES]
-    last = [("metaworld_ppo_mlp", last) for last in (ONE_SHARD, OFFLOADED, GIVES_WAY, ["async.mode=off"])]
-    yield runner.several([*cases, *last])
-    runner.close()
+CASES = [
+    *(("metaworld_ppo_mlp", *setting) for setting in SETTINGS),
+    *(("metaworld_grpo_mlp", *setting) for setting in GROUPED),
+]
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", range(len(CASES)), ids=["-".join(map(str, case)) for case in CASES])
-def test_every_setting_trains_each_trajectory_once_and_within_the_bound(matrix: list[Run], case: int) -> None:
-    config, train, rollout, _ = CASES[case]
-    run = matrix[case]
-    assert run.status == 0, run.output
-
+@pytest.mark.parametrize(
+    ("config", "train", "rollout"),
+    [
+        pytest.param(
+            *case[:3],
+            marks=pytest.mark.shared_run(small(case[0], *overrides(*case))),
+            id="-".join(map(str, case)),
+        )
+        for case in CASES
+    ],
+)
+def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
+    ended: list[Run], config: str, train: bool, rollout: bool
+) -> None:
+    (run,) = ended
     trajectories = run.summary["trajectories"]
     assert trajectories == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
     assert run.summary["env_steps"] == 24 * 4
@@ -78,40 +75,33 @@ def test_every_setting_trains_each_trajectory_once_and_within_the_bound(matrix: 
     assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics if "ppo" in config)
 
 
-@pytest.mark.timeout(900)
-def test_learner_and_inference_that_are_offloaded_in_turn_train_as_if_they_were_not(
-    matrix: list[Run],
-) -> None:
-    resident, offloaded = matrix[-4:-2]
-    for run in (resident, offloaded):
-        assert run.status == 0, run.output
+@pytest.mark.shared_run(small("metaworld_ppo_mlp", *ONE_SHARD), small("metaworld_ppo_mlp", *OFFLOADED))
+def test_learner_and_inference_that_are_offloaded_in_turn_train_as_if_they_were_not(ended: list[Run]) -> None:
     losses = [
         [{k: v for k, v in line.items() if k.startswith(("train/", "rollout/"))} for line in run.metrics]
-        for run in (resident, offloaded)
+        for run in ended
     ]
     assert len(losses[0][0]) > 10
     assert losses[0] == losses[1]
     left = [
         {span["process"] for span in read_spans(run.directory / "trace") if span["kind"] == "offload"}
-        for run in (resident, offloaded)
+        for run in ended
     ]
     assert left == [set(), {"learner rank 0", "inference rank 0"}]
 
 
-@pytest.mark.timeout(900)
-def test_a_config_that_offloads_and_captures_graphs_runs_and_says_what_gives_way(matrix: list[Run]) -> None:
-    run = matrix[-2]
-    assert run.status == 0, run.output
+@pytest.mark.shared_run(small("metaworld_ppo_mlp", *GIVES_WAY))
+def test_a_config_that_offloads_and_captures_graphs_runs_and_says_what_gives_way(ended: list[Run]) -> None:
+    (run,) = ended
     assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
     for part in ("actor", "rollout", "env.train", "env.eval"):
         assert run.output.count(f"{part}.enable_offload=false: ") == 1
     assert "enable_offload: true" not in (run.directory / "config.yaml").read_text()
 
 
-@pytest.mark.timeout(900)
-def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(matrix: list[Run]) -> None:
-    run = matrix[-1]
-    assert run.status == 0, run.output
+@pytest.mark.shared_run(small("metaworld_ppo_mlp", "async.mode=off"), last=True)
+def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(ended: list[Run]) -> None:
+    (run,) = ended
     assert "Metric Table" in run.output
     assert "rlinf-async" not in run.output
     assert not (run.directory / "metrics.jsonl").exists()

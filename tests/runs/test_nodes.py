@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from rlinf_async.core.spans import read_spans
+from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
 pytestmark = pytest.mark.ray

@@ -1,13 +1,15 @@
 """A run that stalls says who waits for what, to those who watch it and to those who ask."""
 
 import json
+import os
 import subprocess
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlinf_async.core.spans import read_spans
+from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import COMMAND, Runner
+from tests.runs.waiting_env import PIPE
 
 pytestmark = pytest.mark.ray
 
@@ -17,7 +19,7 @@ STALLING = (
     "async.stall_s=2",
     f"env.train.total_num_envs={ENVS}",
     f"env.train.max_episode_steps={DECISIONS * 10}",
-    "env.train.service.reset_s=12.0",
+    "env.train.env_class=waiting",
     "actor.micro_batch_size=8",
     "actor.global_batch_size=16",
     "algorithm.update_epoch=1",
@@ -36,6 +38,9 @@ def asked(runs: Runner, *command: str) -> str:
 def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -> None:
     run = runs.directory / "run"
     place = f"runner.logger.log_path={run}"
+    runs.declare("rlinf_async.envs", "waiting", "tests.runs.waiting_env:WaitingEnv")
+    runs.environment[PIPE] = pipe = str(runs.directory / "pipe")
+    os.mkfifo(pipe)
     process = runs.start(*COMMAND, "train", "-n", "bench/emulated", *STALLING, place)
     assert process.stdout is not None
     while "nothing has ended for" not in (line := process.stdout.readline()):
@@ -47,7 +52,9 @@ def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -
     assert all(
         f"\n{name}\n" in seen for name in ("env worker 0", "inference rank 0", "learner rank 0", "driver")
     )
+    go_on = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     output, _ = process.communicate(timeout=120)
+    os.close(go_on)
     assert process.returncode == 0, output
     assert "The run has ended: 2 steps" in asked(runs, "status", str(run))
 
@@ -66,6 +73,9 @@ def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -
     events = json.loads((run / "trace.json").read_text())["traceEvents"]
     arrows = [event["name"] for event in events if event["ph"] == "s"]
     assert arrows.count("action") == STEPS * ENVS * (DECISIONS + 1)
+    # What the value of the last observation was asked for is followed by no step.
+    through = [event["name"] for event in events if event["ph"] == "t"]
+    assert through.count("action") == STEPS * ENVS * DECISIONS
     assert arrows.count("trajectory") == STEPS * ENVS
     assert arrows.count("weights") == STEPS + 1
     assert str(runs.directory) not in (run / "trace.json").read_text()

@@ -1,10 +1,17 @@
 """Evaluation, checkpoints and resuming, beside training that does not stop for them."""
 
 import json
+import os
+import re
+import signal
+import subprocess
 
 import pytest
 
-from tests.runs.conftest import Runner
+from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.ray_runtime.checkpoint_folder import find_newest
+from tests.runs.conftest import COMMAND, SMALL, Runner
 
 pytestmark = pytest.mark.ray
 
@@ -43,3 +50,54 @@ def test_where_rlinfs_own_transport_is_asked_for_the_learner_waits_for_it(runs: 
     assert run.summary["staleness"]["max"] <= 1
     assert all(line["async/publication_seconds"] > 0 for line in run.metrics)
     assert not any("async/publication/lag_seconds" in line for line in run.metrics)
+
+
+def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing_is_lost(
+    runs: Runner,
+) -> None:
+    place, steps = runs.directory / "run", "runner.max_epochs=100000"
+    process = runs.start(
+        *COMMAND,
+        "train",
+        *("--restarts", "2", "--restart-wait", "0"),
+        *("-n", "metaworld_ppo_mlp", *SMALL, steps, "runner.save_interval=2"),
+        f"runner.logger.log_path={place}",
+    )
+    until(process, "5/100000")
+    os.kill(RunDir(place).read(RunDir(place).status)["driver"], signal.SIGKILL)
+    again = until(process, "restart 1 of 2 from step")
+    resumed = re.search(r"from step (\d+), in 0 s: the run was ended by SIGKILL", again)
+    assert resumed, again
+    resumed_at = int(resumed[1])
+    assert resumed_at >= 4
+    # What was in the buffer of the checkpoint is there again, all of it.
+    assert re.search(
+        r"\d+ trajectories that had not been trained are there again$", until(process, "going on from step")
+    )
+    until(process, f" {resumed_at + 2}/100000")
+
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert runs.survivors(process) == []
+    newest = find_newest(place / "metaworld_ppo_mlp" / "checkpoints")
+    assert newest.folder is not None
+    assert newest.skipped == ()
+    assert newest.step > resumed_at
+    books = json.loads((newest.folder / "async_state.json").read_text())
+    assert books["trained"] == 8 * newest.step
+    assert "lost at resume" not in books["refused"]
+    pieces = json.loads((newest.folder / "buffer" / "pieces.json").read_text())["pieces"]
+    in_flight = books["produced"] - books["trained"] - sum(books["refused"].values())
+    assert sum(piece["size"] for piece in pieces) == in_flight
+    steps_seen = [int(line["step"]) for line in RunDir(place).read_metrics()]
+    assert steps_seen == list(range(1, newest.step + 1))
+    assert [fault["what"] for fault in read_failures(place)] == ["terminated"]
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """The first line of its output, from here on, that has these words."""
+    assert process.stdout is not None
+    while words not in (line := process.stdout.readline()):
+        assert line, f"the run ended before it said {words!r}"
+    return line

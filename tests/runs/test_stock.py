@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.compose import compose_config
 from tests.runs.conftest import SMALL, Runner
 from tests.runs.seeded import PLUGIN, STOCK
 

@@ -9,19 +9,11 @@ METADATA = "Metadata-Version: 2.1\nName: throwaway\nVersion: 1.0\n"
 CLASSES = """
 import os
 import signal
-from pathlib import Path
 
-from rlinf_async.hosts.rlinf import weights
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
-from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
-from rlinf_async.hosts.rlinf.metaworld_env import MetaWorldTaskEnv
+from rlinf_async.demo.simulators.metaworld_env import MetaWorldTaskEnv
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-
-
-class MarkingEnvWorker(ShardedEnvWorker):
-    async def run_shards(self, settings, requests, trajectories):
-        Path(os.environ["THROWAWAY_MARK"]).write_text(type(self).__name__)
-        await super().run_shards(settings, requests, trajectories)
+from rlinf_async.ray_runtime import weights
 
 
 class BrokenEnv(MetaWorldTaskEnv):
@@ -31,6 +23,23 @@ class BrokenEnv(MetaWorldTaskEnv):
         self.steps += 1
         if self.steps == 6:
             raise FloatingPointError("the simulator has exploded")
+        return super().chunk_step(actions)
+
+
+class FlakyEnv(MetaWorldTaskEnv):
+    # Each of the first two shards fails in its second rollout, by an error or by the death of its simulator.
+
+    def __init__(self, cfg, num_envs, seed_offset, *rest, **keywords):
+        super().__init__(cfg, num_envs, seed_offset, *rest, **keywords)
+        self.fails = seed_offset if cfg.seed < 7919 and not cfg.is_eval else None
+        self.steps = 0
+
+    def chunk_step(self, actions):
+        self.steps += 1
+        if self.steps == 6 and self.fails == 0:
+            raise FloatingPointError("the simulator has exploded")
+        if self.steps == 6 and self.fails == 1:
+            os.kill(self._simulators.pids[0], signal.SIGKILL)
         return super().chunk_step(actions)
 
 
@@ -60,10 +69,10 @@ class UnsendingActorWorker(StreamingActorWorker):
         super().__init__(cfg)
         send = weights._send
 
-        def fail(trajectories, version, chunks, spans):
+        def fail(coordinator, version, *rest):
             if version == 2:
                 raise MemoryError("the object store is full")
-            send(trajectories, version, chunks, spans)
+            send(coordinator, version, *rest)
 
         weights._send = fail
 """

@@ -1,3 +1,14 @@
-"""Fixtures of real runs."""
+"""Fixtures of real models and of real runs."""
+
+import pytest
 
 from tests.runs.conftest import gl, runs  # noqa: F401
+from tests.vla.families import FAMILIES
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=str)
+def family(request):
+    """A family of models, tiny and random, whose packages are installed."""
+    if request.param.missing:
+        pytest.skip(request.param.missing)
+    return request.param

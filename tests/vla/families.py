@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.vla import sources, tiny_openpi
+from tests.vla import sources, tiny_openpi, tiny_openvla_oft
 
 SMALL = (
     "actor.fsdp_config.strategy=fsdp2",
@@ -25,6 +25,12 @@ SMALL = (
     "actor.global_batch_size=4",
 )
 """Two environments that begin where the first always does, and pictures that are drawn quickly."""
+TINY_OFT = {
+    "hidden_size": tiny_openvla_oft.WIDTH,
+    "attn_implementation": "eager",
+    "is_lora": False,
+    "num_images_in_input": 1,
+}
 TINY_PI0 = ("+actor.model.openpi.action_expert_variant=tiny_expert",)
 
 
@@ -32,6 +38,10 @@ def _decisions(chunk: int) -> tuple[str, ...]:
     """Two decisions of `chunk` actions to an episode."""
     names = ("max_episode_steps", "max_steps_per_rollout_epoch")
     return tuple(f"env.{part}.{name}={2 * chunk}" for part in ("train", "eval") for name in names)
+
+
+def _openvla_oft(place: Path) -> None:
+    tiny_openvla_oft.write_checkpoint(place / "checkpoint")
 
 
 def _openpi(place: Path) -> None:
@@ -51,6 +61,8 @@ class Family:
     write: Callable[[Path], None]
     """Write what stands in for published weights, tokenizers and statistics into a folder."""
     tiny: tuple[str, ...]
+    signal: bool = True
+    """Whether a batch without a success has gradients: those of the critic."""
 
     def __str__(self) -> str:
         return self.name
@@ -89,5 +101,19 @@ FAMILIES = (
         "openpi",
         _openpi,
         (*TINY_PI0, "+actor.model.openpi.paligemma_variant=tiny_vlm_2048", *_decisions(5)),
+    ),
+    Family(
+        "openvla-oft",
+        "libero_object_grpo_openvlaoft",
+        "timm",
+        "openvla-oft",
+        _openvla_oft,
+        (
+            *(f"++actor.model.{key}={value}" for key, value in TINY_OFT.items()),
+            "algorithm.group_size=2",
+            "algorithm.filter_rewards=false",  # or two failures would leave nothing to train on
+            *_decisions(8),
+        ),
+        signal=False,
     ),
 )

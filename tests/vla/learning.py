@@ -17,12 +17,13 @@ from rlinf.data.embodied_io_struct import Trajectory, convert_trajectories_to_ba
 from rlinf.models import get_model
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
+from rlinf_async.compose import compose_config
 from rlinf_async.core.tensors import slice_samples
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
-from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve, write_back
-from rlinf_async.hosts.rlinf.weights import Snapshot, apply
-from rlinf_async.hosts.rlinf.wire import pack
+from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.ray_runtime.weights import apply
+from rlinf_async.ray_runtime.wire import pack
 from tests.hosts.rlinf.learners import actor_of, ended, learner_of, watched
 from tests.hosts.rlinf.synthetic import parts
 from tests.making import piece, ticket

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one decision led to; every field is [envs, ...].
+    """What one decision led to; every field is [envs, ...], and so are those of an observation.
 
     `ended` says that the episode is over, by success; it stays so until the next reset.
     """
 
-    states: np.ndarray
+    states: np.ndarray | dict[str, Any]
     rewards: np.ndarray
     ended: np.ndarray
 
 
 class Environments(Protocol):
-    """A batch of environments, built and used in one thread. An episode that has ended stands still."""
+    """A batch of environments, built and used in one thread. An episode that has ended stands still.
+
+    Two more methods are used where they are there: `skip(episodes)` leaves out the first episodes, so that
+    environments which are built anew after a failure do not begin again with the first ones; `abort(reason)`,
+    called from another thread when they do not answer, ends their processes, so that the call that hangs
+    raises an error, and says whether there were any.
+    """
 
     @property
     def state_dim(self) -> int: ...
@@ -30,8 +36,8 @@ class Environments(Protocol):
     @property
     def action_dim(self) -> int: ...
 
-    def reset(self) -> np.ndarray:
-        """Start the next episode of all; their states [envs, state_dim], float32."""
+    def reset(self) -> np.ndarray | dict[str, Any]:
+        """Start the next episode of all; their states [envs, state_dim], float32, or an observation."""
 
     def step(self, actions: np.ndarray) -> Outcome:
         """Take one decision, actions [envs, action_dim]."""
@@ -81,6 +87,10 @@ class PointReach:
         arrived = moving & (np.linalg.norm(self._states, axis=1) < self.radius)
         self._ended = self._ended | arrived
         return Outcome(self._states, arrived.astype(np.float32), self._ended.copy())
+
+    def skip(self, episodes: int) -> None:
+        """Leave the next episodes out."""
+        self._episode += episodes
 
     def close(self) -> None:
         """Nothing is held."""

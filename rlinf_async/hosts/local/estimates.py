@@ -5,23 +5,16 @@ from __future__ import annotations
 import torch
 
 from rlinf_async.core.objectives import gae, group_relative, importance_weight, valid_steps, vtrace
+from rlinf_async.core.tensors import Tensors
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 
-Tensors = dict[str, torch.Tensor]
-
 
 @torch.no_grad()
-def anchored(payload: Tensors, model: ActorCritic, settings: LocalSettings) -> Tensors:
-    """The rollout with `proximal` log-probabilities, and `values` of the same policy.
-
-    Off-policy both are computed anew, for all T + 1 observations: `model` is the policy from which the
-    update starts. On-policy it is the policy that acted.
-    """
-    rollout = {**payload, "proximal": payload["logprobs"]}
-    if settings.asynchrony.recomputes:
-        rollout["proximal"], rollout["values"] = model.evaluate(payload["states"], payload["actions"])
-    return rollout
+def anchored(rollout: Tensors, model: ActorCritic) -> Tensors:
+    """`proximal` log-probabilities, and `values` of all T + 1 observations, by the policy that is trained."""
+    proximal, values = model.evaluate(rollout["states"], rollout["actions"])
+    return {"proximal": proximal, "values": values}
 
 
 def estimated(rollout: Tensors, settings: LocalSettings) -> Tensors:

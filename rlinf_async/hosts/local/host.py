@@ -1,219 +1,156 @@
-"""All three loops in one process: no Ray, no RLinf, the same loops."""
+"""The host without a framework: a run in this process, of the environments that its config names."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
 
-from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.tracing import BusyMeter, Shares, Spread, StepReport
-from rlinf_async.hosts.local.device import Watch, unwatched
-from rlinf_async.hosts.local.envs import EnvFactory
-from rlinf_async.hosts.local.inference import InferenceRank, RankRequests, State
-from rlinf_async.hosts.local.learner import LocalLearner
-from rlinf_async.hosts.local.learner_thread import LearnerThread
-from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory
-from rlinf_async.hosts.local.recorder import RolloutRecorder
+from rlinf_async import __version__
+from rlinf_async.config import AsyncConfig, words
+from rlinf_async.core.names import did_you_mean
+from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.shard import Shard
-from rlinf_async.loops.env import run_shard, together
-from rlinf_async.loops.inference import serve_policy
-from rlinf_async.loops.request_broker import RequestBroker
-from rlinf_async.loops.trajectory_broker import TrajectoryBroker
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalResult:
-    """What a run left behind: a report and metrics per batch, the books, and the weights."""
-
-    reports: tuple[StepReport, ...]
-    metrics: tuple[dict[str, float], ...]
-    ledger: Ledger
-    weights: State
+from rlinf_async.hosts.local.trainer import LocalTrainer
+from rlinf_async.hosts.workload import Workload
+from rlinf_async.observe.check import Check
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.failures import sentence
+from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.summary import RunSummary
 
 
 class LocalHost:
-    """Trains a policy in this process: env shards, inference ranks and a learner around two brokers.
+    """Fills `hosts.host.Host`.
 
-    Every shard, every rank and the learner has a thread for its blocking work; all waiting is done by
-    one event loop. The first failure ends the run and is raised by itself. With all levels off, or with
-    `async.deterministic`, nothing depends on timing: equal settings give equal weights, bit for bit.
-
-    Environments and trajectories are in the CPU's memory, the policy where its parameters are.
+    Its configs say `host: local`, name a `run_dir`, an `env.env_class` and a `model.model_type`, and hold
+    the fields of `LocalSettings` in the block `settings`. There is nothing to install or to extend.
     """
 
-    def __init__(
+    available = True
+    """It is a part of this package."""
+    installed = True
+
+    def install(self) -> None:
+        """There is no framework to put anything into."""
+
+    def remove(self) -> None:
+        """There is no framework to take anything out of."""
+
+    def serves(self, cfg: DictConfig) -> bool:
+        return bool(cfg.get("host") == "local")
+
+    def prepare(self, cfg: DictConfig) -> None:
+        environments_of(cfg, settings_of(cfg))
+        policy_of(cfg)
+
+    def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
+        settings, run_dir, display = settings_of(cfg), Path(cfg.run_dir), RunDisplay()
+        environments, policy = environments_of(cfg, settings), policy_of(cfg)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        records, title = RunDir(run_dir), _title(settings)
+        records.write_config(OmegaConf.to_yaml(cfg, resolve=True))
+        records.begin(settings.run.facts(), title=title, versions=self.versions())
+
+        def report(step: StepReport) -> None:
+            episodes = {"env/return": step.episode_return, "env/success_once": step.success}
+            records.log(step.step, {**step.as_metrics(), **episodes})
+            display.step(step)
+
+        def fault(facts: dict[str, Any]) -> None:
+            display.note(sentence(facts))
+
+        trainer = LocalTrainer(
+            settings, environments, policy=policy, on_step=report, run_dir=run_dir, on_fault=fault
+        )
+        display.start(title, step=0, total=settings.batches)
+        try:
+            result = trainer.run()
+        finally:
+            display.stop()
+        torch.save(result.weights, run_dir / "policy.pt")
+        summary = RunSummary.of(result.reports, result.ledger)
+        records.write_summary(summary.as_dict())
+        display.summary(summary, str(run_dir))
+
+    def explain(
         self,
-        settings: LocalSettings,
-        environments: EnvFactory,
+        cfg: DictConfig,
         *,
-        policy: PolicyFactory | None = None,
-        weights: Mapping[str, torch.Tensor] | None = None,
-        on_step: Callable[[StepReport], None] = lambda report: None,
-        watch: Watch = unwatched,
-    ) -> None:
-        """`policy` is by default a GaussianPolicy, `weights` a fresh policy drawn from the seed."""
-        self.settings = settings
-        self._environments = environments
-        self._policy = policy or partial(GaussianPolicy, hidden=settings.hidden)
-        self._weights = weights
-        self._on_step = on_step
-        self._watch = watch
+        gpus: int | None = None,
+        nodes: int | None = None,
+        gpu_memory: float | None = None,
+    ) -> dict[str, Any]:
+        if (gpus, nodes, gpu_memory) != (None, None, None):
+            raise ValueError("a run of the local host is one process of this machine: it takes no cluster")
+        settings = settings_of(cfg)
+        return {
+            "mode": settings.asynchrony.mode,
+            "levels": settings.asynchrony.levels,
+            "max_staleness": settings.asynchrony.max_staleness,
+            "correction": settings.asynchrony.correction,
+            "streams": settings.run.streams,
+            "optimizer_steps": settings.run.optimizer_steps,
+            **asdict(settings.plan),
+        }
 
-    def run(self) -> LocalResult:
-        """Train all batches; not to be called where an event loop is running."""
-        plan = self.settings.plan
-        env, inference = BusyMeter(width=plan.shards), BusyMeter(width=plan.inference_ranks)
-        learning = BusyMeter()
-        with ExitStack() as stack:
-            shards = [stack.enter_context(closing(self._shard(number, env))) for number in range(plan.shards)]
-            model = self._model(shards[0].state_dim, shards[0].action_dim)
-            ranks = [
-                stack.enter_context(
-                    closing(InferenceRank(rank, model=model, busy=inference, watch=self._watch))
-                )
-                for rank in range(plan.inference_ranks)
-            ]
-            learner = LocalLearner(settings=self.settings, model=model, busy=learning, watch=self._watch)
-            thread = stack.enter_context(closing(LearnerThread(learner, streaming=self.settings.streams)))
-            run = LocalRun(
-                self.settings,
-                shards=shards,
-                ranks=ranks,
-                learner=thread,
-                model=model,
-                busy={"env": env, "inference": inference, "learner": learning},
-                on_step=self._on_step,
+    def show(self, facts: Mapping[str, Any], console: Console) -> None:
+        table = Table(show_header=False)
+        for name, value in facts.items():
+            table.add_row(name, words(value) if name == "levels" else str(value))
+        console.print(table)
+
+    def resolved(
+        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
+    ) -> dict[str, Any]:
+        return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+
+    def workload(self, cfg: DictConfig) -> Workload:
+        settings = settings_of(cfg)
+        if cfg.settings.get("seed") is None:
+            raise ValueError(
+                "the config gives no settings.seed, by which its runs could be told apart; add it"
             )
-            return asyncio.run(run.train())
+        return Workload(
+            run_dir="run_dir",
+            steps=("settings.batches", settings.batches),
+            seeds={"settings.seed": settings.seed},
+            off="off: the same loops with every level off.",
+        )
 
-    def _shard(self, number: int, busy: BusyMeter) -> Shard:
-        return Shard(number, settings=self.settings, build=self._environments, busy=busy)
+    def checks(self) -> Sequence[Check]:
+        return []
 
-    def _model(self, state_dim: int, action_dim: int) -> ActorCritic:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
-            model = self._policy(state_dim=state_dim, action_dim=action_dim)
-        if self._weights is not None:
-            model.load_state_dict(self._weights)
-        return model
+    def versions(self) -> dict[str, str]:
+        return {"rlinf-async": __version__, "torch": version("torch")}
 
 
-class LocalRun:
-    """One run: the loops, the two brokers between them, and the step from batch to batch.
+def settings_of(cfg: DictConfig) -> LocalSettings:
+    """The settings of a config of this host.
 
-    It ends in data order: the gate closes after the last batch, env shards hang up, inference drains,
-    the learner returns.
+    Raises:
+        ValueError: a key that `LocalSettings` has not, or settings that do not fit together.
     """
-
-    def __init__(
-        self,
-        settings: LocalSettings,
-        *,
-        shards: list[Shard],
-        ranks: list[InferenceRank],
-        learner: LearnerThread,
-        model: ActorCritic,
-        busy: dict[str, BusyMeter],
-        on_step: Callable[[StepReport], None],
-    ) -> None:
-        self._settings = settings
-        self._shards, self._ranks, self._learner, self._model = shards, ranks, learner, model
-        self._busy = busy
-        self._on_step = on_step
-        self._requests = _request_broker(settings)
-        self._trajectories = TrajectoryBroker(
-            settings.plan,
-            max_staleness=settings.asynchrony.max_staleness,
-            free=settings.asynchrony.train.balance == "free",
-            until=settings.batches,
-            deadline_s=settings.asynchrony.deadline_s,
-        )
-        self._reports: list[StepReport] = []
-        self._metrics: list[dict[str, float]] = []
-
-    async def train(self) -> LocalResult:
-        """Run the loops side by side until the last batch is trained."""
-        await together([self._collect(), *self._serve(), self._learn()])
-        return LocalResult(
-            reports=tuple(self._reports),
-            metrics=tuple(self._metrics),
-            ledger=self._trajectories.ledger,
-            weights=_copy(self._model),
-        )
-
-    async def _collect(self) -> None:
-        recorder = partial(RolloutRecorder, plan=self._settings.plan)
-        await together(
-            run_shard(
-                shard=number,
-                env=shard,
-                policy=self._requests,
-                trajectories=self._trajectories,
-                recorder=recorder,
-            )
-            for number, shard in enumerate(self._shards)
-        )
-        self._requests.close()
-
-    def _serve(self) -> Iterator[Coroutine[Any, Any, None]]:
-        for number, rank in enumerate(self._ranks):
-            yield serve_policy(requests=RankRequests(self._requests, number), policy=rank)
-
-    async def _learn(self) -> None:
-        for batch in range(self._settings.batches):
-            began = time.monotonic()
-            metrics = await self._learner.train(batch, self._trajectories)
-            await self._publish(batch + 1)
-            self._report(batch + 1, metrics, began)
-
-    async def _publish(self, version: int) -> None:
-        """Give every inference rank the weights of `version`, then open the gate for it."""
-        if self._settings.asynchrony.deterministic:
-            await self._trajectories.collected(version)
-        state = _copy(self._model)
-        for rank in self._ranks:
-            await rank.load(state, version)
-        self._trajectories.publish(version)
-
-    def _report(self, step: int, metrics: dict[str, float], began: float) -> None:
-        requests, trained = self._requests, self._trajectories.pop_trained(step - 1)
-        report = StepReport(
-            step=step,
-            total=self._settings.batches,
-            seconds=time.monotonic() - began,
-            env_steps=trained.env_steps,
-            episode_return=metrics["env/return"],
-            success=metrics["env/success_once"],
-            busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
-            staleness=trained.staleness,
-            batch_size=requests.batch_size,
-            batch_wait=requests.batch_wait,
-        )
-        requests.batch_size, requests.batch_wait = Spread(), Spread()
-        self._reports.append(report)
-        self._metrics.append(metrics)
-        self._on_step(report)
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    given = dict(plain.get("settings") or {})
+    known = [field.name for field in fields(LocalSettings) if field.name != "asynchrony"]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"unknown key settings.{name}{did_you_mean(name, known)}")
+    return LocalSettings(asynchrony=AsyncConfig.from_mapping(plain.get("async")), **given)
 
 
-def _request_broker(settings: LocalSettings) -> RequestBroker:
-    rollout, deadline_s = settings.asynchrony.rollout, settings.asynchrony.deadline_s
-    if not rollout.enabled:
-        in_step = settings.asynchrony.deterministic
-        return RequestBroker.barrier(settings.plan, deadline_s=deadline_s, in_step=in_step)
-    return RequestBroker.dynamic(
-        max_size=settings.max_batch_size,
-        max_wait=rollout.max_wait,
-        deadline_s=deadline_s,
+def _title(settings: LocalSettings) -> str:
+    plan, asynchrony = settings.plan, settings.asynchrony
+    return (
+        f"rlinf-async {__version__}, in one process: levels {words(asynchrony.levels)}; {plan.shards} shards "
+        f"of {plan.envs_per_shard} environments; staleness at most {asynchrony.max_staleness}"
     )
-
-
-def _copy(model: ActorCritic) -> State:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

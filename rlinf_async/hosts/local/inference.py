@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
-from rlinf_async.core.tensors import Tree, concatenate
-from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.core.tensors import Tree, map_tensors, slice_samples
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.policy import ActorCritic
-from rlinf_async.loops.request_broker import Pending, RequestBroker
+from rlinf_async.loops.request_broker import Pending
+from rlinf_async.observe.meters import BusyMeter
 
 State = dict[str, torch.Tensor]
+FIELDS = ("actions", "logprobs", "values", "inputs")
+"""What a policy gives for a batch, in its order; not all give the last."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,12 @@ class Answer:
     logprobs: torch.Tensor
     values: torch.Tensor
     version: int
+    inputs: Tree | None = None
+    """What the policy is to be scored by in the place of states, if it says so."""
 
 
 class InferenceRank:
-    """Fills `loops.ports.Policy`.
+    """Fills `loops.ports.Policy` and `LoadablePolicy`.
 
     Forward passes and changes of weights run on the rank's one thread, one after the other: an answer
     is made by the weights of exactly the version that it carries.
@@ -54,9 +58,9 @@ class InferenceRank:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._thread, self._forward, payloads)
 
-    async def load(self, state: State, version: int) -> None:
-        """Act with `state` from the next forward pass on."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._load, state, version)
+    async def load(self, version: int, data: State) -> None:
+        """Act with the weights `data` from the next forward pass on."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._load, data, version)
 
     def close(self) -> None:
         """Wait for the forward pass that may still be running."""
@@ -68,26 +72,15 @@ class InferenceRank:
         self._version = version
 
     @torch.no_grad()
-    def _forward(self, payloads: Sequence[Tree]) -> list[Answer]:
+    def _forward(self, payloads: Sequence[Mapping[str, Any]]) -> list[Answer]:
         with self._queue.block():
-            merged: dict[str, Any] = self._queue.put(concatenate(payloads))
+            states = self._model.merged([payload["states"] for payload in payloads])
+            if isinstance(states, torch.Tensor):  # fields of observations are for the policy to move
+                states = states.to(self._queue.device)
+            noise = torch.cat([payload["noise"] for payload in payloads]).to(self._queue.device)
             with self._queue.watched():
-                outputs = self._model.act(merged["states"], merged["noise"])
-            outputs = [output.cpu() for output in outputs]
-        sizes = [len(payload["noise"]) for payload in payloads]  # type: ignore[arg-type]
-        parts = zip(*(torch.split(output, sizes) for output in outputs), strict=True)
-        return [Answer(actions, logprobs, values, self._version) for actions, logprobs, values in parts]
-
-
-class RankRequests:
-    """The inference side of the request broker, for one rank; fills `loops.ports.RequestPort`."""
-
-    def __init__(self, broker: RequestBroker, rank: int) -> None:
-        self._broker = broker
-        self._rank = rank
-
-    async def take(self) -> list[Pending] | None:
-        return await self._broker.take(self._rank)
-
-    def answering(self, batch: Sequence[Pending]) -> AbstractAsyncContextManager[list[Any]]:
-        return self._broker.answering(batch)
+                acted = self._model.act(states, noise)
+            outputs = map_tensors(lambda tensor: tensor.cpu(), dict(zip(FIELDS, acted, strict=False)))
+        stops = [0, *accumulate(len(payload["noise"]) for payload in payloads)]
+        parts: list[Any] = [slice_samples(outputs, *each) for each in pairwise(stops)]
+        return [Answer(**part, version=self._version) for part in parts]

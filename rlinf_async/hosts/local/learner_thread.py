@@ -11,6 +11,7 @@ from rlinf_async.core.types import Piece
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import Learner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 
 class LearnerThread:
@@ -20,9 +21,10 @@ class LearnerThread:
     pieces is ended by an error.
     """
 
-    def __init__(self, learner: Learner, *, streaming: bool) -> None:
+    def __init__(self, learner: Learner, *, streaming: bool, spans: SpanLog = UNRECORDED) -> None:
         self._learner = learner
         self._streaming = streaming
+        self._spans = spans
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
 
     async def train(self, batch: int, trajectories: TrajectoryBroker) -> dict[str, float]:
@@ -42,7 +44,13 @@ class LearnerThread:
 
     def _learn(self, batch: int, pieces: PiecesFromLoop) -> dict[str, float]:
         return asyncio.run(
-            learn_batch(batch=batch, pieces=pieces, learner=self._learner, streaming=self._streaming)
+            learn_batch(
+                batch=batch,
+                pieces=pieces,
+                learner=self._learner,
+                streaming=self._streaming,
+                spans=self._spans,
+            )
         )
 
 

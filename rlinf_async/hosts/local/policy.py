@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+Seen: TypeAlias = torch.Tensor | dict[str, Any]
+"""What a policy sees of B environments: states [B, S], or an observation with fields of B items each."""
+
 
 class ActorCritic(nn.Module):
-    """A policy with a critic, on the device of its parameters; all tensors are there.
-
-    The parameters of `value_head` have a learning rate of their own.
-    """
+    """A policy with a critic, on the device of its parameters; all tensors are there."""
 
     value_head: nn.Module
 
-    def act(
-        self, states: torch.Tensor, noise: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    @property
+    def critic(self) -> nn.Module:
+        """What has a learning rate of its own."""
+        return self.value_head
+
+    def merged(self, states: Sequence[Seen]) -> Seen:
+        """What several shards show, as one batch."""
+        return torch.cat(states)  # type: ignore[arg-type]
+
+    def act(self, states: Any, noise: torch.Tensor) -> tuple[Any, ...]:
         """Actions [B, A], their log-probabilities [B] and the values [B] of states [B, S].
 
-        All chance is in the standard normal `noise` [B, A].
+        All chance is in the standard normal `noise` [B, A]. A policy that sees observations gives a fourth: a
+        tree of tensors [B, ...], which `evaluate` and `logprobs` take in the place of states.
         """
         raise NotImplementedError
 
-    def evaluate(self, states: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def evaluate(self, states: Any, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities of `actions`, taken in the first `len(actions)` of `states`; values of all."""
         raise NotImplementedError
 
-    def logprobs(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def logprobs(self, states: Any, actions: torch.Tensor) -> torch.Tensor:
         """Log-probabilities [B] of actions [B, A]."""
         return self.evaluate(states, actions)[0]
 
@@ -79,7 +88,7 @@ class GaussianPolicy(ActorCritic):
 
     def values(self, states: torch.Tensor) -> torch.Tensor:
         """Values [B]."""
-        values: torch.Tensor = self.value_head["mlp"](states)
+        values: torch.Tensor = self.value_head.get_submodule("mlp")(states)
         return values.squeeze(-1)
 
 

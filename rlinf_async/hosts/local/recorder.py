@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.tensors import Tree, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.shard import ShardOutput
+from rlinf_async.loops.finite import check_finite
+from rlinf_async.survive_config import SurviveConfig
 
 
 class RolloutRecorder:
     """Fills `loops.ports.Recorder`.
 
     A payload holds `actions`, `logprobs`, `versions` and `rewards` of T decisions, and `states`, `values` and
-    `ended` of T + 1 observations, [T, B, ...] each.
+    `ended` of T + 1 observations, [T, B, ...] each. In the place of states it may have a tree of tensors:
+    what a policy that sees observations is to be scored by.
     """
 
-    def __init__(self, ticket: Ticket, *, plan: ShardPlan) -> None:
+    def __init__(self, ticket: Ticket, *, plan: ShardPlan, survive: SurviveConfig) -> None:
         self._ticket = ticket
         self._plan = plan
+        self._survive = survive
         self._outputs: list[ShardOutput] = []
         self._answers: list[Answer] = []
 
     def append(self, output: ShardOutput, answer: Answer) -> None:
+        self._check(output, answer)
         self._outputs.append(output)
         self._answers.append(answer)
 
     def build(self, output: ShardOutput, answer: Answer) -> list[Piece]:
+        self._check(output, answer)
         outputs, answers = [*self._outputs, output], self._answers
         rollout: Tree = {
-            "states": torch.stack([shown.states for shown in outputs]),
+            "states": _seen(outputs, [*answers, answer]),
             "ended": torch.stack([shown.ended for shown in outputs]),
             "rewards": torch.stack([shown.rewards for shown in outputs[1:]]),
             "actions": torch.stack([given.actions for given in answers]),
@@ -40,6 +48,14 @@ class RolloutRecorder:
             "values": torch.stack([given.values for given in [*answers, answer]]),
         }
         return [self._piece(part, rollout) for part in range(self._plan.parts)]
+
+    def _check(self, output: ShardOutput, answer: Answer) -> None:
+        check_finite(
+            self._survive,
+            seen={"rewards": output.rewards, **_fields(output)},
+            thought={"actions": answer.actions, "logprobs": answer.logprobs, "values": answer.values},
+            version=answer.version,
+        )
 
     def _piece(self, part: int, rollout: Tree) -> Piece:
         size = self._plan.piece_size
@@ -54,3 +70,14 @@ class RolloutRecorder:
             env_steps=size * len(versions),
             payload=slice_samples(rollout, part * size, (part + 1) * size, dim=1),
         )
+
+
+def _seen(outputs: list[ShardOutput], answers: list[Answer]) -> torch.Tensor | Tree:
+    inputs = [answer.inputs for answer in answers if answer.inputs is not None]
+    if not inputs:
+        return torch.stack([shown.states for shown in outputs])  # type: ignore[misc]
+    return concatenate([map_tensors(lambda tensor: tensor.unsqueeze(0), each) for each in inputs])
+
+
+def _fields(output: ShardOutput) -> dict[str, Any]:
+    return output.states if isinstance(output.states, dict) else {"states": output.states}

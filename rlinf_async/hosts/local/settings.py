@@ -9,6 +9,7 @@ from typing import Literal
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, choose_shards
+from rlinf_async.loops.run_settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,8 @@ class LocalSettings:
             raise ValueError(f"algorithm={self.algorithm!r} must be one of ppo, grpo")
         if self.weighting not in ("sample", "episode"):
             raise ValueError(f"weighting={self.weighting!r} must be one of sample, episode")
+        if self.asynchrony.rollout.pad is True:
+            raise ValueError("async.rollout.pad=true: policies of the local host take batches of any size")
         if self.asynchrony.publication == "host":
             raise ValueError("async.publication=host: the local host has no transport of its own; use beside")
         if self.algorithm == "grpo" and self.asynchrony.correction == "vtrace":
@@ -132,30 +135,21 @@ class LocalSettings:
         return self.micro_batch_size if asked == "auto" else asked
 
     @property
-    def micro_batches_per_step(self) -> int:
-        return self.global_batch_size // self.samples_per_micro_batch
-
-    @property
     def samples_per_batch(self) -> int:
         return self.total_envs * self.rollout_epochs * self.horizon
 
-    @property
-    def optimizer_steps(self) -> int:
-        """Optimizer steps in one pass over a global batch of trajectories."""
-        return self.samples_per_batch // self.global_batch_size
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether advantages are normalised over the batch; GRPO does so within each group."""
-        return self.algorithm == "ppo"
-
-    @property
-    def streams(self) -> bool:
-        """Whether gradients are accumulated before the batch is complete."""
-        deferred = self.normalizes and self.asynchrony.streamer.defers(self.update_epoch)
-        return self.asynchrony.streamer.enabled and not deferred
-
-    @property
-    def steps_while_streaming(self) -> bool:
-        """Whether weights change before the last piece of a batch has arrived."""
-        return self.streams and self.optimizer_steps > 1
+    @cached_property
+    def run(self) -> RunSettings:
+        """What the loops and brokers of this run need to know."""
+        return RunSettings(
+            asynchrony=self.asynchrony,
+            plan=self.plan,
+            horizon=self.horizon,
+            batches=self.batches,
+            global_batch_size=self.global_batch_size,
+            micro_batch_size=self.samples_per_micro_batch,
+            update_epoch=self.update_epoch,
+            max_batch_size=self.max_batch_size,
+            normalizes=self.algorithm == "ppo",
+            seed=self.seed,
+        )

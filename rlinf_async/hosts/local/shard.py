@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from rlinf_async.core.tensors import Tree
-from rlinf_async.core.tracing import BusyMeter
+from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.local.envs import EnvFactory, Environments, Outcome
 from rlinf_async.hosts.local.inference import Answer
+from rlinf_async.hosts.local.policy import Seen
 from rlinf_async.hosts.local.settings import LocalSettings
-
-T = TypeVar("T")
+from rlinf_async.loops.simulator_thread import DaemonThread, SimulatorThread, nothing_to_abort
+from rlinf_async.observe.meters import BusyMeter
 
 
 @dataclass(frozen=True)
 class ShardOutput:
     """What the environments show after a decision (or a reset), [B, ...] each."""
 
-    states: torch.Tensor
+    states: Seen
     rewards: torch.Tensor
     ended: torch.Tensor
     noise: torch.Tensor
@@ -56,15 +53,18 @@ class Shard:
     def __init__(self, shard: int, *, settings: LocalSettings, build: EnvFactory, busy: BusyMeter) -> None:
         self.size = settings.plan.envs_per_shard
         self.horizon = settings.horizon
-        self._shard = shard
+        self._shard, self._build = shard, build
+        self._first = shard * self.size
         self._busy = busy
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"shard-{shard}")
-        first = shard * self.size
+        self._thread = DaemonThread(f"shard-{shard}")
+        survive = settings.asynchrony.survive
+        self._simulators = SimulatorThread(shard, self._thread, survive, abort=self._abort)
         with ExitStack() as unless_built:
             unless_built.callback(self._thread.shutdown)
-            self._envs: Environments = self._thread.submit(build, first, self.size).result()
+            self._envs: Environments = self._thread.submit(build, self._first, self.size).result()
             unless_built.pop_all()
-        self._noise = Noise(first=first, size=self.size, width=self.action_dim, seed=settings.seed)
+        self._resets = 0
+        self._noise = Noise(first=self._first, size=self.size, width=self.action_dim, seed=settings.seed)
 
     @property
     def state_dim(self) -> int:
@@ -75,24 +75,44 @@ class Shard:
         return self._envs.action_dim
 
     async def start(self) -> ShardOutput:
-        return await self._run(self._start)
+        with self._busy.busy(self._shard):
+            return await self._simulators.build(self._start)
 
     async def step(self, answer: Answer) -> ShardOutput:
-        return await self._run(lambda: self._step(answer))
+        with self._busy.busy(self._shard):
+            return await self._simulators.step(lambda: self._step(answer))
 
-    def observation(self, output: ShardOutput) -> Tree:
+    def observation(self, output: ShardOutput) -> dict[str, Any]:
         return {"states": output.states, "noise": output.noise}
 
     def finish(self) -> None:
         """Every reset draws new initial states by itself."""
 
+    async def restart(self) -> None:
+        """Build the environments anew; where they can, they go on after the episodes that have begun."""
+        with suppress(ShardFailure):
+            await self._simulators.build(self._envs.close)
+        await self._simulators.build(self._rebuild)
+
     def close(self) -> None:
-        """Free the environments, once the step that may still be running has ended."""
-        self._thread.submit(self._envs.close).result()
-        self._thread.shutdown()
+        """Free the environments, once the step that may still be running has ended, if it ever does."""
+        if not self._simulators.stuck:
+            self._thread.submit(self._envs.close).result()
+        self._thread.shutdown(wait=not self._simulators.stuck)
+
+    def _rebuild(self) -> None:
+        self._envs = self._build(self._first, self.size)
+        skip = getattr(self._envs, "skip", None)
+        if skip is not None:
+            skip(self._resets)
+
+    def _abort(self, reason: str) -> bool:
+        abort = getattr(self._envs, "abort", nothing_to_abort)
+        return bool(abort(reason))
 
     def _start(self) -> ShardOutput:
         nothing = np.zeros(self.size, dtype=np.float32)
+        self._resets += 1
         return self._output(Outcome(self._envs.reset(), nothing, nothing.astype(bool)))
 
     def _step(self, answer: Answer) -> ShardOutput:
@@ -101,12 +121,8 @@ class Shard:
     def _output(self, outcome: Outcome) -> ShardOutput:
         return ShardOutput(
             # Copied: environments may go on writing where they have shown us their state.
-            states=torch.tensor(outcome.states),
+            states=outcome.states if isinstance(outcome.states, dict) else torch.tensor(outcome.states),
             rewards=torch.tensor(outcome.rewards),
             ended=torch.tensor(outcome.ended),
             noise=self._noise.draw(),
         )
-
-    async def _run(self, function: Callable[[], T]) -> T:
-        with self._busy.busy(self._shard):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function)

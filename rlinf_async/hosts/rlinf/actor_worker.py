@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,37 +10,30 @@ import torch.distributed as dist
 from omegaconf import DictConfig, open_dict
 
 from rlinf_async.config import TrainConfig
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
-from rlinf_async.hosts.rlinf.host import InstallsPlugin
-from rlinf_async.hosts.rlinf.learner import FSDPLearner
+from rlinf_async.hosts.rlinf.hooks import InstallsPlugin
+from rlinf_async.hosts.rlinf.learner import fsdp_learner
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss
-from rlinf_async.hosts.rlinf.observed import Observed
-from rlinf_async.hosts.rlinf.settings import Settings
-from rlinf_async.hosts.rlinf.trajectory_channel import PieceClient
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO
-from rlinf_async.hosts.rlinf.weights import WeightSender
-from rlinf_async.loops.learner import learn_batch
+from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.loops.streaming_learner import StreamingLearner
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.learner_rank import LearnerRank
+from rlinf_async.ray_runtime.weights import WeightSender
 
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
 
 
-class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
+class StreamingActorWorker(InstallsPlugin, LearnerRank, EmbodiedFSDPActor):
     """One learner rank. Its forward, backward, loss and optimizer step are RLinf's own."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self._busy = BusyMeter()
-        self._weights = WeightSender(self)
         self._corrected: CorrectedLoss | None = None
-        self._learner: FSDPLearner | None = None
-        self._pieces: PieceClient | None = None
-        self._thread = ThreadPoolExecutor(
-            1,
-            thread_name_prefix="learner",
-            initializer=self.torch_platform.set_device,
-            initargs=(self.device,),
+        self.start_learning(
+            rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
         )
         with open_dict(self.cfg):
             # Pieces arrive with one rollout epoch each; this is the process's own copy of the config.
@@ -56,39 +46,27 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
         super().init_worker()
         torch.manual_seed(seed + 1 + self._rank)
 
-    async def learn(self, batch: int, settings: Settings, trajectories: Any) -> dict[str, float]:
-        """Train global batch `batch`, offer the weights that come of it, and return its metrics."""
-        compute = partial(asyncio.get_running_loop().run_in_executor, self._thread)
-        await compute(self._come_back)
-        if self._learner is None or self._pieces is None:
-            self._learner = FSDPLearner(self, settings, self._busy)
-            self._pieces = PieceClient(trajectories, rank=self._rank, until=settings.batches)
-        metrics = await learn_batch(
-            batch=batch,
-            pieces=self._pieces,
-            learner=self._learner,
-            streaming=settings.asynchrony.streamer.enabled,
-            compute=compute,
-            spans=self.spans,
-        )
-        if settings.publishes_beside_training:
-            metrics["publication_seconds"] = await self.offer_weights(batch + 1, trajectories)
-        return {**metrics, "busy": self._busy.pop()[0]}
+    def make_learner(self, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
+        return fsdp_learner(self, settings, busy)
 
-    async def expect_receivers(self, types: dict[str, torch.dtype]) -> None:
-        """What the inference ranks hold, by name: only that is sent, and in no wider type."""
-        self._weights.expect(types)
+    def make_sender(self) -> WeightSender:
+        return WeightSender(Snapshot(self), sends=self._is_weight_sender)
 
-    async def offer_weights(self, version: int, trajectories: Any) -> float:
+    async def learn(self, batch: int, settings: RLinfSettings, coordinator: Any) -> dict[str, float]:
+        if self.enable_offload:
+            await self.compute(self._come_back)
+        return await super().learn(batch, settings, coordinator)
+
+    async def offer_weights(self, version: int, coordinator: Any) -> float:
         """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
         self.set_global_step(version)
         if self.is_weight_offloaded:
             self.load_param_and_grad(self.device)
-        return await self._weights.offer(version, trajectories, self.spans, copied=self._leave)
+        return await self.sender.offer(version, coordinator, self.spans, copied=self._leave)
 
     def _come_back(self) -> None:
         """Onto the accelerator, which the others have left."""
-        with self.spans.span("offload") if self.enable_offload else nullcontext():
+        with self.spans.span("offload"):
             if self.is_weight_offloaded:
                 self.load_param_and_grad(self.device)
             if self.is_optimizer_offloaded:
@@ -102,10 +80,6 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
                     self.offload_optimizer()
                 self.offload_param_and_grad(True)
                 dist.barrier()
-
-    async def weights_sent(self) -> None:
-        """Wait until the weights offered last have left; raises what has prevented it."""
-        await self._weights.sent()
 
     async def publish_version(self, version: int) -> None:
         """Label the weights that RLinf's own transport sends next."""
@@ -139,6 +113,12 @@ class StreamingActorWorker(InstallsPlugin, Observed, EmbodiedFSDPActor):
     def finish_global_batch(self, metrics: dict[str, list[float]]) -> Any:
         with self.spans.span("optimizer step"):
             return super().finish_global_batch(metrics)
+
+    def optimizer_step(self) -> Any:
+        """RLinf's own, which is left out where gradients are not finite; here that is counted."""
+        grad_norm, learning_rates = super().optimizer_step()
+        self.skipped.step(float(grad_norm), scaled=self.grad_scaler.is_enabled())
+        return grad_norm, learning_rates
 
     def forward_kwargs(self, stored: torch.Tensor) -> dict[str, Any]:
         """What RLinf's training step passes to some models beside inputs; `stored`: log-probabilities."""

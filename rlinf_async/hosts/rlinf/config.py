@@ -10,19 +10,14 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.reasons import RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
-from rlinf_async.hosts.rlinf.reasons import RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.refusals import other_algorithm
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
 
 KEY = "async"
-
-
-def read_async(cfg: DictConfig) -> AsyncConfig:
-    """The `async` block of a config, with the levels that it can have; off where there is none."""
-    return read_fit(cfg).asynchrony
 
 
 def read_fit(cfg: DictConfig) -> Fit:
@@ -38,7 +33,7 @@ def read_fit(cfg: DictConfig) -> Fit:
 def read_block(cfg: DictConfig) -> Mapping[str, Any]:
     """The `async` block of a config as it is written, as plain data; empty if it has none."""
     block = cfg.get(KEY) if KEY in cfg else None
-    plain = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
+    plain: Any = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
     if plain is not None and not isinstance(plain, Mapping):
         raise ValueError(f"async={plain!r} must be a block; nearest: async.mode={plain!r}")
     return plain or {}
@@ -68,7 +63,7 @@ def uses_us(cfg: DictConfig) -> bool:
 
 def resolve(
     cfg: DictConfig, *, sizes: Mapping[str, int] | None = None, cluster: Machines | None = None
-) -> Settings:
+) -> RLinfSettings:
     """Check a config whose async block is active, and resolve every `auto`.
 
     `sizes` are the processes per component when the cluster is up; before, they are worked out from the
@@ -84,14 +79,14 @@ def resolve(
     try:
         if sizes is None:
             sizes = world_sizes(plain["cluster"], cluster or machines(cfg))
-        settings = Settings.read(plain, fitted.asynchrony, sizes)
+        settings = RLinfSettings.read(plain, fitted.asynchrony, sizes)
     except ValueError as error:
         raise RefusedError([*fitted.reasons, *reasons_of(error)]) from error
     refuse(fitted.reasons)
     return settings
 
 
-def write_back(cfg: DictConfig, settings: Settings) -> None:
+def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
     """Write what was resolved where RLinf's own code, and the reader of the run directory, look for it."""
     fitted = read_fit(cfg)
     with open_dict(cfg):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlinf_async.hosts.rlinf.offload import overlap
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
 WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
 """RLinf's components, in the words of a reader."""
 
 
-def effects(cfg: Mapping[str, Any], settings: Settings, machines: Machines) -> Iterator[str]:
+def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines) -> Iterator[str]:
     """A remark for each level of a run, and for each setting, that does less than one might expect."""
     levels, plan = settings.asynchrony, settings.plan
     if levels.streamer.enabled and not settings.streams:
@@ -24,15 +25,15 @@ def effects(cfg: Mapping[str, Any], settings: Settings, machines: Machines) -> I
         yield (
             f"level 3 cuts {settings.optimizer_steps} optimizer steps in order of arrival: each trains "
             "on what came next, and where that is one task at a time, less was learned (docs/learning.md); "
-            f"actor.global_batch_size={settings.samples_per_batch} makes it one step, "
-            "async.streamer.enabled=false keeps RLinf's order"
+            "async.streamer.steps=spread gives each of them a share of every rollout, and "
+            f"actor.global_batch_size={settings.samples_per_batch} makes it one step"
         )
     if levels.rollout.enabled and plan.shards == 1:
         yield "level 2 has one shard in all, and changes nothing"
     elif levels.rollout.enabled and plan.shards_per_worker == 1:
         yield "level 2 has one shard per env worker: env workers do not wait for each other, and that is all"
     together = collocated(cfg, machines)
-    if len(together) > 1 and (levels.train.enabled or levels.streamer.enabled):
+    if len(together) > 1 and overlap(levels):
         yield (
             f"{', '.join(together[:-1])} and {together[-1]} are placed together and share the compute there: "
             "what the levels overlap fills gaps, and does not run at full speed twice"

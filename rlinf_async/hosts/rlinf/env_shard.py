@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from rlinf.envs.utils import get_env_attr
 
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.compat import EnvOutput, interact_step, wait_env_delay
+from rlinf_async.loops.simulator_thread import SimulatorThread
+from rlinf_async.observe.meters import BusyMeter
 
 
 @dataclass(frozen=True)
@@ -26,12 +24,11 @@ class ShardOutput:
 class TrainShard:
     """Training environments of one stage; fills `loops.ports.ShardEnv` with RLinf's own stepping."""
 
-    def __init__(self, worker: Any, stage: int, thread: Executor, busy: BusyMeter) -> None:
+    def __init__(self, worker: Any, stage: int, simulators: SimulatorThread, busy: BusyMeter) -> None:
         self._worker = worker
         self._stage = stage
-        self._thread = thread
+        self._simulators = simulators
         self._busy = busy
-        self._env = worker.env_list[stage]
         self._cfg = worker.cfg.env.train
         self._last: EnvOutput | None = None
 
@@ -43,11 +40,21 @@ class TrainShard:
     def horizon(self) -> int:
         return self._worker.n_train_chunk_steps
 
+    @property
+    def _env(self) -> Any:
+        return self._worker.env_list[self._stage]
+
     async def start(self) -> ShardOutput:
-        return await self._run(self._start)
+        with self._busy.busy(self._stage):
+            output = await self._simulators.build(self._start)
+            await wait_env_delay(self._worker, self._stage)
+        return output
 
     async def step(self, answer: Any) -> ShardOutput:
-        return await self._run(self._step, answer)
+        with self._busy.busy(self._stage):
+            output = await self._simulators.step(lambda: self._step(answer))
+            await wait_env_delay(self._worker, self._stage)
+        return output
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
         """What RLinf's rollout worker reads of an env output."""
@@ -55,11 +62,13 @@ class TrainShard:
         return {"obs": batch["obs"], "final_obs": batch["final_obs"]}
 
     def finish(self) -> None:
-        if self._cfg.video_cfg.save_video:
-            flush = get_env_attr(self._env, "flush_video")
-            if callable(flush):
-                flush()
-        self._env.update_reset_state_ids()
+        with self._simulators.guarding():
+            flush_video(self._env, self._cfg)
+            self._env.update_reset_state_ids()
+
+    async def restart(self) -> None:
+        await self._simulators.build(lambda: self._worker.rebuild("train", self._stage))
+        self._last = None
 
     def _start(self) -> ShardOutput:
         nothing_done = torch.zeros((self.size, self._worker.model_cfg.num_action_chunks), dtype=torch.bool)
@@ -93,24 +102,22 @@ class TrainShard:
         self._last, info = interact_step(self._worker, answer["actions"], self._stage)
         return ShardOutput(self._last, info)
 
-    async def _run(self, function: Callable[..., ShardOutput], *arguments: Any) -> ShardOutput:
-        with self._busy.busy(self._stage):
-            output = await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-            await wait_env_delay(self._worker, self._stage)
-        return output
-
 
 class EvalShard:
     """Evaluation environments of one stage; collects their episode statistics."""
 
-    def __init__(self, worker: Any, stage: int, thread: Executor) -> None:
+    def __init__(self, worker: Any, stage: int, simulators: SimulatorThread) -> None:
         self._worker = worker
         self._stage = stage
-        self._thread = thread
-        self._env = worker.eval_env_list[stage]
+        self._simulators = simulators
         self._cfg = worker.cfg.env.eval
         self._last: EnvOutput | None = None
         self.episodes: list[dict[str, torch.Tensor]] = []
+        self._complete = 0
+
+    @property
+    def _env(self) -> Any:
+        return self._worker.eval_env_list[self._stage]
 
     @property
     def size(self) -> int:
@@ -121,22 +128,27 @@ class EvalShard:
         return self._worker.n_eval_chunk_steps
 
     async def start(self) -> EnvOutput:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._start)
+        return await self._simulators.build(self._start)
 
     async def step(self, answer: dict[str, Any]) -> EnvOutput:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._step, answer)
+        return await self._simulators.step(lambda: self._step(answer))
 
     def observation(self, output: EnvOutput) -> dict[str, Any]:
         batch = output.to_dict()
         return {"obs": batch["obs"], "final_obs": None}
 
     def finish(self) -> None:
-        if self._cfg.video_cfg.save_video:
-            flush = get_env_attr(self._env, "flush_video")
-            if callable(flush):
-                flush()
-        if not self._cfg.auto_reset:
-            self._env.update_reset_state_ids()
+        with self._simulators.guarding():
+            flush_video(self._env, self._cfg)
+            if not self._cfg.auto_reset:
+                self._env.update_reset_state_ids()
+        self._complete = len(self.episodes)
+
+    async def restart(self) -> None:
+        """The episodes of the rollout that has failed are forgotten: it is run again."""
+        await self._simulators.build(lambda: self._worker.rebuild("eval", self._stage))
+        self._last = None
+        del self.episodes[self._complete :]
 
     def _start(self) -> EnvOutput:
         if self._cfg.auto_reset and self._last is not None:
@@ -152,3 +164,11 @@ class EvalShard:
         if info:
             self.episodes.append(info)
         return self._last
+
+
+def flush_video(env: Any, cfg: Any) -> None:
+    """Write the video of a rollout, if there is one."""
+    if cfg.video_cfg.save_video:
+        flush = get_env_attr(env, "flush_video")
+        if callable(flush):
+            flush()

@@ -5,39 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.explanation import EXACT, train_exactness
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
-EXACT = "exact"
 FLOW_MATCHING = frozenset(
     {"openpi", "gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0", "dexbotic_pi", "dexbotic_dm0", "lingbotvla"}
 )
 """Models that draw one denoise step for a whole forward pass, unless their log-probabilities are joint."""
 
 
-def exactness(cfg: Mapping[str, Any], settings: Settings) -> dict[str, str]:
+def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]:
     """`exact`, `approximate (why; mend)` or `off`, for each level."""
     return {
-        "train": _train(settings),
+        "train": train_exactness(settings.asynchrony),
         "rollout": _rollout(cfg, settings),
         "streamer": _streamer(cfg, settings),
     }
 
 
-def _train(settings: Settings) -> str:
-    train = settings.asynchrony.train
-    if not train.enabled:
-        return "off"
-    if not settings.asynchrony.off_policy:
-        return f"{EXACT} (max_staleness is 0: every sample is on-policy)"
-    how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
-    if train.correction != "none" and train.proximal == "loglinear":
-        how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
-    age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
-    fixed = "exactly" if settings.asynchrony.deterministic else "up to"
-    return f"approximate (samples are {fixed} {age} old, {how})"
-
-
-def _rollout(cfg: Mapping[str, Any], settings: Settings) -> str:
+def _rollout(cfg: Mapping[str, Any], settings: RLinfSettings) -> str:
     if not settings.asynchrony.rollout.enabled:
         return "off"
     model = str(cfg["actor"]["model"]["model_type"])
@@ -47,7 +33,7 @@ def _rollout(cfg: Mapping[str, Any], settings: Settings) -> str:
     )
 
 
-def _streamer(cfg: Mapping[str, Any], settings: Settings) -> str:
+def _streamer(cfg: Mapping[str, Any], settings: RLinfSettings) -> str:
     if not settings.asynchrony.streamer.enabled:
         return "off"
     reasons = _streaming_reasons(cfg, settings) if settings.streams else []
@@ -55,20 +41,22 @@ def _streamer(cfg: Mapping[str, Any], settings: Settings) -> str:
         return f"approximate ({'; '.join(reasons)})"
     if not settings.streams:
         return f"{EXACT} (normalization is deferred: the learner waits for the whole batch before it steps)"
+    if settings.spreads_steps:
+        return f"{EXACT} (every optimizer step has an equal share of every rollout, drawn at random)"
     return f"{EXACT} (one optimizer step per pass over the batch, sums divided once)"
 
 
-def _streaming_reasons(cfg: Mapping[str, Any], settings: Settings) -> list[str]:
+def _streaming_reasons(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[str]:
     algorithm, train = cfg["algorithm"], cfg["env"]["train"]
     reasons = []
     if settings.advantage == "gae":
         reasons.append(
             "advantages are normalised by the batch before; async.streamer.normalization=deferred is exact"
         )
-    if settings.optimizer_steps > 1:
+    if settings.steps_while_streaming:
         reasons.append(
             f"the {settings.optimizer_steps} optimizer steps of the first pass are cut in order of arrival; "
-            f"actor.global_batch_size={settings.samples_per_batch} is exact"
+            f"async.streamer.steps=spread or actor.global_batch_size={settings.samples_per_batch} is exact"
         )
     masked = not train.get("auto_reset") and not train.get("ignore_terminations")
     if algorithm.get("entropy_bonus", 0) and masked:

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.sharding import VECTORISED_SIMULATORS
+from rlinf_async.hosts.explanation import (
+    BESIDE,
+    Row,
+    correction_rows,
+    deaths,
+    level_facts,
+    level_rows,
+    remarks,
+    show_rows,
+    size_facts,
+    size_rows,
+    why_auto,
+)
 from rlinf_async.hosts.rlinf.config import machines, read_block, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import Fit
 from rlinf_async.hosts.rlinf.footprints import footprints, rows
-from rlinf_async.hosts.rlinf.host import is_active
+from rlinf_async.hosts.rlinf.hooks import is_active
+from rlinf_async.hosts.rlinf.host import SECTIONS
 from rlinf_async.hosts.rlinf.keys import without_effect
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.replacements import replacements
-from rlinf_async.hosts.rlinf.settings import Settings
-from rlinf_async.hosts.rlinf.simulators import hold_one_environment, simulators_apart
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
-
-SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
-"""What every config of an RLinf run has."""
-
-PROXIMAL = {
-    "recomputed": "recomputed: a pass without gradients over every batch",
-    "loglinear": "loglinear: interpolated, without that pass; train/proximal_error says how far it is off",
-}
+from rlinf_async.hosts.simulators import hold_one_environment
 
 
 def explain(
@@ -53,15 +55,10 @@ def explain(
     fitted = read_fit(cfg) if is_active(cfg) else Fit(asynchrony=AsyncConfig())
     asynchrony = fitted.asynchrony
     facts: dict[str, Any] = {
-        "mode": asynchrony.mode,
-        "levels": asynchrony.levels,
+        **level_facts(asynchrony),
         "dropped": dict(fitted.dropped),
         "changes": [asdict(change) for change in fitted.changes],
         "classes": replacements() if asynchrony.active else {},
-        "max_staleness": asynchrony.max_staleness,
-        "correction": asynchrony.train.correction if asynchrony.off_policy else "none needed",
-        **_correction(asynchrony),
-        "deterministic": asynchrony.deterministic,
         "shards": None,
         "exactness": dict.fromkeys(asynchrony.levels, "off"),
         "cluster": {"nodes": cluster.nodes, "gpus_per_node": cluster.gpus, "assumed": not cluster.named},
@@ -74,9 +71,9 @@ def explain(
     facts["exactness"] = exactness(plain, settings)
     return {
         **facts,
-        **_shards(cfg, settings),
-        **_batches(settings),
+        **size_facts(settings, why=_why_so_many(cfg, settings)),
         "publication": _publication(settings),
+        "deaths": deaths(settings),
         "memory": footprints(plain, settings, cluster, gpu_memory=gpu_memory),
         "translated": translations(plain, read_block(cfg)) if asynchrony.train.enabled else [],
         "remarks": [
@@ -96,41 +93,7 @@ def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:
         yield f"{error}; RLinf would refuse it on such a cluster: --gpus and --nodes name yours"
 
 
-def _correction(asynchrony: AsyncConfig) -> dict[str, Any]:
-    train, corrects = asynchrony.train, asynchrony.correction != "none"
-    bounded = corrects and not math.isinf(train.weight_bound)
-    return {
-        "max_weight": train.weight_bound if bounded else None,
-        "proximal": train.proximal if corrects else None,
-    }
-
-
-def _shards(cfg: DictConfig, settings: Settings) -> dict[str, Any]:
-    plan = settings.plan
-    return {
-        "shards": {
-            "total": plan.shards,
-            "per_env_worker": plan.shards_per_worker,
-            "environments_each": plan.envs_per_shard,
-            "group_size": plan.group_size,
-            "why": _why_so_many(cfg, settings),
-        },
-        "ranks": {
-            "env": plan.env_workers,
-            "inference": plan.inference_ranks,
-            "learner": plan.learner_ranks,
-        },
-        "inference_batch": {
-            "at_most": settings.max_batch_size
-            if settings.asynchrony.rollout.enabled
-            else "everybody in flight",
-            "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,
-            "padded_to": list(settings.buckets) or "its own size",
-        },
-    }
-
-
-def _why_so_many(cfg: DictConfig, settings: Settings) -> str:
+def _why_so_many(cfg: DictConfig, settings: RLinfSettings) -> str:
     """Where the number of shards comes from."""
     rollout, simulator = settings.asynchrony.rollout, str(cfg.env.train.env_type)
     if hold_one_environment(cfg.env.train):
@@ -139,146 +102,62 @@ def _why_so_many(cfg: DictConfig, settings: Settings) -> str:
         return "level 2 is off: rollout.pipeline_stage_num, and at least one for each inference rank"
     if rollout.shards != "auto":
         return "async.rollout.shards"
-    if simulator in VECTORISED_SIMULATORS:
-        return f"auto: {simulator} batches its environments on an accelerator and is not split"
-    if int(cfg.rollout.get("pipeline_stage_num", 1)) > 1:
-        return "auto: rollout.pipeline_stage_num is kept"
-    if simulators_apart(cfg.env.train):
-        return f"auto: every {simulator} simulator has a process of its own, so that none waits for another"
-    return "auto: simulators share the env worker's process; one shard steps while another is answered"
+    several = int(cfg.rollout.get("pipeline_stage_num", 1)) > 1
+    return why_auto(cfg.env.train, stages="auto: rollout.pipeline_stage_num is kept" if several else None)
 
 
-def _publication(settings: Settings) -> str:
+def _publication(settings: RLinfSettings) -> str:
     """How new weights reach the inference ranks, and what that costs."""
     if settings.publishes_beside_training:
-        return "published beside training: the learner copies them and goes on"
+        return BESIDE
     return (
         f"published by RLinf's own transport ({settings.weight_syncer}): learner and inference stop for it; "
         "async.publication=beside, whatever the weight syncer, does not"
     )
 
 
-def _batches(settings: Settings) -> dict[str, Any]:
-    return {
-        "batch": {
-            "trajectories_per_step": settings.plan.trajectories_per_batch,
-            "decisions_per_trajectory": settings.horizon,
-            "samples_per_step": settings.samples_per_batch,
-            "global_batch_size": settings.global_batch_size,
-            "optimizer_steps_per_step": settings.optimizer_steps * settings.update_epoch,
-            "micro_batch_size": settings.micro_batch_size,
-            "micro_batches_per_optimizer_step": settings.micro_batches_per_step,
-            "env_steps_per_step": settings.samples_per_batch * settings.steps_per_decision,
-            "steps": settings.batches,
-        }
-    }
-
-
-def _remarks(cfg: DictConfig, settings: Settings) -> list[str]:
-    remarks = []
+def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
+    found = []
     if cfg.algorithm.loss_type == ASYNC_PPO and settings.asynchrony.recomputes:
-        remarks.append(
+        found.append(
             "RLinf's asynchronous PPO interpolates the proximal policy; here it is recomputed, which is "
             "exact; async.train.proximal=loglinear interpolates"
         )
     if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
-        remarks.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
-    if settings.asynchrony.deterministic:
-        remarks.append(
-            "async.deterministic: weights are published once all rollouts that need the ones before have "
-            "ended, which is slower; on a GPU the kernels must be deterministic, too"
-        )
-    if settings.asynchrony.train.balance == "free":
-        remarks.append(
-            "async.train.balance=free: a batch is what comes first, so that fast environments and short "
-            "episodes weigh more than in RLinf, in training and in the reported success; async/share tells "
-            "how much, and async.train.balance=exact keeps their shares"
-        )
-    interpolates = settings.asynchrony.train.proximal == "loglinear"
-    if settings.asynchrony.off_policy and (interpolates or settings.asynchrony.correction == "none"):
-        remarks.append("values, and the advantages made of them, are the sampling policies', not recomputed")
-    elif settings.asynchrony.off_policy and cfg.env.train.auto_reset:
-        remarks.append("values that bootstrap truncated episodes are the sampling policy's, not recomputed")
-    if settings.plan.inference_ranks > settings.plan.shards:
-        remarks.append(
-            f"{settings.plan.inference_ranks} inference ranks share {settings.plan.shards} shards and some "
-            "will idle: raise async.rollout.shards"
-        )
-    return remarks
+        found.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
+    return [*found, *remarks(settings, auto_reset=bool(cfg.env.train.auto_reset))]
 
 
-def show(facts: dict[str, Any], console: Console) -> None:
+def show(facts: Mapping[str, Any], console: Console) -> None:
     """Print `explain`'s facts for a reader."""
-    table = Table(show_header=False, title="What this config does", title_justify="left")
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     memory = rows(facts["memory"]) if "memory" in facts else ()
-    for name, text in (*_level_rows(facts), *_class_rows(facts), *_size_rows(facts), *memory):
-        table.add_row(name, escape(text))
-    for remark in facts.get("remarks", []):
-        table.add_row("note", escape(remark))
-    console.print(table)
+    lines = (*_level_rows(facts), *_class_rows(facts), *_place_rows(facts), *memory)
+    show_rows(lines, facts.get("remarks", []), console)
 
 
-def _level_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    on = [name for name, enabled in facts["levels"].items() if enabled]
-    yield "levels", ", ".join(on) or "none: RLinf's own workers and runner run"
-    for name in on:
-        yield f"  {name}", facts["exactness"][name]
+def _level_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+    yield from level_rows(facts, none="none: RLinf's own workers and runner run")
     for name, why in facts["dropped"].items():
         yield f"  {name}", f"off: {why}"
     for change in facts["changes"]:
         yield "changed", f"{change['key']}={_plain(change['value'])}: {change['why']}"
-    yield "max staleness", str(facts["max_staleness"])
-    yield "correction", facts["correction"]
-    if facts["proximal"]:
-        yield "  proximal", PROXIMAL[facts["proximal"]]
-    if facts["max_weight"]:
-        yield "  weights", f"at most {facts['max_weight']:g}"
-    if facts["deterministic"]:
-        yield "deterministic", "every run with these settings gives the same weights, bit for bit"
-    if "publication" in facts:
-        yield "new weights", facts["publication"]
+    yield from correction_rows(facts)
     for line in facts.get("translated", []):
         yield "RLinf's key", line
 
 
-def _class_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _class_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
     """Without their modules, of which `--json` tells: a reader wants to know whether a class is replaced."""
     for stock, ours in facts["classes"].items():
         module, _, name = ours.partition(":")
         yield "class", f"{stock.rsplit('.', 1)[1]} -> {name} ({module.partition('.')[0]})"
 
 
-def _size_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _place_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
     yield "cluster", _machines(facts["cluster"])
     yield "placement", "; ".join(f"{names}: {_plain(where)}" for names, where in facts["placement"].items())
-    if facts["shards"] is None:
-        return
-    ranks, shards, inference, batch = (facts[key] for key in ("ranks", "shards", "inference_batch", "batch"))
-    yield "ranks", _plain(ranks)
-    yield (
-        "shards",
-        f"{shards['total']}, {shards['per_env_worker']} per env worker; {shards['environments_each']} "
-        f"environments each, in groups of {shards['group_size']}",
-    )
-    yield "  why", shards["why"]
-    yield (
-        "inference",
-        f"batches of at most {inference['at_most']}, wait {inference['max_wait_ms']:g} ms, padded to "
-        f"{inference['padded_to']}",
-    )
-    yield (
-        "a step",
-        f"{batch['trajectories_per_step']} trajectories x {batch['decisions_per_trajectory']} decisions = "
-        f"{batch['samples_per_step']} samples, {batch['env_steps_per_step']} env steps",
-    )
-    yield (
-        "  training",
-        f"{batch['optimizer_steps_per_step']} optimizer steps of {batch['global_batch_size']} samples, each "
-        f"in {batch['micro_batches_per_optimizer_step']} micro-batches of {batch['micro_batch_size']} a rank",
-    )
-    yield "steps", str(batch["steps"])
+    if facts["shards"] is not None:
+        yield from size_rows(facts)
 
 
 def _machines(cluster: Mapping[str, Any]) -> str:

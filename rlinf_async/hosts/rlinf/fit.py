@@ -8,8 +8,8 @@ from typing import Any
 
 from rlinf_async.config import LEVELS, AsyncConfig, preset_levels
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.offload import OFFLOADS, overlap
-from rlinf_async.hosts.rlinf.reasons import Reason
 from rlinf_async.hosts.rlinf.refusals import Refusal, contradictions, other_algorithm, unsupported
 
 

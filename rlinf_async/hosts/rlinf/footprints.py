@@ -18,7 +18,7 @@ from rlinf_async.core.footprint import LearnerFootprint, Strategy, peak, togethe
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.rlinf.models import ENTRY_POINTS
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
 BILLION = 10**9
 GIGABYTE = 10**9
@@ -40,7 +40,7 @@ class ModelSize:
 
 
 def footprints(
-    cfg: Mapping[str, Any], settings: Settings, machines: Machines, *, gpu_memory: float | None = None
+    cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines, *, gpu_memory: float | None = None
 ) -> dict[str, Any]:
     """Plain data for `explain`: bytes by part on every kind of GPU that has a policy, and what a GPU has.
 
@@ -84,7 +84,7 @@ def footprints(
     }
 
 
-def learner_footprint(cfg: Mapping[str, Any], settings: Settings, model: ModelSize) -> LearnerFootprint:
+def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: ModelSize) -> LearnerFootprint:
     """A learner rank, as `actor.fsdp_config` wraps its model."""
     fsdp = cfg["actor"].get("fsdp_config") or {}
     stored = _bytes(lookup(cfg, "actor.model.precision"), model)

@@ -1,211 +1,115 @@
-"""How the plugin enters RLinf: class-level, reversible, and only for runs that ask for it."""
+"""RLinf as a host. What needs RLinf is imported by the call that needs it."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from collections.abc import Callable
-from importlib.metadata import entry_points
+import copy
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from rlinf_async import __version__
-from rlinf_async.display import RunDisplay
-from rlinf_async.entry_points import load_class
+from rlinf_async.extras import RLINF
+from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.rlinf import compat
-from rlinf_async.hosts.rlinf.config import asks_for_levels, read_fit, resolve, uses_us, write_back
-from rlinf_async.hosts.rlinf.models import register_models
-from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
-from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
+from rlinf_async.hosts.workload import Workload
+from rlinf_async.observe.check import Check
 
-EXT_MODULE = "RLINF_EXT_MODULE"
-USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
-"""Where the user's extension module is kept while ours has its place."""
-OURS = "rlinf_async.plugin"
-
-PREPARATIONS = "rlinf_async.preparations"
-ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
-
-
-def prepare(cfg: DictConfig) -> None:
-    """Check a config before Ray starts, and make worker processes load this package if they need it.
-
-    Raises:
-        ValueError: RLinf is not one that we extend, the async block is wrong, or something in the config does
-            not go with it; see `config.resolve`.
-    """
-    if cfg.runner.get("only_eval", False) or cfg.runner.get("task_type") != "embodied":
-        return
-    active = asks_for_levels(cfg)
-    if active:
-        compat.check_rlinf()
-        settings, notes = resolve(cfg), read_fit(cfg).notes
-        write_back(cfg, settings)
-        for note in notes:
-            RunDisplay().note(note)
-    if uses_us(cfg):
-        load_in_workers(active)
-
-
-def make_ready(cfg: DictConfig) -> None:
-    """Do what has to be there before the run: entry points of `rlinf_async.preparations`.
-
-    One of them is called with the config if its name is a block of the config or the training environment's
-    `env_type`, and its module is imported only then.
-    """
-    for entry in entry_points(group=PREPARATIONS):
-        if cfg.get(entry.name) is not None or OmegaConf.select(cfg, "env.train.env_type") == entry.name:
-            entry.load()(cfg)
-
-
-def load_in_workers(active: bool) -> None:
-    """Name this package as RLinf's extension module; a module of the user's is loaded, too.
-
-    Our worker classes install the plugin by themselves and leave his module in its place. RLinf's own
-    classes load only one module: it is ours, which then loads his.
-    """
-    present = os.environ.setdefault(EXT_MODULE, OURS)
-    if present != OURS and not active:
-        os.environ[USERS_MODULE], os.environ[EXT_MODULE] = present, OURS
-
-
-def _load_users_module() -> None:
-    """What RLinf does with the extension module that the user has named."""
-    if name := os.environ.get(USERS_MODULE):
-        register = getattr(importlib.import_module(name), "register", None)
-        if callable(register):
-            register()
-
-
-def is_active(cfg: Any) -> bool:
-    """Whether `cfg` is the config of a run in which a level is on."""
-    return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and asks_for_levels(cfg)
+SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
+"""What every config of an RLinf run has."""
 
 
 class RLinfHost:
-    """Installs and removes the hooks; installing twice is installing once."""
+    """Fills `hosts.host.Host`."""
 
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
-        self._prepared = False
+    @property
+    def available(self) -> bool:
+        return find_spec("rlinf") is not None
 
     @property
     def installed(self) -> bool:
-        return bool(self._undo)
+        if not self.available:
+            return False
+        from rlinf_async.hosts.rlinf.hooks import HOOKS
+
+        return HOOKS.installed
 
     def install(self) -> None:
-        """Choose our classes where RLinf's are asked for with an active config.
+        from rlinf_async.hosts.rlinf.hooks import HOOKS
 
-        RLinf's scripts have imported its classes before any plugin can run, so the choice is made inside
-        them: when a worker group is created, a runner is made, or the cluster is started. Worker processes
-        get a CPU platform where they have no accelerator, and the models and environments of entry points.
-        """
-        if self.installed:
-            return
-        worker, cluster, runner = compat.Worker, compat.Cluster, compat.EmbodiedRunner
-        self._replace(
-            worker, "create_group", classmethod(self._choosing_worker(worker.create_group.__func__))
-        )
-        self._replace(cluster, "__init__", self._checking_config(cluster.__init__))
-        self._replace(runner, "__new__", staticmethod(_choose_runner), fallback=staticmethod(_new))
-        register_models()
-        if "WORKER_NAME" in os.environ:
-            provide_cpu_platform(worker)
-            _load_users_module()
-        for name in ENV_MODULES:
-            module = sys.modules.get(name)
-            if module is not None:
-                self._replace(module, "get_env_cls", _choosing_env(module.get_env_cls))
+        HOOKS.install()
 
     def remove(self) -> None:
-        """Leave RLinf as it was."""
-        self._prepared = False
-        while self._undo:
-            self._undo.pop()()
+        from rlinf_async.hosts.rlinf.hooks import HOOKS
 
-    def _replace(self, owner: Any, name: str, value: Any, *, fallback: Any = None) -> None:
-        before = owner.__dict__.get(name, fallback)
-        setattr(owner, name, value)
-        self._undo.append(lambda: setattr(owner, name, before))
+        HOOKS.remove()
 
-    def _checking_config(self, start: Callable[..., None]) -> Callable[..., None]:
-        def check(cluster: Any, *args: Any, **kwargs: Any) -> None:
-            cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
-            if not isinstance(cluster_cfg, DictConfig) or cluster_cfg._get_root() is cluster_cfg:
-                start(cluster, *args, **kwargs)
-                return
-            cfg = cluster_cfg._get_root()
-            self._prepare(cfg)
-            start(cluster, *args, **kwargs)
-            if is_active(cfg):
-                compat.fail_unless_cleared()
+    def serves(self, cfg: DictConfig) -> bool:
+        return all(section in cfg for section in SECTIONS)
 
-        return check
+    def prepare(self, cfg: DictConfig) -> None:
+        from rlinf_async.hosts.rlinf.hooks import prepare
 
-    def _prepare(self, cfg: DictConfig) -> None:
         prepare(cfg)
         make_ready(cfg)
-        self._prepared = True
 
-    def _choosing_worker(self, create_group: Callable[..., Any]) -> Callable[..., Any]:
-        def choose(cls: type, *args: Any, **kwargs: Any) -> Any:
-            cfg = _config_of(args, kwargs)
-            if is_active(cfg):
-                if not self._prepared:
-                    self._prepare(cfg)  # of a launcher that started the cluster without a config
-                cls = replacement(cls)
-            return create_group(cls, *args, **kwargs)
+    def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
+        from rlinf_async.hosts.rlinf.train import train
 
-        return choose
+        train(cfg, dashboard=dashboard)
 
+    def explain(
+        self,
+        cfg: DictConfig,
+        *,
+        gpus: int | None = None,
+        nodes: int | None = None,
+        gpu_memory: float | None = None,
+    ) -> dict[str, Any]:
+        from rlinf_async.hosts.rlinf.explain import explain
 
-HOST = RLinfHost()
-"""The host of this process."""
+        return explain(cfg, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory)
 
+    def show(self, facts: Mapping[str, Any], console: Console) -> None:
+        from rlinf_async.hosts.rlinf.explain import show
 
-WRONG_RUNNER = (
-    "these workers are rlinf-async's, and the runner that calls them is not: give RLinf's EmbodiedRunner, "
-    "or a subclass of rlinf-async's runner, the same config as the workers"
-)
+        show(facts, console)
 
+    def resolved(
+        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
+    ) -> dict[str, Any]:
+        from rlinf_async.hosts.rlinf.config import machines, resolve, write_back
+        from rlinf_async.hosts.rlinf.hooks import is_active
 
-class InstallsPlugin:
-    """A worker that installs the plugin in its process before RLinf loads the user's extension module."""
+        resolved = copy.deepcopy(cfg)
+        if is_active(cfg):
+            write_back(resolved, resolve(resolved, cluster=machines(cfg, gpus=gpus, nodes=nodes)))
+        return OmegaConf.to_container(resolved, resolve=True)  # type: ignore[return-value]
 
-    def _load_user_extensions(self) -> None:
-        HOST.install()
-        super()._load_user_extensions()  # type: ignore[misc]
+    def workload(self, cfg: DictConfig) -> Workload:
+        from rlinf_async.hosts.rlinf.workload import workload
 
-    async def plugin_version(self) -> str:
-        """The version of this package that the worker process runs."""
-        return __version__
+        return workload(cfg)
 
+    def checks(self) -> Sequence[Check]:
+        if not self.available and find_spec("verl"):
+            return [Check("rlinf", "ok", "not installed; configs for RLinf need an environment of their own")]
+        if not self.available:
+            return [Check("rlinf", "warn", "import rlinf finds nothing: its runs need it", RLINF)]
+        from rlinf_async.hosts.rlinf.checks import checks
 
-def _config_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """The config of a run among the arguments of a call: RLinf gives it first, or as `cfg`."""
-    return keywords.get("cfg", arguments[0] if arguments else None)
+        return checks()
 
-
-def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
-    if not is_active(_config_of(args, kwargs)):
-        return object.__new__(cls)
-    ours = runner_replacement(cls)
-    runner = object.__new__(ours)
-    if not issubclass(ours, cls):
-        runner.__init__(*args, **kwargs)  # Python does so for instances of `cls` only
-    return runner
-
-
-def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
-    # Deleting a __new__ does not give a class its old construction back.
-    return object.__new__(cls)
+    def versions(self) -> dict[str, str]:
+        compat.check_rlinf()
+        return versions()
 
 
-def _choosing_env(get_env_cls: Callable[..., Any]) -> Callable[..., Any]:
-    def choose(env_type: str, env_cfg: Any = None) -> Any:
-        name = env_cfg.get("env_class") if env_cfg is not None else None
-        return load_class("rlinf_async.envs", name) if name else get_env_cls(env_type, env_cfg)
-
-    return choose
+def versions() -> dict[str, str]:
+    """Of this package, of RLinf as `import rlinf` gives it, and of what both stand on."""
+    tree = compat.rlinf_tree()
+    own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
+    return {**own, **{name: version(name) for name in ("ray", "torch")}}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from rlinf.utils.nested_dict_process import put_tensor_device
 
+from rlinf_async.core.scores import joined
 from rlinf_async.core.tensors import Tree, map_tensors, size_of, slice_samples
 
 SAMPLE = ("forward_inputs", "prev_logprobs")
@@ -33,15 +34,18 @@ def recompute(
         FloatingPointError: a result is not finite; it would end up in the weights.
     """
     steps, width = rollout["prev_logprobs"].shape[:2]  # type: ignore[union-attr]
+    model = model_name(actor.cfg)
     outputs = list(forward(actor, samples_of(rollout), micro_batch_size, logprobs=True, values=values))
-    _add(rollout, "proximal_logprobs", _joined(actor, outputs, "logprobs"))
+    _add(rollout, "proximal_logprobs", joined(outputs, "logprobs", model=model))
     if "prev_logprobs" in outputs[0]:
-        _add(rollout, "acted_logprobs", _joined(actor, outputs, "prev_logprobs"))
+        _add(rollout, "acted_logprobs", joined(outputs, "prev_logprobs", model=model))
     if values:
         # Whatever was stored goes with it: of the last observation only the value is wanted.
         last = {"forward_inputs": bootstrap_inputs, "prev_logprobs": rollout["prev_logprobs"][-1]}  # type: ignore[index]
         tail = list(forward(actor, last, micro_batch_size, logprobs=False, values=True))
-        rollout["prev_values"] = _joined(actor, [*outputs, *tail], "values").reshape(steps + 1, width, -1)
+        rollout["prev_values"] = joined([*outputs, *tail], "values", model=model).reshape(
+            steps + 1, width, -1
+        )
 
 
 def samples_of(rollout: Tree, *more: str) -> Tree:
@@ -78,12 +82,6 @@ def _add(rollout: Tree, name: str, flat: torch.Tensor) -> None:
     rollout[name] = flat.reshape(steps, width, *flat.shape[1:])
 
 
-def _joined(actor: Any, outputs: Sequence[Mapping[str, torch.Tensor]], name: str) -> torch.Tensor:
-    found = torch.cat([output[name].float().cpu() for output in outputs])
-    share = 1 - found.isfinite().float().mean().item()
-    if share:
-        raise FloatingPointError(
-            f"actor.model.model_type={actor.cfg.actor.model.model_type!r}: {share:.0%} of the {name} of this "
-            "batch, scored again before the update, are not finite; nothing was trained on them"
-        )
-    return found
+def model_name(cfg: Any) -> str:
+    """The key that names the model, and its value."""
+    return f"actor.model.model_type={cfg.actor.model.model_type!r}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import ray
 import torch
 
 from rlinf_async.core.tensors import slice_samples
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.rlinf.compat import ChunkStepResult, EmbodiedTrajectoryBuilder, Trajectory
-from rlinf_async.hosts.rlinf.echoes import with_echoes
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
-from rlinf_async.hosts.rlinf.settings import Settings
-from rlinf_async.hosts.rlinf.wire import pack
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.loops.finite import check_finite
+from rlinf_async.ray_runtime.observation_reuse import with_echoes
 
 
 class ShardRecorder:
@@ -26,7 +25,7 @@ class ShardRecorder:
         self,
         ticket: Ticket,
         *,
-        settings: Settings,
+        settings: RLinfSettings,
         worker: Any,
         stage: int,
         episodes: list[dict[str, torch.Tensor]],
@@ -36,13 +35,14 @@ class ShardRecorder:
         self._worker = worker
         self._result = EmbodiedTrajectoryBuilder(max_episode_length=worker.cfg.env.train.max_episode_steps)
         self._episodes = episodes
+        self._own_episodes: list[dict[str, torch.Tensor]] = []
         self._versions: list[int] = []
         self._decisions = 0
         env = worker.cfg.env.train
         self._every_step = bool(env.auto_reset or env.ignore_terminations)
 
     def append(self, output: ShardOutput, answer: dict[str, Any]) -> None:
-        self._note(output)
+        self._note(output, answer)
         inputs = _inputs(output, answer)
         self._result.append_step_result(
             ChunkStepResult(
@@ -59,7 +59,8 @@ class ShardRecorder:
         self._decisions += 1
 
     def build(self, output: ShardOutput, answer: dict[str, Any]) -> list[Piece]:
-        self._note(output)
+        self._note(output, answer)
+        self._episodes.extend(self._own_episodes)
         self._result.append_step_result(
             ChunkStepResult(prev_values=answer["prev_values"], **self._outcome(output, answer))
         )
@@ -81,16 +82,22 @@ class ShardRecorder:
             oldest=min(self._versions),
             newest=max(self._versions),
             env_steps=plan.piece_size * self._decisions * self._settings.steps_per_decision,
-            payload=[ray.put(pack(data))],
+            payload=data,
         )
 
-    def _note(self, output: ShardOutput) -> None:
-        """Keep the episode statistics that RLinf would record at this point."""
+    def _note(self, output: ShardOutput, answer: dict[str, Any]) -> None:
+        """Keep the episode statistics that RLinf would record at this point, of finite numbers."""
         env = output.env
+        check_finite(
+            self._settings.asynchrony.survive,
+            seen={"rewards": env.rewards, "states": env.obs.get("states")},
+            thought={name: answer.get(name) for name in ("actions", "prev_logprobs", "prev_values")},
+            version=answer["version"],
+        )
         if env.intervene_actions is not None:
             self._result.update_last_actions(env.intervene_actions, env.intervene_flags)
         if output.info and (self._every_step or self._decisions == self._settings.horizon):
-            self._episodes.append(output.info)
+            self._own_episodes.append(output.info)
 
     def _outcome(self, output: ShardOutput, answer: dict[str, Any]) -> dict[str, Any]:
         env = output.env

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.config import LEVELS, AsyncConfig
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.rlinf.reasons import Reason
+from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.settings import LOSSES
 
 TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})

@@ -3,56 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf.config import resolve
-from rlinf_async.hosts.rlinf.echoes import without_echoes
-from rlinf_async.hosts.rlinf.host import WRONG_RUNNER, InstallsPlugin
-from rlinf_async.hosts.rlinf.memory import readable
-from rlinf_async.hosts.rlinf.observed import Observed
-from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
+from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, InstallsPlugin
 from rlinf_async.hosts.rlinf.placement import COMPONENTS
-from rlinf_async.hosts.rlinf.request_channel import RequestServer
-from rlinf_async.hosts.rlinf.settings import Settings
-from rlinf_async.hosts.rlinf.threads import hand_over_quickly
-from rlinf_async.hosts.rlinf.weights import WeightClient, apply, types_of
-from rlinf_async.hosts.rlinf.wire import fetch
-from rlinf_async.loops.env import together
-from rlinf_async.loops.inference import refresh_weights, serve_policy
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.simulators import reseeded
+from rlinf_async.ray_runtime.inference_worker import InferenceWorker
+from rlinf_async.ray_runtime.observation_reuse import without_echoes
+from rlinf_async.ray_runtime.padding import pad, padded_size, trim
+from rlinf_async.ray_runtime.seeding import seed_everything
 
 
-def seed_everything(seed: int) -> None:
-    """Seed what models sample with: those that match flows draw the denoise step from `random`."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+class BatchingRolloutWorker(InstallsPlugin, InferenceWorker, MultiStepRolloutWorker):
+    """One inference rank, whose policy and forward passes are RLinf's."""
 
+    restart_group = "inference"
+    """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
 
-class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
-    """One inference rank. Weights change between forward passes, never inside one."""
+    enable_cuda_graph: bool
+    finished_episodes: int | None
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        hand_over_quickly()
-        self._model_lock = asyncio.Lock()
-        self._busy = BusyMeter()
-        self._buckets: tuple[int, ...] = ()
-        self._thread = ThreadPoolExecutor(
-            1,
-            thread_name_prefix="inference",
-            initializer=self.torch_platform.set_device,
-            initargs=(self.device,),
+        self.start_inference(
+            rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
         )
+        self._buckets: tuple[int, ...] = ()
 
     def init_worker(self) -> None:
         # RLinf captures graphs of as many environments as its own loop would bring together; batches of
@@ -66,89 +48,55 @@ class BatchingRolloutWorker(InstallsPlugin, Observed, MultiStepRolloutWorker):
         # Weights that no checkpoint gives and that are not trained are never sent: drawn as the learner does.
         torch.manual_seed(seed)
         super().init_worker()
-        # Ranks sample apart, and a run with the same seed and the same batches samples the same.
-        seed_everything(seed + 1 + self._rank)
+        # Ranks sample apart, and a run with the same seed and the same batches samples the same; what takes
+        # the place of a process that has died does not sample what that one did.
+        seed_everything(reseeded(seed + 1 + self._rank, 0, generation=self.generation))
 
     async def generate(self, *_: Any, **__: Any) -> None:
         """RLinf's own loop, which does not run here."""
         raise RuntimeError(WRONG_RUNNER)
 
-    async def serve(self, settings: Settings, requests: Any, trajectories: Any) -> None:
+    async def serve(self, settings: RLinfSettings, requests: Any, coordinator: Any) -> None:
         """Answer batches of requests, by the newest weights, until the channels close."""
         self._buckets = settings.buckets
-        server = RequestServer(requests, rank=self._rank)
-        loops = [serve_policy(requests=server, policy=self, spans=self.spans)]
-        if settings.publishes_beside_training:
-            weights = WeightClient(trajectories, rank=self._rank)
-            loops.append(refresh_weights(weights=weights, policy=self, spans=self.spans))
-        await together(loops)
+        await super().serve(settings, requests, coordinator)
 
-    async def reads(self, places: list[list[Any]]) -> list[bool]:
-        """Which of the env workers' memory this process can read; see `MemoryPool`."""
-        return [readable(place) for place in places]
+    def policy_module(self) -> torch.nn.Module:
+        module: torch.nn.Module = self.hf_model
+        return module
 
-    async def act(self, batch: Sequence[Pending]) -> list[dict[str, Any]]:
-        """One answer per request: the fields of RLinf's `RolloutResult`, the `version` that made it, and the
-        `echoes` among its `forward_inputs`."""
-        payloads = await fetch([pending.request.payload for pending in batch])
-        async with self._model_lock:
-            with self._busy.busy():
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._thread, self._answer, list(batch), payloads)
-
-    async def weight_types(self) -> dict[str, torch.dtype]:
-        """What weights the policy takes, by name."""
-        return types_of(self.hf_model)
-
-    async def load(self, version: int, data: Sequence[dict[str, Any]]) -> None:
-        """Write new weights into the policy, between two forward passes and in their thread."""
-        async with self._model_lock:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._load, version, data)
-
-    def _load(self, version: int, chunks: Sequence[dict[str, Any]]) -> None:
-        """What RLinf's `sync_model_from_actor` does with the weights that it has received."""
-        apply(self.hf_model, chunks)
+    def weights_changed(self, version: int) -> None:
+        """What RLinf's `sync_model_from_actor` does when it has written the weights that it received."""
         self.version = version
         if self.finished_episodes is None:
             self.finished_episodes = self.version * self.total_num_train_envs * self.rollout_epoch
         self.set_global_step(self.version)
-        self._come_back()
+        if self.enable_offload:
+            self._come_back()
 
     async def leave(self) -> None:
         """Off the accelerator, if RLinf's config says so, until there are new weights."""
         if self.enable_offload:
-            async with self._model_lock:
-                with self.spans.span("offload"):
-                    await asyncio.get_running_loop().run_in_executor(self._thread, self.offload_model)
+            await self.between_passes(self._leave)
+
+    def _leave(self) -> None:
+        with self.spans.span("offload"):
+            self.offload_model()
 
     def _come_back(self) -> None:
-        if self.enable_offload:
-            with self.spans.span("offload"):
-                self.reload_model()
+        with self.spans.span("offload"):
+            self.reload_model()
 
     async def sync_model_from_actor(self) -> None:
         """Receive and apply the actor's weights by RLinf's transport while no forward pass runs."""
         async with self._model_lock:
             with self.spans.span("load"):
                 await super().sync_model_from_actor()
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._come_back)
+            if self.enable_offload:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._come_back)
 
-    async def pop_busy(self) -> list[float]:
-        """The share of time spent in forward passes since the last call."""
-        return self._busy.pop()
-
-    def _answer(self, batch: list[Pending], payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        answers: dict[int, dict[str, Any]] = {}
-        for mode in ("train", "eval"):
-            chosen = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
-            if chosen:
-                sizes = [batch[index].size for index in chosen]
-                answers.update(
-                    zip(chosen, self._forward([payloads[i] for i in chosen], sizes, mode), strict=True)
-                )
-        return [answers[index] for index in range(len(batch))]
-
-    def _forward(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
+    def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
+        """The fields of RLinf's `RolloutResult`, the `version`, and the `echoes` among `forward_inputs`."""
         size = sum(sizes)
         actions, result = self.predict(self._padded(payloads, size), mode=mode)
         # A captured graph writes the next answer where this one is.

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +11,22 @@ from rlinf.runners.embodied_runner import EmbodiedRunner
 from rlinf.scheduler import Cluster, NodePlacementStrategy
 from rlinf.utils.logging import get_logger
 from rlinf.utils.metric_logger import MetricLogger
-from rlinf.utils.metric_utils import compute_evaluate_metrics
 from rlinf.utils.runner_utils import check_progress
 
-from rlinf_async import __version__
-from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.spans import SpanLog
-from rlinf_async.core.summary import RunSummary
-from rlinf_async.core.tracing import StepReport
-from rlinf_async.display import RunDisplay
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import compat
-from rlinf_async.hosts.rlinf.checkpoint import read_ledger, resume_step, write_ledger
+from rlinf_async.hosts.rlinf.checkpoints import checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
-from rlinf_async.hosts.rlinf.fleet import Fleet
-from rlinf_async.hosts.rlinf.handshake import check_classes, check_versions, share_memory
-from rlinf_async.hosts.rlinf.observed import leave_stacks
-from rlinf_async.hosts.rlinf.publication import Publication
-from rlinf_async.hosts.rlinf.pulse import Pulse
-from rlinf_async.hosts.rlinf.reporting import StepReporter, TrainedStep, prefixed, write_facts
-from rlinf_async.hosts.rlinf.turns import Turns
-
-PROCESSES = {
-    "env": "env worker",
-    "rollout": "inference rank",
-    "actor": "learner rank",
-    "requests": "request channel",
-    "trajectories": "trajectory channel",
-}
-"""RLinf's groups and our channels, in the words of a trace."""
-DRAIN_S = 4.0
-"""How long an interrupted run waits for rollouts that have started, before it ends their processes."""
+from rlinf_async.hosts.rlinf.host import versions
+from rlinf_async.ray_runtime.launched import Launched
+from rlinf_async.ray_runtime.remote_calls import Fleet
+from rlinf_async.ray_runtime.run import AsyncRun
 
 
 class AsyncEmbodiedRunner(EmbodiedRunner):
-    """Drives the learner step by step; env shards and inference ranks run beside it until the end.
+    """RLinf's face of an `AsyncRun`, whose hooks it fills.
 
-    One step is what it is in RLinf: a global batch of trajectories, its optimizer steps, a weight sync. The
-    learner waits for nothing but trajectories: while it trains a batch, the weights that the one before
-    has made travel to inference, and that step is reported.
+    One step is what it is in RLinf: a global batch of trajectories, its optimizer steps, a weight sync.
     """
 
     def __init__(
@@ -67,196 +40,93 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.settings = resolve(
             cfg, sizes={name: len(group.worker_info_list) for name, group in groups.items()}
         )
-        self.global_step = resume_step(cfg.runner.get("resume_dir"))
+        resume_dir = cfg.runner.get("resume_dir")
+        step = resume_step(resume_dir)
         self.set_max_steps()
         self.logger = get_logger()
         self.metric_logger = MetricLogger(cfg)
-        self.display = RunDisplay()
-        self.run_dir = Path(cfg.runner.logger.log_path)
-        self._reports: list[StepReport] = []
-        self._env_loops: list[Any] = []
-        self._inference_loops: list[Any] = []
-        self._learning: list[Any] = []
-        self._unreported: deque[TrainedStep] = deque()
-        ledger = read_ledger(cfg.runner.get("resume_dir"))
-        channels = {
-            "requests": self._launch_channel("requests", self.settings),
-            "trajectories": self._launch_channel("trajectories", self.settings, self.global_step, ledger),
-        }
-        self._fleet = Fleet({**groups, **channels}, deadline_s=self.settings.asynchrony.deadline_s)
-        self._requests = self._fleet.actors("requests")[0]
-        self._trajectories = self._fleet.actors("trajectories")[0]
-        self._publication = Publication(self._fleet, self.settings, self._trajectories)
-        self._turns = Turns(self._fleet, self._trajectories, batches=self.settings.batches)
-        self._reporter = StepReporter(
-            self._fleet, self.metric_logger, self.run_dir, total=self.max_steps, settings=self.settings
+        launched = Launched(
+            settings=self.settings,
+            workers={"env": _actors(env), "inference": _actors(rollout), "learner": _actors(actor)},
+            requests=self._launch_channel("requests", self.settings),
+            coordinator=self._launch_channel("coordinator", self.settings, step),
+            hooks=self,
+            run_dir=Path(cfg.runner.logger.log_path),
+            config=OmegaConf.to_yaml(cfg, resolve=True),
+            versions=versions(),
+            step=step,
+            total=self.max_steps,
+            checkpoint=Path(resume_dir) if resume_dir else None,
+            transport=self._sync,
+            takes_turns=self.settings.takes_turns,
+            rebuild={"env": "init_again", "inference": "init_worker"},
         )
-        self._spans = SpanLog(None)
+        self._run = AsyncRun(launched)
+
+    @property
+    def global_step(self) -> int:
+        """Steps that have been trained."""
+        return self._run.step
 
     def init_workers(self) -> None:
         """Build environments, models and optimizer; refuse to go on when a worker lacks this package."""
-        with self._ending_in_order():
-            # First, as every process answers once it is up. RLinf itself ends the driver, with status 255 and
-            # not a word of the error, if a process that is still starting is killed because another failed.
-            check_versions(self._fleet)
-            init = self._fleet.call("rollout", "init_worker") + self._fleet.call("env", "init_worker")
-            self._fleet.wait(init, "init_worker on the rollout and env workers")
-            self._fleet.run("actor", "init_worker")
-            share_memory(self._fleet)
-            self._observe()
-            if resume_dir := self.cfg.runner.get("resume_dir"):
-                self._fleet.run("actor", "load_checkpoint", str(Path(resume_dir) / "actor"))
+        self._run.prepare(_initialise, resume=self._load_checkpoint)
 
     def run(self) -> None:
         """Train until `max_steps`, then sum up."""
-        with self._ending_in_order():
-            self._start_inference()
-            self._publication.first(self.global_step)
-            self._start_envs()
-            self.display.start(self._title(), step=self.global_step, total=self.max_steps)
-            self._began = time.monotonic()
-            if self.global_step < self.max_steps:
-                self._learn()
-            while self.global_step < self.max_steps:
-                self._step()
-            self._finish()
-
-    def _step(self) -> None:
-        """Wait for a batch to be trained, and begin the next as soon as nobody needs this version alone."""
-        with self._spans.span("learn", step=self.global_step + 1):
-            metrics = self._learned()
-        returned = time.monotonic()
-        self.global_step += 1
-        published = self._publication.follow(self.global_step)
-        lost = time.monotonic() - returned
-        evaluation = self._evaluate_and_save(published)
-        ended = time.monotonic()
-        self._unreported.append(
-            TrainedStep(
-                step=self.global_step,
-                seconds=ended - self._began,
-                publication_seconds=lost + max(rank.get("publication_seconds", 0.0) for rank in metrics),
-                learners=metrics,
-                evaluation=evaluation,
-                published=published,
-            )
-        )
-        self._began = ended
-        if self.global_step < self.max_steps:
-            self._learn()
-
-    def _learn(self) -> None:
-        if self.settings.takes_turns:
-            while self._unreported:
-                self._report(self._unreported.popleft())
-            self._turns.give_to_learner(self.global_step)
-        self._learning = self._fleet.call(
-            "actor", "learn", self.global_step, self.settings, self._trajectories
-        )
-        self._fleet.watch(self._learning, "learn on the actor workers")
-
-    def _learned(self) -> list[dict[str, float]]:
-        """What the learner ranks return. Meanwhile, steps whose version is published are reported."""
-        while self._unreported:
-            published = self._unreported[0].published
-            what = f"learn, or version {self._unreported[0].step} to reach the inference ranks"
-            self._fleet.first([*published, *self._learning], what)
-            if not self._fleet.ended(published, 0):
-                break
-            self._report(self._unreported.popleft())
-        return self._fleet.wait(self._learning, "learn on the actor workers")
-
-    def _start_inference(self) -> None:
-        self._inference_loops = self._fleet.call(
-            "rollout", "serve", self.settings, self._requests, self._trajectories
-        )
-        self._fleet.watch(self._inference_loops, "inference")
-
-    def _start_envs(self) -> None:
-        self._env_loops = self._fleet.call(
-            "env", "run_shards", self.settings, self._requests, self._trajectories
-        )
-        self._fleet.watch(self._env_loops, "env shards")
-
-    def _evaluate_and_save(self, published: list[Any]) -> dict[str, float]:
-        """What is due at this step, once the version to evaluate or to save is the one that acts."""
-        runner = self.cfg.runner
-        evaluate, save, _ = check_progress(
-            self.global_step, self.max_steps, runner.val_check_interval, runner.save_interval, 1.0
-        )
-        if evaluate or save:
-            self._publication.wait(self.global_step, published)
-        metrics = {}
-        if evaluate:
-            with self._spans.span("evaluate", step=self.global_step):
-                metrics = prefixed("eval", self.evaluate())
-        if save:
-            if self.settings.takes_turns:
-                self._turns.give_to_learner(self.global_step)
-            with self._spans.span("save", step=self.global_step):
-                self._save_checkpoint()
-        return metrics
+        self._run.train()
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the published version, beside the rollouts for training."""
-        results = self._fleet.run("env", "evaluate_shards", self.settings, self._requests)
-        return compute_evaluate_metrics([result for result in results if result])
+        return self._run.evaluate()
 
-    def _save_checkpoint(self) -> None:
-        logger = self.cfg.runner.logger
-        directory = self.run_dir / logger.experiment_name / "checkpoints" / f"global_step_{self.global_step}"
-        actor = directory / "actor"
-        actor.mkdir(parents=True, exist_ok=True)
-        self._fleet.run("actor", "save_checkpoint", str(actor), self.global_step)
-        write_ledger(directory, version=self.global_step, ledger=self._fetch_ledger())
-        self.logger.info(f"Saved checkpoint {directory}")
+    def due(self, step: int) -> tuple[bool, bool]:
+        """Whether to evaluate, and whether to save, after `step`, by RLinf's own count."""
+        runner = self.cfg.runner
+        evaluate, save, _ = check_progress(
+            step, self.max_steps, runner.val_check_interval, runner.save_interval, 1.0
+        )
+        return evaluate, save
 
-    def _report(self, trained: TrainedStep) -> None:
-        (lag,) = set(self._publication.wait(trained.step, trained.published))
-        report, episodes = self._reporter.collect(trained)
-        self._reporter.log(trained, {**episodes, **trained.metrics(lag), **report.as_metrics()})
-        self._reports.append(report)
-        self.display.step(report)
+    def checkpoint(self, step: int) -> Path:
+        """In RLinf's place."""
+        return checkpoints(self.cfg) / f"global_step_{step}"
 
-    def _finish(self) -> None:
-        """Everything is trained: the gate has closed, and the loops return one after the other."""
-        while self._unreported:
-            self._report(self._unreported.popleft())
-        self._fleet.wait(self._env_loops, "the env shards to hang up")
-        self._fleet.run("requests", "close_requests")
-        self._fleet.run("trajectories", "close_weights")
-        self._fleet.wait(self._inference_loops, "the inference ranks to drain")
-        self._fleet.run("env", "close_envs")
+    def save(self, step: int, folder: Path) -> None:
+        """RLinf's own checkpoint."""
+        actor = folder / "actor"
+        actor.mkdir()
+        self._run.saver.save_learners(str(actor.absolute()), step)
+
+    def saved(self, step: int, folder: Path) -> None:
+        """As RLinf says it."""
+        self.logger.info(f"Saved checkpoint {folder}")
+
+    def log(self, batch: int, metrics: Mapping[str, float]) -> None:
+        """To RLinf's loggers."""
+        self.metric_logger.log(dict(metrics), batch)
+
+    def finished(self) -> None:
+        """RLinf may end the process with its own exit status."""
         self.metric_logger.finish()
-        self.display.stop()
-        summary = RunSummary.of(self._reports, self._fetch_ledger())
-        (self.run_dir / "summary.json").write_text(json.dumps(summary.as_dict(), indent=2) + "\n")
-        self.display.summary(summary, str(self.run_dir))
-        self._fleet.kill()
         compat.clear_failure()
 
-    @contextmanager
-    def _ending_in_order(self) -> Iterator[None]:
-        """On an interrupt, let rollouts end for a moment; on any failure, leave no process behind."""
-        succeeded = False
-        try:
-            yield
-            succeeded = True
-        except KeyboardInterrupt:
-            self.display.stop()
-            self.display.note("interrupted: closing the gate, waiting for rollouts that have started")
-            self._trajectories.close_gate.remote()
-            ended = not self._env_loops or self._fleet.ended(self._env_loops, DRAIN_S)
-            self.display.note("all rollouts have ended" if ended else "ending rollouts that still run")
-            raise
-        finally:
-            if not succeeded:
-                self.display.stop()
-                self._fleet.kill()
+    def _load_checkpoint(self, fleet: Fleet) -> None:
+        if resume_dir := self.cfg.runner.get("resume_dir"):
+            fleet.run("learner", "load_checkpoint", str(Path(resume_dir) / "actor"))
+
+    def _sync(self, version: int) -> None:
+        """RLinf's own transport, which takes learner and inference ranks out of their work."""
+        fleet = self._run.fleet
+        # Awaited by itself: Ray does not promise that calls of an async actor run in their order.
+        fleet.run("learner", "publish_version", version)
+        sync = fleet.call("inference", "sync_model_from_actor")
+        sync += fleet.call("learner", "sync_model_to_rollout")
+        fleet.wait(sync, f"the weights of version {version} to reach the inference ranks")
 
     def _launch_channel(self, name: str, *arguments: Any) -> Any:
         channel = load_class("rlinf_async.channels", name)
-        return channel.create_group(*arguments).launch(
+        launched = channel.create_group(*arguments).launch(
             Cluster(),
             name=f"async_{name}",
             placement_strategy=NodePlacementStrategy([0]),
@@ -264,42 +134,29 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             max_concurrency=2**31 - 1,
             disable_distributed_log=True,
         )
+        return _actors(launched)[0]
 
-    def _observe(self) -> None:
-        """From now on every process records what it does, and the driver looks at all of them."""
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.cfg, self.run_dir / "config.yaml", resolve=True)
-        write_facts(self.run_dir, self.settings, self._title())
-        trace = self.settings.asynchrony.trace
-        actors = {
-            f"{words} {rank}": actor
-            for name, words in PROCESSES.items()
-            for rank, actor in enumerate(self._fleet.actors(name))
-        }
-        joining = [
-            actor.join_run.remote(name, str(self.run_dir), trace=trace, clock=self._trajectories)
-            for name, actor in actors.items()
-        ]
-        self._fleet.wait(joining, "all processes to join the run")
-        self._spans = SpanLog(self.run_dir / "trace" if trace else None, process="driver")
-        self._stacks = leave_stacks(self.run_dir, "driver")
-        pulse = Pulse(
-            actors,
-            self.run_dir / "status.json",
-            stall_s=self.settings.asynchrony.stall_s,
-            say=self.display.note,
-            step=lambda: (self.global_step, self.max_steps),
-        )
-        self._fleet.while_waiting = pulse.beat
 
-    def _fetch_ledger(self) -> Ledger:
-        return self._fleet.run("trajectories", "read_ledger")[0]
+def check_classes(groups: Mapping[str, Any]) -> None:
+    """Refuse workers of RLinf's own, by group.
 
-    def _title(self) -> str:
-        on = [name for name, enabled in self.settings.asynchrony.levels.items() if enabled]
-        plan = self.settings.plan
-        return (
-            f"rlinf-async {__version__}: levels {' + '.join(on)}; {plan.shards} shards of "
-            f"{plan.envs_per_shard} environments; inference ranks {plan.inference_ranks}, learner ranks "
-            f"{plan.learner_ranks}; staleness at most {self.settings.asynchrony.max_staleness}"
-        )
+    Raises:
+        TypeError: some are.
+    """
+    for name, group in groups.items():
+        if not hasattr(group, "plugin_version"):
+            raise TypeError(
+                f"the {name} workers are {group.worker_cls_name}, which cannot run asynchronously; provide a "
+                f"subclass of rlinf-async's worker by an entry point rlinf_async.workers: {name}"
+            )
+
+
+def _initialise(fleet: Fleet) -> None:
+    init = fleet.call("inference", "init_worker") + fleet.call("env", "init_worker")
+    fleet.wait(init, "init_worker on the inference and env workers")
+    fleet.run("learner", "init_worker")
+
+
+def _actors(group: Any) -> list[Any]:
+    """Ray's handles of a worker group of RLinf, whose own calls answer a failure by killing the driver."""
+    return [worker.worker for worker in group.worker_info_list]

@@ -9,45 +9,35 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.sharding import ShardPlan, choose_shards
+from rlinf_async.core.sharding import ShardPlan, nearest_divisor
+from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.offload import offloading
-from rlinf_async.hosts.rlinf.padding import buckets_up_to
-from rlinf_async.hosts.rlinf.reasons import Reason, refuse
-from rlinf_async.hosts.rlinf.simulators import hold_one_environment, shards_of_one, simulators_apart
+from rlinf_async.hosts.simulators import hold_one_environment, shards_per_worker
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.padding import buckets_up_to
 
 LOSSES = {"actor_critic": "actor_critic", "actor": "actor", "decoupled_actor_critic": "actor_critic"}
 """Losses that have a correction for off-policy data, and the on-policy loss that each reduces to."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class RLinfSettings(RunSettings):
     """Everything that the asynchronous workers need beyond RLinf's own config."""
 
-    asynchrony: AsyncConfig
-    plan: ShardPlan
-    horizon: int
-    """Decisions (chunks) in one rollout."""
-    steps_per_decision: int
-    """Environment steps in one decision: `num_action_chunks`."""
-    batches: int
-    """Global batches (RLinf's steps) in the run."""
-    global_batch_size: int
-    micro_batch_size: int
-    update_epoch: int
-    max_batch_size: int
-    buckets: tuple[int, ...]
-    """Sizes that batches are padded to, ascending; none where policies take batches of any size, one where
-    they are captured as CUDA graphs."""
     loss: str
     advantage: str
     weight_syncer: str
     """RLinf's `weight_syncer.type`, its own transport."""
-    seed: int
     takes_turns: bool = False
     """Whether learner, inference and simulators are offloaded while another of them works."""
 
+    @property
+    def restartable(self) -> frozenset[str]:
+        """As of every host; none where processes leave their accelerators to each other in turn."""
+        return frozenset() if self.takes_turns else super().restartable
+
     @classmethod
-    def read(cls, cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> Settings:
+    def read(cls, cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> RLinfSettings:
         """Resolve every `auto`.
 
         Args:
@@ -78,6 +68,7 @@ class Settings:
             buckets=_buckets(cfg, asynchrony, plan, most),
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
+            normalizes=str(algorithm["adv_type"]) == "gae",
             weight_syncer=str(cfg.get("weight_syncer", {}).get("type", "bucket")),
             seed=int(actor.get("seed", 0)),
             takes_turns=offloading(cfg, asynchrony),
@@ -99,62 +90,20 @@ class Settings:
         )
         if self.samples_per_batch % per_step:
             per_rank = self.samples_per_batch // self.plan.learner_ranks
+            nearest = nearest_divisor(per_rank, self.micro_batch_size)
             yield Reason(
                 f"micro_batch_size={self.micro_batch_size} x {self.plan.learner_ranks} learner ranks do not "
-                f"divide {samples}; nearest micro_batch_size: {_divisor(per_rank, self.micro_batch_size)}"
+                f"divide {samples}; nearest micro_batch_size: {nearest}"
             )
         elif self.global_batch_size % per_step or self.samples_per_batch % self.global_batch_size:
             steps = self.samples_per_batch // per_step
-            nearest = per_step * _divisor(steps, self.global_batch_size / per_step)
+            nearest = per_step * nearest_divisor(steps, self.global_batch_size / per_step)
             yield Reason(
                 f"actor.global_batch_size={self.global_batch_size} must be a multiple of micro_batch_size="
                 f"{self.micro_batch_size} x {self.plan.learner_ranks} learner ranks, and divide {samples}; "
                 f"nearest: {nearest}",
                 f"actor.global_batch_size={nearest}",
             )
-
-    @property
-    def samples_per_batch(self) -> int:
-        """Decisions trained per RLinf step, over all learner ranks."""
-        return self.plan.trajectories_per_batch * self.horizon
-
-    @property
-    def optimizer_steps(self) -> int:
-        """Optimizer steps in one pass over a global batch of trajectories."""
-        return self.samples_per_batch // self.global_batch_size
-
-    @property
-    def micro_batches_per_step(self) -> int:
-        return self.global_batch_size // (self.micro_batch_size * self.plan.learner_ranks)
-
-    @property
-    def steps_while_streaming(self) -> bool:
-        """Whether weights change before the last piece of a batch has arrived."""
-        return self.streams and self.optimizer_steps > 1
-
-    @property
-    def anchors_in_the_past(self) -> bool:
-        """Whether pieces may arrive after the weights that anchor them have changed."""
-        return self.asynchrony.recomputes and self.steps_while_streaming
-
-    @property
-    def remembered_versions(self) -> int:
-        """Versions of the trained weights that a learner remembers: the one that begins a batch, and to
-        measure ratios those that may have sampled for it."""
-        if self.asynchrony.measures_ratios:
-            return self.asynchrony.max_staleness + 1
-        return int(self.anchors_in_the_past)
-
-    @property
-    def publishes_beside_training(self) -> bool:
-        """Whether the learner goes on while its weights travel, by a transport of ours."""
-        return self.asynchrony.publication == "beside"
-
-    @property
-    def streams(self) -> bool:
-        """Whether gradients are accumulated before the batch is complete."""
-        deferred = self.advantage == "gae" and self.asynchrony.streamer.defers(self.update_epoch)
-        return self.asynchrony.streamer.enabled and not deferred
 
 
 def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, most: int) -> tuple[int, ...]:
@@ -168,9 +117,9 @@ def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, m
 
 
 def _all_in_flight(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan) -> int:
-    """Environments in the largest batch while level 2 is off: of all shards that share a lane."""
-    lanes = [plan.lane(shard) for shard in range(plan.shards)]
-    sharing = Counter(lane[:1] if asynchrony.deterministic else lane for lane in lanes)
+    """Environments in the largest batch while level 2 is off: of all shards that share a queue."""
+    queues = [plan.queue(shard) for shard in range(plan.shards)]
+    sharing = Counter(queue[:1] if asynchrony.deterministic else queue for queue in queues)
     return max(sharing.values()) * max(plan.envs_per_shard, _evaluation_shard(cfg, plan))
 
 
@@ -200,27 +149,14 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         rollout_epochs=int(train.get("rollout_epoch", 1)),
         group_size=int(train.get("group_size") or 1),
     )
-    return replace(one_each, shards_per_worker=_shards_per_worker(cfg, asynchrony, one_each))
-
-
-def _shards_per_worker(cfg: Mapping[str, Any], asynchrony: AsyncConfig, one_each: ShardPlan) -> int:
-    train = cfg["env"]["train"]
-    stages = int(cfg["rollout"].get("pipeline_stage_num", 1))
-    level_2 = asynchrony.rollout
-    asked = int(level_2.shards) if level_2.enabled and level_2.shards != "auto" else None
-    if hold_one_environment(train):
-        return shards_of_one(train, environments=one_each.envs_per_shard, asked=asked)
-    if not level_2.enabled:
-        # A shard belongs to one inference rank: give every rank something to do.
-        return max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
-    return choose_shards(
-        asked=asked,
-        simulator=str(train["env_type"]),
-        stages=stages,
-        fits=lambda n: one_each.fits(n) and _evaluates(cfg, shards=n * one_each.env_workers),
-        most=one_each.envs_per_shard // one_each.group_size,
-        separate=simulators_apart(train),
+    shards = shards_per_worker(
+        train,
+        asynchrony.rollout,
+        one_each,
+        stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
+        evaluates=lambda shards: _evaluates(cfg, shards=shards),
     )
+    return replace(one_each, shards_per_worker=shards)
 
 
 def _evaluates(cfg: Mapping[str, Any], *, shards: int) -> bool:
@@ -231,7 +167,7 @@ def _evaluates(cfg: Mapping[str, Any], *, shards: int) -> bool:
     return int(evaluation["total_num_envs"]) % (shards * int(evaluation.get("group_size") or 1)) == 0
 
 
-def _evaluation_reasons(cfg: Mapping[str, Any], settings: Settings) -> Iterator[Reason]:
+def _evaluation_reasons(cfg: Mapping[str, Any], settings: RLinfSettings) -> Iterator[Reason]:
     if not _evaluating(cfg):
         return
     shards, total = settings.plan.shards, int(cfg["env"]["eval"]["total_num_envs"])
@@ -255,8 +191,3 @@ def _evaluation_reasons(cfg: Mapping[str, Any], settings: Settings) -> Iterator[
             f"{settings.max_batch_size}; set async.rollout.max_batch_size to at least {total // shards}",
             f"async.rollout.max_batch_size={total // shards}",
         )
-
-
-def _divisor(number: int, wanted: float) -> int:
-    """The divisor of `number` that is nearest to `wanted`."""
-    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wanted))

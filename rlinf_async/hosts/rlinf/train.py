@@ -19,7 +19,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.config import asks_for_levels
-from rlinf_async.hosts.rlinf.host import load_in_workers
+from rlinf_async.hosts.rlinf.hooks import load_in_workers
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
@@ -30,29 +30,28 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     """
     # RLinf's own workers, too, take their platform from us where there is no accelerator.
     load_in_workers(asks_for_levels(cfg))
-    actor: Any = EmbodiedFSDPActor
-    if cfg.runner.get("use_training_pipeline", False):
-        from rlinf.workers.actor.fsdp_actor_worker_pipeline import PipelineEmbodiedFSDPActor as actor
+    launch(
+        cfg,
+        EmbodiedRunner,
+        dashboard=dashboard,
+        actor=_actor(cfg),
+        rollout=MultiStepRolloutWorker,
+        env=EnvWorker,
+    )
+
+
+def _actor(cfg: DictConfig) -> Any:
+    if not cfg.runner.get("use_training_pipeline", False):
+        return EmbodiedFSDPActor
+    from rlinf.workers.actor.fsdp_actor_worker_pipeline import PipelineEmbodiedFSDPActor
+
+    return PipelineEmbodiedFSDPActor
+
+
+def launch(cfg: DictConfig, runner_class: Any, *, dashboard: bool = False, **workers: Any) -> None:
+    """Start Ray, the `workers` of RLinf by component, and their runner, and train."""
     with _starting_ray(dashboard=dashboard):
-        _run(cfg, EmbodiedRunner, actor=actor, rollout=MultiStepRolloutWorker, env=EnvWorker)
-
-
-def train_stock_async_ppo(cfg: DictConfig) -> None:
-    """Run `cfg` as RLinf's script for its own asynchronous PPO does, to compare with it."""
-    from rlinf.runners.async_ppo_embodied_runner import AsyncPPOEmbodiedRunner
-    from rlinf.workers.env.async_env_worker import AsyncEnvWorker
-    from rlinf.workers.rollout.hf.async_huggingface_worker import AsyncMultiStepRolloutWorker
-
-    from rlinf_async.hosts.rlinf.stock_async_ppo import AnywhereAsyncPPOActor
-
-    with _starting_ray(dashboard=False):
-        _run(
-            cfg,
-            AsyncPPOEmbodiedRunner,
-            actor=AnywhereAsyncPPOActor,
-            rollout=AsyncMultiStepRolloutWorker,
-            env=AsyncEnvWorker,
-        )
+        _run(cfg, runner_class, **workers)
 
 
 @contextmanager
@@ -62,7 +61,8 @@ def _starting_ray(*, dashboard: bool) -> Iterator[None]:
 
     def init(**kwargs: Any) -> Any:
         starts_one = os.environ.get("RAY_ADDRESS") == "local" or "address" not in kwargs
-        return start(**kwargs, **({"include_dashboard": dashboard} if starts_one else {}))
+        given: dict[str, Any] = {"include_dashboard": dashboard} if starts_one else {}
+        return start(**kwargs, **given)
 
     with patch.object(ray, "init", init):
         yield

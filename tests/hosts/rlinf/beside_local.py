@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.local import LocalSettings
-from rlinf_async.hosts.local.learner import LocalLearner
+from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.observe.meters import BusyMeter
 
 
 def settings_of(cfg, settings):
@@ -56,7 +56,7 @@ def train(cfg, settings, weights, batches):
     """(Gradients before every optimizer step, by name; weights after all) of `batches` of pieces."""
     model = GaussianPolicy(state_dim=39, action_dim=4)
     model.load_state_dict(weights)
-    learner = LocalLearner(settings=settings_of(cfg, settings), model=model, busy=BusyMeter())
+    learner = local_learner(settings_of(cfg, settings), model, BusyMeter())
     for index, pieces in enumerate(batches):
         learner.begin(index)
         learner.accept([payload_of(piece) for piece in pieces])

@@ -25,19 +25,19 @@ from rlinf.scheduler.hardware import AcceleratorType
 from rlinf.workers.actor import fsdp_actor_worker as stock
 from torch.distributed.tensor import DTensor
 
+from rlinf_async.compose import compose_config
+from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.core.tracing import BusyMeter
 from rlinf_async.hosts.rlinf import learner as learner_module
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
-from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.learner import FSDPLearner
+from rlinf_async.hosts.rlinf.learner import fsdp_learner
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
-from rlinf_async.hosts.rlinf.premise import Premise
 from rlinf_async.hosts.rlinf.proximal import recompute
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.rlinf import beside_local
 from tests.hosts.rlinf.synthetic import Case, act_by, fields, in_order, pieces, trajectories
 
@@ -90,7 +90,7 @@ class Training:
 
 
 def run_cases(ranks, cases, directory, *, run=None):
-    """{case: {"exactness": claims, "settings": Settings, trainer: Training}}, or what `run` makes of a case.
+    """{case: {"exactness": claims, "settings": settings, trainer: Training}}, or what `run` makes of a case.
 
     `run(case, rank, ranks, known)` is called in each rank; `known` is a memory that all its calls share.
     An error in a rank is raised here, with its traceback.
@@ -159,7 +159,7 @@ class Job:
 
     case: Case
     cfg: DictConfig
-    settings: Settings
+    settings: RLinfSettings
     batches: list[dict[str, torch.Tensor]]
     rank: int
     done: dict[str, Any] = field(default_factory=dict)
@@ -234,9 +234,9 @@ def _train_ours(job, *, alter=None):
 
 def learner_of(actor, settings, *, examined=False):
     """Our learner; unless `examined`, what is made up passes for what the policy thought."""
-    learner = FSDPLearner(actor, settings, BusyMeter())
+    learner = fsdp_learner(actor, settings, BusyMeter())
     if not examined:
-        learner._premise = Premise()
+        learner.training._premise = Premise()
     return learner
 
 

@@ -8,7 +8,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.rlinf.config import read_async, read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.config import read_fit, resolve, uses_us, write_back
 from tests.hosts.rlinf.given import BASE, ONE_EACH, config
 
 
@@ -18,13 +18,13 @@ def made(changes=None):
 
 def test_the_async_block_is_read_with_its_references_resolved():
     cfg = made({"async": {"mode": "train", "train": {"max_staleness": "${actor.seed}"}}})
-    assert read_async(cfg).max_staleness == 3
+    assert read_fit(cfg).asynchrony.max_staleness == 3
 
 
 def test_a_config_without_the_block_is_off():
     cfg = made()
     del cfg["async"]
-    assert not read_async(cfg).active
+    assert not read_fit(cfg).asynchrony.active
 
 
 @pytest.mark.parametrize("text", ["async: off", "async: {mode: off}", "async: {}", "async: "])
@@ -32,15 +32,15 @@ def test_every_way_to_say_off_is_off_or_an_error_that_says_how(text):
     cfg = OmegaConf.create(text)
     if text == "async: off":
         with pytest.raises(ValueError, match=r"async=False must be a block; nearest: async\.mode=False"):
-            read_async(cfg)
+            read_fit(cfg)
     else:
-        assert not read_async(cfg).active
+        assert not read_fit(cfg).asynchrony.active
 
 
 def test_an_override_on_the_command_line_beats_the_preset():
     cfg = made()
     cfg.merge_with_dotlist(["async.streamer.enabled=false"])
-    assert read_async(cfg).levels == {"train": True, "rollout": True, "streamer": False}
+    assert read_fit(cfg).asynchrony.levels == {"train": True, "rollout": True, "streamer": False}
 
 
 def test_workers_load_the_package_when_a_level_is_on_or_something_of_ours_is_used():

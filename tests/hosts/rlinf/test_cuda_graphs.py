@@ -19,8 +19,8 @@ from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 from torch.distributions import Normal
 
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-from rlinf_async.hosts.rlinf.wire import seal
 from rlinf_async.loops.request_broker import Pending
+from rlinf_async.ray_runtime.wire import seal
 from tests.hosts.rlinf.workers import ACTION, config, in_one_process
 from tests.making import request
 

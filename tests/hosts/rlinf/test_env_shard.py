@@ -10,6 +10,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 import torch
 from rlinf.data.embodied_io_struct import EnvOutput
 
+from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from tests.hosts.rlinf.workers import (
@@ -35,7 +36,7 @@ def shard_of(*overrides, stage=1):
     cfg = config(f"rollout.pipeline_stage_num={SHARDS}", *overrides)
     with in_one_process():
         worker = with_walks(ShardedEnvWorker(cfg))
-    return TrainShard(worker, stage, worker._threads["train"][stage], worker._busy), worker
+    return TrainShard(worker, stage, worker.simulators("train", stage), worker._busy), worker
 
 
 def rollout(shard, *, decisions=HORIZON):
@@ -128,7 +129,7 @@ def test_environments_are_used_in_the_thread_that_the_shard_was_given(made, monk
     used.clear()
     (rollout if made == "train" else evaluation)(shard)
     assert len(used) == 1 + HORIZON
-    assert set(used) == {shard._thread.submit(current_thread).result()}
+    assert set(used) == {asyncio.run(shard._simulators.build(current_thread))}
 
 
 def test_a_first_observation_may_bring_the_last_one_of_the_episode_before(monkeypatch):
@@ -192,7 +193,7 @@ def eval_shard(*overrides, stage=1):
         worker.eval_env_list = worker._setup_env_and_wrappers(
             env_cls=Walks, env_cfg=cfg.env.eval, num_envs_per_stage=worker.eval_num_envs_per_stage
         )
-    return EvalShard(worker, stage, worker._threads["eval"][stage]), worker
+    return EvalShard(worker, stage, worker.simulators("eval", stage)), worker
 
 
 def evaluation(shard):
@@ -235,3 +236,93 @@ def test_videos_of_an_evaluation_are_written_when_it_ends(saves, monkeypatch):
     worker.cfg.env.eval.video_cfg.save_video = saves
     evaluation(shard)
     assert called == [1] * saves
+
+
+def restart(shard):
+    asyncio.run(shard.restart())
+
+
+@pytest.mark.parametrize("make", [shard_of, eval_shard])
+@pytest.mark.parametrize("fails", ["chunk_step", "update_reset_state_ids"])
+def test_what_an_environment_raises_is_a_failure_of_its_shard(make, fails, monkeypatch):
+    shard, _ = make()
+    monkeypatch.setattr(Walks, fails, lambda *_: 1 / 0)
+    with pytest.raises(ShardFailure, match="shard 1") as raised:
+        (rollout if make is shard_of else evaluation)(shard)
+    assert isinstance(raised.value.error, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_environments_are_built_anew_in_their_place_with_another_seed(resets, monkeypatch):
+    shard, worker = shard_of(f"env.train.auto_reset={str(resets).lower()}", "env.train.seed=5")
+    monkeypatch.setattr(Walks, "close", lambda self: closed.append(self) or 1 / 0, raising=False)
+    rollout(shard, decisions=2)
+    old, closed = list(worker.env_list), []
+    worker.train_prev_done[1][:] = True
+    for times in (1, 2):
+        restart(shard)
+        new = worker.env_list[1]
+        assert new.cfg.seed == 5 + 7919 * times
+        assert torch.equal(new.name, old[1].name)
+    assert worker.env_list[0] is old[0]
+    assert closed[0] is old[1]
+    assert worker.cfg.env.train.seed == 5
+    assert worker.stage_num == SHARDS
+    assert not worker.train_prev_done[1].any()
+    assert [row[:2] for row in seen(rollout(shard, decisions=1)[0])] == [[name, 1] for name in range(6, 12)]
+
+
+def test_the_last_intervention_ends_with_the_environments_in_which_it_was(monkeypatch):
+    shard, _ = shard_of("env.train.auto_reset=true", "++env.train.taken_over=true")
+    assert rollout(shard)[-1].env.intervene_flags is not None
+    restart(shard)
+    assert rollout(shard, decisions=0)[0].env.intervene_flags is None
+
+
+def test_environments_that_are_built_anew_are_wrapped_again(monkeypatch):
+    wrapped = []
+
+    class Recorded(Walks):
+        def __init__(self, env, cfg):
+            vars(self).update(vars(env))
+            wrapped.append(env)
+
+    monkeypatch.setattr("rlinf.workers.env.env_worker.RecordVideo", Recorded)
+    shard, worker = shard_of("env.train.video_cfg.save_video=true")
+    restart(shard)
+    assert len(wrapped) == SHARDS + 1
+    assert isinstance(worker.env_list[1], Recorded)
+
+
+def test_evaluation_environments_are_built_anew_with_their_seed_and_forget_the_rollout_that_failed():
+    shard, worker = eval_shard("env.eval.seed=5")
+    evaluation(shard)
+
+    async def fails():
+        await shard.start()
+        for _ in range(HORIZON):
+            await shard.step({"actions": torch.ones(4, CHUNK, ACTION)})
+
+    asyncio.run(fails())
+    assert sum(len(info["return"]) for info in shard.episodes) == 8
+    restart(shard)
+    assert sum(len(info["return"]) for info in shard.episodes) == 4
+    assert worker.eval_env_list[1].cfg.seed == 5
+    assert evaluation(shard)
+
+
+def test_evaluation_that_resets_itself_begins_anew_with_environments_that_were_built_anew():
+    shard, _ = eval_shard("env.eval.auto_reset=true")
+    evaluation(shard)
+    restart(shard)
+    assert [row[1:] for row in seen(evaluation(shard)[0])] == [[1, 0, 0]] * 4
+
+
+def test_simulators_that_hang_are_ended_by_their_environments(monkeypatch):
+    shard, worker = shard_of()
+    reasons = []
+    monkeypatch.setattr(
+        Walks, "abort", lambda self, reason: reasons.append((self, reason)) or True, raising=False
+    )
+    assert shard._simulators._abort("no answer")
+    assert reasons == [(worker.env_list[1], "no answer")]

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.explain import explain, show
 
 
@@ -53,6 +53,14 @@ def test_it_says_how_new_weights_reach_inference():
     assert "publication" not in facts("async.mode=off")
 
 
+def test_it_says_what_the_death_of_a_process_does():
+    assert facts()["deaths"] == "is started again, 5 times in 600 s"
+    host = facts("weight_syncer.type=patch", "async.publication=host")["deaths"]
+    assert host.startswith("env workers: is started again")
+    assert "inference ranks: ends the run (async.publication=host)" in host
+    assert facts("async.survive.process_restarts=0")["deaths"].startswith("ends the run")
+
+
 @pytest.mark.parametrize("proximal", ["recomputed", "loglinear"])
 def test_a_reader_learns_what_the_anchor_costs(proximal):
     text = shown(f"async.train.proximal={proximal}")
@@ -83,11 +91,12 @@ def test_a_level_that_has_nothing_to_do_says_so():
 
 
 def test_several_optimizer_steps_in_order_of_arrival_are_warned_of_with_a_way_out():
-    streams = "async.streamer.normalization=running"
-    (warning,) = remark("in order of arrival", streams)
-    (one_step,) = re.findall(r"actor\.global_batch_size=\d+", warning)
-    assert not remark("in order of arrival", streams, one_step)
-    assert not remark("in order of arrival")  # it waits for the batch
+    streams = ("async.streamer.normalization=running", "async.streamer.steps=arrival")
+    (warning,) = remark("in order of arrival", *streams)
+    for way_out in re.findall(r"actor\.global_batch_size=\d+|async\.streamer\.steps=\w+", warning):
+        assert not remark("in order of arrival", *streams, way_out)
+    assert not remark("in order of arrival", streams[0])
+    assert not remark("in order of arrival", streams[1])  # it waits for the batch
 
 
 def test_parts_that_are_placed_together_share_the_compute_and_it_says_which():
@@ -146,9 +155,13 @@ def test_what_is_said_of_a_free_balance_is_said_once():
 
 
 def test_streamed_pieces_are_anchored_at_the_policy_before_the_batch_and_nothing_else_is_said():
-    said = explain(compose_config("metaworld_grpo_mlp", []))["exactness"]["streamer"]
+    arrival = compose_config("metaworld_grpo_mlp", ["async.streamer.steps=arrival"])
+    said = explain(arrival)["exactness"]["streamer"]
     assert "cut in order of arrival" in said
     assert "anchored" not in said
+    assert explain(compose_config("metaworld_grpo_mlp", []))["exactness"]["streamer"].startswith(
+        "exact (every optimizer step has an equal share"
+    )
 
 
 def test_a_table_of_eighty_columns_leaves_most_of_them_to_what_is_said():

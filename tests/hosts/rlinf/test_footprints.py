@@ -11,7 +11,7 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.footprints import footprints, model_size, rows
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from tests.hosts.rlinf.given import config
 
 BILLION = 10**9
@@ -31,7 +31,7 @@ def memory(changes=None, *, placement="all", gpus=8, mode="full", **options):
     cfg = config({**VLA, "cluster.component_placement": {"actor,env,rollout": placement}, **(changes or {})})
     machines = Machines(nodes=1, gpus=gpus)
     sizes = world_sizes(cfg["cluster"], machines)
-    settings = Settings.read(cfg, AsyncConfig.from_mapping({"mode": mode}), sizes)
+    settings = RLinfSettings.read(cfg, AsyncConfig.from_mapping({"mode": mode}), sizes)
     return footprints(cfg, settings, machines, **options)
 
 
@@ -141,7 +141,14 @@ def test_what_does_not_fit_is_said(tmp_path, gigabytes, fits):
     [
         ({"async.mode": "full"}, 2),
         ({"async.mode": "full", "async.train": {"max_staleness": 3}}, 4),
-        ({"async.streamer": {"normalization": "running"}, "actor.global_batch_size": 128}, 3),
+        ({"async.streamer": {"normalization": "running"}, "actor.global_batch_size": 128}, 2),
+        (
+            {
+                "async.streamer": {"normalization": "running", "steps": "arrival"},
+                "actor.global_batch_size": 128,
+            },
+            3,
+        ),
         ({"async.mode": "full", "async.train": {"measure_ratios": False}}, 0),
         ({"async.mode": "rollout"}, 0),
     ],
@@ -150,7 +157,7 @@ def test_a_learner_keeps_copies_of_its_shards_of_what_is_trained_on_the_cpu(chan
     cfg = config({**VLA, "cluster.component_placement": {"actor,env,rollout": "all"}, **changes})
     machines = Machines(nodes=1, gpus=8)
     asked = AsyncConfig.from_mapping(cfg["async"])
-    found = footprints(cfg, Settings.read(cfg, asked, world_sizes(cfg["cluster"], machines)), machines)
+    found = footprints(cfg, RLinfSettings.read(cfg, asked, world_sizes(cfg["cluster"], machines)), machines)
     assert found["remembered"] == copies
     assert found["remembered_bytes"] == copies * 2 * BILLION // 8
     said = [text for name, text in rows(found) if "CPU" in name]

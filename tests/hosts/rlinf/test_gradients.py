@@ -17,6 +17,7 @@ WEIGHTS = 1e-4
 """The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
 RUNNING = "async.streamer.normalization=running"
 GROUPS = "algorithm.group_size=4"
+ARRIVAL = "async.streamer.steps=arrival"
 STEPS = "actor.global_batch_size=64"
 """Three optimizer steps in each pass over a batch, instead of one."""
 
@@ -97,6 +98,13 @@ OTHERS = [
     Case(
         name="several steps",
         algorithm="grpo",
+        overrides=("async.mode=streamer", GROUPS, STEPS, ARRIVAL, epochs(1)),
+        order=9,
+        others=("in order of arrival",),
+    ),
+    Case(
+        name="spread over steps",
+        algorithm="grpo",
         overrides=("async.mode=streamer", GROUPS, STEPS, epochs(1)),
         order=9,
         others=("in order of arrival",),
@@ -105,7 +113,6 @@ OTHERS = [
         name="several steps of ppo",
         overrides=("async.mode=streamer", STEPS, epochs(1)),
         order=10,
-        others=("in order of arrival",),
     ),
     Case(
         name="lag 0",
@@ -142,7 +149,7 @@ WITHOUT_LAG = [
 IN_STEPS = Case(
     name="lag 0 streamed in steps",
     algorithm="grpo",
-    overrides=("async.mode=full", GROUPS, STEPS, epochs(1)),
+    overrides=("async.mode=full", GROUPS, STEPS, ARRIVAL, epochs(1)),
     order=14,
     on_policy=True,
     others=("in order of arrival",),
@@ -287,11 +294,16 @@ def test_the_second_batch_of_streamed_ppo_is_normalised_by_the_first(runs):
     assert "advantages are normalised by the batch before" in claim
 
 
-@pytest.mark.parametrize("name", ["several steps", "several steps of ppo"])
-def test_several_optimizer_steps_in_a_streamed_pass_are_cut_in_order_of_arrival(runs, name):
+def test_the_first_batch_of_streamed_ppo_is_kept_and_cut_into_steps_as_rlinf_cuts_it(runs):
+    run = runs["several steps of ppo"]
+    assert len(run["ours"].gradients) == 3
+    same_to_rounding(run["ours"], run["stock"])
+
+
+def test_several_optimizer_steps_in_a_streamed_pass_are_cut_in_order_of_arrival(runs):
     # Which samples share an optimizer step depends on arrival. One step per pass would be exact (the
     # GRPO cases above), and so would be RLinf's actor with our order of samples.
-    run = runs[name]
+    run = runs["several steps"]
     for ours, theirs in zip(run["ours"].gradients, run["stock"].gradients, strict=True):
         assert deviation(ours, theirs) > 1000 * GRADIENT
     same_to_rounding(run["ours"], run["in order of arrival"])
@@ -299,6 +311,13 @@ def test_several_optimizer_steps_in_a_streamed_pass_are_cut_in_order_of_arrival(
     assert claim.startswith("approximate")
     assert "order of arrival" in claim
     assert "actor.global_batch_size=192 is exact" in claim
+
+
+def test_steps_that_pieces_are_spread_over_are_those_of_rlinf_given_who_is_in_which(runs):
+    run = runs["spread over steps"]
+    assert len(run["ours"].gradients) == 3
+    same_to_rounding(run["ours"], run["in order of arrival"])
+    assert run["exactness"]["streamer"].startswith("exact (every optimizer step has an equal share")
 
 
 @pytest.mark.parametrize("name", ["lag 0", "lag 0 streamed", *(case.name for case in WITHOUT_LAG)])

@@ -16,9 +16,9 @@ from rlinf.workers.rollout.hf.async_huggingface_worker import AsyncMultiStepRoll
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async import plugin
+from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import compat
-from rlinf_async.hosts.rlinf.compose import compose_config
-from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS, USERS_MODULE, RLinfHost, prepare
+from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OURS, USERS_MODULE, Hooks, prepare
 from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner
 
 STOCK = (EnvWorker, MultiStepRolloutWorker, EmbodiedFSDPActor)
@@ -154,7 +154,7 @@ def test_without_active_levels_a_users_extension_module_is_loaded_by_ours(monkey
     prepare(config("async.mode=off"))
     assert os.environ[EXT_MODULE] == OURS
     monkeypatch.setenv("WORKER_NAME", "a worker process")
-    host = RLinfHost()
+    host = Hooks()
     host.install()
     try:
         assert sys.modules["users_module"].calls == [1]

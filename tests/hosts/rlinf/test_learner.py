@@ -13,8 +13,8 @@ import torch.distributed as dist
 from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
+from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
-from rlinf_async.hosts.rlinf.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from tests.hosts.rlinf import synthetic
 from tests.hosts.rlinf.learners import SIZES, actor_of, ended, learner_of, watched, without_ray
@@ -27,6 +27,7 @@ WEIGHTS = 1e-3
 """The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
 STEPS = "actor.global_batch_size=64"
 """Three optimizer steps in each pass over a batch, instead of one."""
+ARRIVAL = "async.streamer.steps=arrival"
 FAST = ("actor.optim.lr=0.003", "actor.optim.value_lr=0.003")
 """So that the later steps of a batch find a policy that is clipped."""
 
@@ -65,7 +66,7 @@ class Run:
 
     @property
     def actor(self):
-        return self.learner._actor
+        return self.learner.training._actor
 
     def batch(self, seed, *, rewards="dense"):
         return fields(self.settings.plan, self.settings.horizon, seed=seed, rewards=rewards)
@@ -87,11 +88,12 @@ def deviation(found, expected):
 
 
 OFF_POLICY = {
-    "streamed in steps": ("async.mode=full", STEPS, "async.streamer.micro_batch_size=8"),
+    "streamed in steps": ("async.mode=full", STEPS, ARRIVAL, "async.streamer.micro_batch_size=8"),
     "streamed in one step": ("async.mode=full",),
     "streamed, twice": (
         "async.mode=full",
         STEPS,
+        ARRIVAL,
         "async.streamer.normalization=running",
         "algorithm.update_epoch=2",
     ),
@@ -102,7 +104,14 @@ OFF_POLICY = {
         "async.streamer.normalization=deferred",
         "algorithm.update_epoch=2",
     ),
-    "grpo, streamed in steps": ("async.mode=full", STEPS, "algorithm.group_size=4"),
+    "grpo, streamed in steps": ("async.mode=full", STEPS, ARRIVAL, "algorithm.group_size=4"),
+    "spread over steps": ("async.mode=full", STEPS, "async.streamer.micro_batch_size=8"),
+    "spread over steps, twice": (
+        "async.mode=full",
+        STEPS,
+        "async.streamer.normalization=running",
+        "algorithm.update_epoch=2",
+    ),
 }
 
 
@@ -153,7 +162,7 @@ def test_learning_rates_follow_the_schedule_batch_by_batch_as_rlinfs_do(mode):
 def test_samples_are_shuffled_anew_in_every_batch_and_on_every_rank_and_alike_in_every_run():
     def trained(index, *, rank=0, seed=7):
         run = Run.of("async.mode=streamer", STEPS, "algorithm.update_epoch=1", f"actor.seed={seed}")
-        run.actor._rank = rank
+        run.learner._rank = rank
         return torch.cat(run.train(index, run.batch(0))).flatten().tolist()
 
     once = trained(0)
@@ -165,7 +174,7 @@ def test_samples_are_shuffled_anew_in_every_batch_and_on_every_rank_and_alike_in
 
 def test_the_share_of_a_batch_that_is_trained_before_it_is_complete_is_told():
     run = Run.of(
-        "async.mode=streamer", STEPS, "algorithm.update_epoch=1", "async.streamer.micro_batch_size=8"
+        "async.mode=streamer", STEPS, ARRIVAL, "algorithm.update_epoch=1", "async.streamer.micro_batch_size=8"
     )
     count = run.settings.plan.pieces_per_rank
     for together in (1, 1, count):
@@ -173,6 +182,22 @@ def test_the_share_of_a_batch_that_is_trained_before_it_is_complete_is_told():
     # The first batch is normalised by itself; the last piece of one, or a whole batch, waits for nothing.
     told = [metrics["train/streamed"] for metrics in run.training.metrics]
     assert told == pytest.approx([0.0, 1 - 1 / count, 0.0])
+
+
+def test_spread_over_steps_every_piece_gives_each_of_them_as_much():
+    run = Run.of("async.mode=streamer", STEPS, "algorithm.update_epoch=1", "actor.micro_batch_size=8")
+    plan = run.settings.plan
+    run.train(0, run.batch(0))  # the first batch is kept, and shuffled as a whole
+    trained = torch.cat(run.train(1, run.batch(0), order=3, together=1)).flatten()
+    steps = trained.split(run.settings.global_batch_size)
+    epochs = plan.rollout_epochs
+    # Samples are numbered [epoch, decision, environment]; a piece is a shard's environments in one epoch.
+    number = torch.arange(run.settings.samples_per_batch).reshape(epochs, run.settings.horizon, -1)
+    for piece in itertools.chain.from_iterable(epoch.split(plan.piece_size, dim=1) for epoch in number):
+        share = piece.numel() / len(steps)
+        assert [int(torch.isin(step, piece).sum()) for step in steps] == [share] * len(steps)
+    streamed = 1 - 1 / plan.pieces_per_rank
+    assert run.training.metrics[1]["train/streamed"] == pytest.approx(streamed / len(steps))
 
 
 class Selecting(torch.nn.Module):

@@ -7,11 +7,11 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 import torch
 from rlinf.data.embodied_io_struct import EnvOutput
 
+from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
-from rlinf_async.hosts.rlinf.wire import unpack
 from tests.hosts.rlinf.workers import ACTION, CHUNK, HORIZON, config, in_one_process, settings_of
 
 ENVS = 6
@@ -76,7 +76,7 @@ def test_the_policy_that_only_values_the_last_observation_does_not_act():
 def test_each_decision_keeps_the_version_that_made_it():
     made = [4, 3, 6, 5, 5]
     for piece in pieces_of(made)[0]:
-        versions = unpack(piece.payload[0])["versions"]
+        versions = piece.payload["versions"]
         assert versions.dtype == torch.float32
         assert versions.shape == (HORIZON, 3, 1)
         assert (versions[..., 0] == torch.tensor(made)[:, None]).all()
@@ -88,14 +88,14 @@ def test_a_piece_counts_the_steps_of_its_environments_not_the_decisions():
 
 
 def test_each_part_has_the_bootstrap_inputs_of_its_own_environments():
-    first, second = (unpack(piece.payload[0])["bootstrap_inputs"] for piece in pieces_of([0] * HORIZON)[0])
+    first, second = (piece.payload["bootstrap_inputs"] for piece in pieces_of([0] * HORIZON)[0])
     assert first["states"].tolist() == [[0, HORIZON], [1, HORIZON], [2, HORIZON]]
     assert second["states"].tolist() == [[3, HORIZON], [4, HORIZON], [5, HORIZON]]
 
 
 def test_bootstrap_inputs_have_the_pictures_that_stayed_behind():
     for piece in pieces_of([0] * HORIZON, echoes={"image": "main_images"})[0]:
-        data = unpack(piece.payload[0])
+        data = piece.payload
         assert (data["bootstrap_inputs"]["image"] == HORIZON).all()
         assert data["forward_inputs"]["image"][:, 0, 0, 0].tolist() == list(range(HORIZON))
 
@@ -103,7 +103,7 @@ def test_bootstrap_inputs_have_the_pictures_that_stayed_behind():
 @pytest.mark.parametrize("overrides", [("async.mode=rollout",), ("async.train.proximal=loglinear",)])
 def test_nothing_is_kept_for_values_that_nobody_recomputes(overrides):
     for piece in pieces_of([0] * HORIZON, *overrides)[0]:
-        assert unpack(piece.payload[0])["bootstrap_inputs"] == {}
+        assert piece.payload["bootstrap_inputs"] == {}
 
 
 def test_the_parts_of_a_rollout_go_to_the_ranks_of_their_environments():
@@ -113,13 +113,13 @@ def test_the_parts_of_a_rollout_go_to_the_ranks_of_their_environments():
         (1, 1, 3, TICKET),
     ]
     for piece in pieces:
-        states = unpack(piece.payload[0])["forward_inputs"]["states"]
+        states = piece.payload["forward_inputs"]["states"]
         assert states[0, :, 0].tolist() == [3 * piece.part + env for env in range(3)]
 
 
 def test_values_have_a_row_more_than_actions():
     for piece in pieces_of([0] * HORIZON)[0]:
-        data = unpack(piece.payload[0])
+        data = piece.payload
         assert data["prev_values"][:, 0, 0].tolist() == list(range(HORIZON + 1))
         assert data["prev_logprobs"][:, 0, 0].tolist() == list(range(HORIZON))
         assert data["actions"][:, 0, 0].tolist() == list(range(HORIZON))
@@ -137,3 +137,31 @@ def test_values_have_a_row_more_than_actions():
 def test_episode_statistics_are_noted_when_rlinf_would(overrides, noted):
     _, episodes = pieces_of([0] * HORIZON, *overrides)
     assert [int(info["return"]) for info in episodes] == noted
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_numbers_of_the_environments_that_are_not_finite_give_the_rollout_up_and_its_episodes(last):
+    cfg, made = config(), []
+    with in_one_process():
+        worker = ShardedEnvWorker(cfg)
+        parts = {"settings": settings_of(cfg, ranks=4), "worker": worker, "stage": 0, "episodes": made}
+        for field in ("rewards", "states"):
+            record, bad = ShardRecorder(TICKET, **parts), output(1)
+            record._every_step = True
+            record.append(output(0, info={"return": torch.tensor([1.0])}), answer(0, 3))
+            (bad.env.rewards if field == "rewards" else bad.env.obs["states"])[2, 0] = float("nan")
+            with pytest.raises(ShardFailure, match=f"1 of 12 {field}"):
+                (record.build if last else record.append)(bad, answer(1, 3))
+    assert made == []
+
+
+@pytest.mark.parametrize("field", ["actions", "prev_logprobs", "prev_values"])
+def test_numbers_of_the_policy_that_are_not_finite_end_the_run_before_they_are_acted(field):
+    bad, cfg = answer(1, 6), config()
+    bad[field].view(-1)[0] = float("inf")
+    with in_one_process():
+        worker = ShardedEnvWorker(cfg)
+        parts = {"settings": settings_of(cfg, ranks=4), "worker": worker, "stage": 0, "episodes": []}
+        record = ShardRecorder(TICKET, **parts)
+        with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of .* {field}"):
+            record.append(output(1), bad)

@@ -1,8 +1,8 @@
 import pytest
 
 from rlinf_async.config import LEVELS
+from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.fit import fit
-from rlinf_async.hosts.rlinf.reasons import refuse
 from rlinf_async.hosts.rlinf.refusals import OTHER_ALGORITHMS, REFUSALS, TOKEN_MODELS
 from rlinf_async.hosts.rlinf.settings import LOSSES
 from tests.hosts.rlinf.given import config

@@ -15,9 +15,10 @@ from omegaconf import OmegaConf
 from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
 from rlinf_async.hosts.rlinf import rollout_worker as ours
-from rlinf_async.hosts.rlinf import weights
-from rlinf_async.hosts.rlinf.wire import pack, seal
+from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
+from rlinf_async.ray_runtime import inference_worker
+from rlinf_async.ray_runtime.wire import pack, seal
 from tests.hosts.rlinf.workers import ACTION, CHUNK, Reckoner, config, in_one_process, rollout_worker
 from tests.making import request
 
@@ -74,7 +75,7 @@ def sent(version):
 
     with torch.no_grad():
         Actor.model.version.fill_(float(version))
-    return [pack(chunk) for chunk in weights.Snapshot(Actor()).take()]
+    return [pack(chunk) for chunk in Snapshot(Actor()).take()]
 
 
 def test_every_shard_gets_the_answer_to_its_own_observations(worker):
@@ -224,7 +225,7 @@ def test_weights_do_not_change_inside_a_forward_pass(worker, monkeypatch):
 
 
 def test_forward_passes_and_new_weights_take_turns_in_the_one_thread_of_inference(worker, monkeypatch):
-    used, known, apply = [], Reckoner.predict_action_batch, ours.apply
+    used, known, apply = [], Reckoner.predict_action_batch, inference_worker.apply
 
     def acting(*arguments, **keywords):
         used.append(threading.current_thread())
@@ -235,7 +236,7 @@ def test_forward_passes_and_new_weights_take_turns_in_the_one_thread_of_inferenc
         return apply(*arguments)
 
     monkeypatch.setattr(Reckoner, "predict_action_batch", acting)
-    monkeypatch.setattr(ours, "apply", loading)
+    monkeypatch.setattr(inference_worker, "apply", loading)
     answers(worker, [asked(0, 1)])
     asyncio.run(worker.load(1, sent(1)))
     answers(worker, [asked(0, 1)])
@@ -263,7 +264,7 @@ def test_the_thread_of_inference_uses_the_device_of_its_worker(worker):
 
 
 def test_a_rank_says_which_memory_it_can_read_in_the_order_of_the_question(worker, monkeypatch):
-    monkeypatch.setattr(ours, "readable", lambda place: place == ["here"])
+    monkeypatch.setattr(inference_worker, "readable", lambda place: place == ["here"])
     assert asyncio.run(worker.reads([["here"], ["there"], ["here"]])) == [True, False, True]
 
 

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.rlinf.settings import Settings
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from tests.hosts.rlinf.given import ONE_EACH, config
 
 
 def read(changes=None, sizes=ONE_EACH, **block):
-    return Settings.read(config(changes), AsyncConfig.from_mapping({"mode": "full", **block}), sizes)
+    return RLinfSettings.read(config(changes), AsyncConfig.from_mapping({"mode": "full", **block}), sizes)
 
 
 def processes(env=1, rollout=1, actor=1):
@@ -63,7 +63,7 @@ def test_without_level_2_every_inference_rank_has_a_shard(env, rollout):
         sizes=processes(env=env, rollout=rollout),
         rollout={"enabled": False},
     )
-    assert {made.plan.lane(shard)[0] for shard in range(made.plan.shards)} == set(range(rollout))
+    assert {made.plan.queue(shard)[0] for shard in range(made.plan.shards)} == set(range(rollout))
 
 
 @pytest.mark.parametrize(("env", "rollout", "actor"), [(3, 1, 1), (1, 3, 1), (2, 2, 2), (3, 1, 2), (1, 2, 4)])
@@ -241,8 +241,8 @@ def test_without_level_2_the_captured_size_holds_everybody_who_may_be_in_flight(
     given = {**GRAPHS, **changes, "rollout.pipeline_stage_num": stages, "env.train.total_num_envs": 16}
     made = read(given, sizes=processes(env=env, rollout=rollout), rollout={"enabled": False})
     shards = range(made.plan.shards)
-    lanes = {made.plan.lane(shard) for shard in shards}
-    crowd = max(sum(made.plan.lane(shard) == lane for shard in shards) for lane in lanes)
+    queues = {made.plan.queue(shard) for shard in shards}
+    crowd = max(sum(made.plan.queue(shard) == queue for shard in shards) for queue in queues)
     each = max(16, 32 if changes else 0) // made.plan.shards
     assert made.buckets == (crowd * each,)
 

@@ -4,9 +4,9 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
+from rlinf_async.compose import compose_config  # noqa: E402
 from rlinf_async.hosts.rlinf import train as module  # noqa: E402
-from rlinf_async.hosts.rlinf.compose import compose_config  # noqa: E402
-from rlinf_async.hosts.rlinf.host import EXT_MODULE, OURS  # noqa: E402
+from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OURS  # noqa: E402
 from rlinf_async.hosts.rlinf.train import _starting_ray, train  # noqa: E402
 
 

@@ -10,10 +10,10 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from omegaconf import OmegaConf
 from rlinf.algorithms.losses import compute_decoupled_ppo_actor_loss
 
+from rlinf_async.compose import compose_config
 from rlinf_async.core.nested import lookup
 from rlinf_async.core.objectives import importance_weight, ppo_loss
-from rlinf_async.hosts.rlinf.compose import compose_config
-from rlinf_async.hosts.rlinf.config import read_async, resolve
+from rlinf_async.hosts.rlinf.config import read_fit, resolve
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated, translations
 from tests.hosts.rlinf.given import ONE_EACH, config
 
@@ -26,7 +26,7 @@ ASYNC_PPO = {
 
 def train(changes=None, **block):
     cfg = config({**ASYNC_PPO, "async": {"mode": "full", "train": block}, **(changes or {})})
-    return read_async(OmegaConf.create(cfg)).train
+    return read_fit(OmegaConf.create(cfg)).asynchrony.train
 
 
 def test_thresholds_become_a_bound_of_staleness_and_a_mask_of_weights():

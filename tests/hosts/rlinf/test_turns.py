@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from types import SimpleNamespace
 from typing import ClassVar
 from unittest import mock
 
@@ -11,42 +10,7 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
-from rlinf_async.hosts.rlinf.turns import Turns
 from tests.hosts.rlinf.workers import SHARDS, Walks, config, in_one_process, rollout_worker, with_walks
-
-
-class Fleet:
-    """Writes down what was asked of whom."""
-
-    def __init__(self):
-        self.said = []
-
-    def call(self, name, method):
-        return [f"{name}.{method}"]
-
-    def wait(self, references, _):
-        self.said += references
-
-
-def turns(*, batches=3):
-    fleet = Fleet()
-    remote = SimpleNamespace(remote=lambda version: f"collected {version}")
-    return Turns(fleet, SimpleNamespace(collected=remote), batches=batches), fleet.said
-
-
-def test_the_others_leave_when_the_batch_is_collected_and_only_once_for_a_batch():
-    keeper, said = turns()
-    keeper.give_to_learner(0)
-    keeper.give_to_learner(0)
-    assert said == ["collected 1", "rollout.leave", "env.leave"]
-    keeper.give_to_learner(1)
-    assert said[3:] == ["collected 2", "rollout.leave", "env.leave"]
-
-
-def test_after_the_last_batch_nothing_is_waited_for():
-    keeper, said = turns(batches=2)
-    keeper.give_to_learner(2)
-    assert said == ["rollout.leave", "env.leave"]
 
 
 class Movable(Walks):

@@ -2,9 +2,6 @@
 
 import asyncio
 import copy
-import threading
-import warnings
-from concurrent.futures import Future
 from unittest import mock
 
 import numpy as np
@@ -17,9 +14,10 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.hybrid_engines.weight_syncer import BucketWeightSyncer
 from rlinf.utils.utils import collect_param_names_need_sync
 
-from rlinf_async.core.spans import SpanLog
 from rlinf_async.hosts.rlinf import weights
-from rlinf_async.hosts.rlinf.wire import pack
+from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.ray_runtime import weights as transport
+from rlinf_async.ray_runtime.wire import pack
 
 PATCH = {"type": "patch", "patch": {"init_sync": {"enabled": True}}}
 """What all but one of RLinf's examples have: nothing that a bucket syncer could be made from."""
@@ -104,10 +102,10 @@ def test_the_receiver_ends_as_it_does_by_rlinfs_own_bucket_syncer(dtype, bucket_
     theirs = copy.deepcopy(ours)
     by_rlinf(sender, theirs, bucket_dtype=bucket_dtype, load_instant=load_instant)
     bucket = {"bucket_size": 64, "bucket_dtype": bucket_dtype}
-    snapshot = weights.Snapshot(Actor(sender, syncer={"type": "bucket", "bucket": bucket}))
+    snapshot = Snapshot(Actor(sender, syncer={"type": "bucket", "bucket": bucket}))
     if knows:
-        snapshot.types = weights.types_of(ours)
-    weights.apply(ours, there(snapshot.take()))
+        snapshot.types = transport.types_of(ours)
+    transport.apply(ours, there(snapshot.take()))
     assert same(ours, theirs)
     assert torch.equal(ours.scratch, theirs.scratch)
     assert ours.head.weight is ours.inner.weight
@@ -116,30 +114,30 @@ def test_the_receiver_ends_as_it_does_by_rlinfs_own_bucket_syncer(dtype, bucket_
 
 def test_later_snapshots_hold_what_rlinf_synchronises_and_the_first_all_else_too():
     sender, receiver = Tied(0), Tied(1)
-    snapshot = weights.Snapshot(Actor(sender))
-    weights.apply(receiver, there(snapshot.take()))
+    snapshot = Snapshot(Actor(sender))
+    transport.apply(receiver, there(snapshot.take()))
     assert same(sender, receiver)
     shift(sender)
     (chunk,) = snapshot.take()
     assert set(chunk) == set(collect_param_names_need_sync(sender))
     assert "encoder.weight" not in chunk
-    weights.apply(receiver, there([chunk]))
+    transport.apply(receiver, there([chunk]))
     assert same(sender, receiver)
 
 
 def test_a_receiver_of_narrower_type_is_sent_no_more_than_it_keeps():
     sender, receiver = Tied(0), Tied(1).bfloat16()
-    snapshot = weights.Snapshot(Actor(sender))
-    snapshot.types = weights.types_of(receiver)
+    snapshot = Snapshot(Actor(sender))
+    snapshot.types = transport.types_of(receiver)
     (chunk,) = snapshot.take()
     assert chunk["inner.weight"].dtype == torch.bfloat16
     assert chunk["norm.num_batches_tracked"].dtype == torch.int64
-    weights.apply(receiver, there([chunk]))
+    transport.apply(receiver, there([chunk]))
     assert same(copy.deepcopy(sender).bfloat16(), receiver)
 
 
 def test_names_that_the_receiver_does_not_have_are_not_sent_and_having_none_is_an_error():
-    snapshot = weights.Snapshot(Actor(Tied(0)))
+    snapshot = Snapshot(Actor(Tied(0)))
     snapshot.types = {"table": torch.float32}
     assert [set(chunk) for chunk in snapshot.take()] == [{"table"}]
     snapshot.types = {"other": torch.float32}
@@ -148,37 +146,26 @@ def test_names_that_the_receiver_does_not_have_are_not_sent_and_having_none_is_a
 
 
 def test_large_models_travel_in_chunks_and_arrive_whole(monkeypatch):
-    monkeypatch.setattr(weights, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(transport, "BLOCK_BYTES", 100)
     sender, receiver = Tied(0), Tied(1)
-    chunks = weights.Snapshot(Actor(sender)).take()
+    chunks = Snapshot(Actor(sender)).take()
     assert len(chunks) > 4
-    weights.apply(receiver, there(chunks))
+    transport.apply(receiver, there(chunks))
     assert same(sender, receiver)
-
-
-def test_reading_a_chunk_copies_nothing_and_warns_of_nothing():
-    (chunk,) = there([{"plain": torch.arange(6.0).reshape(2, 3), "brain": torch.ones(4).bfloat16()}])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = weights.borrow(chunk)
-    assert torch.equal(found["plain"], torch.arange(6.0).reshape(2, 3))
-    assert torch.equal(found["brain"], torch.ones(4).bfloat16())
-    assert found["plain"].data_ptr() == chunk["plain"].ctypes.data
-    assert found["brain"].data_ptr() == chunk["brain"].data.ctypes.data
 
 
 def test_a_snapshot_stays_as_it_is_when_the_learner_goes_on():
     sender, receiver = Tied(0), Tied(1)
-    snapshot = weights.Snapshot(Actor(sender))
+    snapshot = Snapshot(Actor(sender))
     for _ in range(2):
         taken, then = snapshot.take(), copy.deepcopy(sender)
         shift(sender)
-        weights.apply(receiver, there(taken))
+        transport.apply(receiver, there(taken))
         assert same(then, receiver)
 
 
 def test_the_memory_of_a_snapshot_is_that_of_the_one_before():
-    snapshot = weights.Snapshot(Actor(Tied(0)))
+    snapshot = Snapshot(Actor(Tied(0)))
     places = [[chunk["inner.weight"].data_ptr() for chunk in snapshot.take()] for _ in range(4)]
     assert places[1] == places[2] == places[3]
 
@@ -186,66 +173,5 @@ def test_the_memory_of_a_snapshot_is_that_of_the_one_before():
 def test_a_rank_that_does_not_send_takes_part_and_keeps_nothing():
     actor = Actor(Tied(0), sends=False)
     with mock.patch.object(weights, "materialize_tensor", side_effect=lambda tensor: tensor) as gathered:
-        assert weights.Snapshot(actor).take() == []
+        assert Snapshot(actor).take() == []
     assert gathered.call_count == len(actor.model.state_dict())
-
-
-class Channel:
-    """A trajectory channel whose `offer_weights` ends when the test says so."""
-
-    def __init__(self):
-        self.answers = [Future(), Future()]
-        self.offered = []
-        self.offer_weights = self
-
-    def remote(self, version, payload):
-        self.offered.append((version, payload, threading.current_thread().name))
-        answer = mock.Mock()
-        answer.future.return_value = self.answers[len(self.offered) - 1]
-        return answer
-
-
-@pytest.fixture
-def channel():
-    with mock.patch.object(weights.ray, "put", side_effect=copy.deepcopy):
-        yield Channel()
-
-
-def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(channel):
-    async def main():
-        sender, receiver = Tied(0), Tied(1)
-        source = weights.WeightSender(Actor(sender))
-        then = copy.deepcopy(sender)
-        assert await source.offer(3, channel, SpanLog(None)) > 0.0
-        shift(sender)
-        channel.answers[0].set_result(None)
-        await source.sent()
-        ((version, chunks, thread),) = channel.offered
-        assert (version, thread) == (3, "weights_0")
-        weights.apply(receiver, chunks)
-        assert same(then, receiver)
-
-    asyncio.run(main())
-
-
-def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by_the_next_offer(channel):
-    async def main():
-        source = weights.WeightSender(Actor(Tied(0)))
-        await source.offer(3, channel, SpanLog(None))
-        channel.answers[0].set_exception(MemoryError("the object store is full"))
-        for later in (source.sent, lambda: source.offer(4, channel, SpanLog(None))):
-            with pytest.raises(MemoryError, match="object store"):
-                await later()
-        assert len(channel.offered) == 1
-
-    asyncio.run(main())
-
-
-def test_ranks_that_do_not_send_offer_nothing(channel):
-    async def main():
-        source = weights.WeightSender(Actor(Tied(0), sends=False))
-        await source.offer(3, channel, SpanLog(None))
-        await source.sent()
-        assert channel.offered == []
-
-    asyncio.run(main())

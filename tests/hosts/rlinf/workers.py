@@ -15,17 +15,16 @@ from rlinf.data.embodied_io_struct import RolloutResult
 from rlinf.workers.env import env_worker as stock_env
 from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
-from rlinf_async.hosts.rlinf import recorder
-from rlinf_async.hosts.rlinf.compose import compose_config
+from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.env_shard import TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-from rlinf_async.hosts.rlinf.wire import seal, unpack
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.ray_runtime.wire import seal
 from tests.hosts.rlinf.learners import without_ray
 
 CHUNK, ACTION, HORIZON, SHARDS, RANKS = 2, 3, 5, 2, 4
@@ -156,7 +155,6 @@ def in_one_process():
         without_ray(0, 1),
         mock.patch.multiple(stock_env, **names) as env,
         mock.patch.multiple(stock_rollout, get_model=lambda _: Reckoner(), **names) as rollout,
-        mock.patch.object(recorder.ray, "put", lambda value: value),
     ):
         for made in (env, rollout):
             made["HybridComponentPlacement"].return_value.get_world_size.return_value = 1
@@ -238,7 +236,7 @@ def collected_by_us(cfg, rollouts, *, together):
             *(
                 run_shard(
                     shard=stage,
-                    env=TrainShard(worker, stage, worker._threads["train"][stage], worker._busy),
+                    env=TrainShard(worker, stage, worker.simulators("train", stage), worker._busy),
                     policy=_Sealing(requests),
                     trajectories=broker,
                     recorder=worker._recorder(settings, stage),
@@ -260,7 +258,7 @@ def collected_by_us(cfg, rollouts, *, together):
 def _by_stage(pieces):
     found = [[] for _ in range(SHARDS)]
     for piece in sorted(pieces, key=lambda piece: piece.key):
-        found[piece.ticket.shard].append(replace(piece, payload=unpack(piece.payload[0])))
+        found[piece.ticket.shard].append(piece)
     return found
 
 

@@ -1,0 +1,104 @@
+"""A run whose processes are killed at random, by turns with the same run left alone.
+
+    python -m benchmarks.chaos --steps 150 --every 20 --repetitions 2
+
+The demo with two env workers and two inference ranks. From the third step on a simulator, an env worker or an
+inference rank, drawn at random, gets SIGKILL every `--every` seconds. A run that is in `results.json` is not
+repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.chaos.outcome import Outcome
+from benchmarks.chaos.victims import Killer
+from rlinf_async.experiments.process import OWN_CLUSTER, run_command
+from rlinf_async.experiments.table import markdown
+
+RESULTS = Path(__file__).with_name("results.json")
+RUNS = Path("runs/chaos")
+FIRST_STEP = 3
+PLACES = [f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout")]
+BUDGETS = ["async.survive.process_restarts=1000", "async.survive.env_restarts=1000"]
+"""Restarts are what is measured: nothing here ends because there were many."""
+
+
+def run(directory: Path, *, steps: int, every_s: float | None, seed: int, deadline_s: float) -> Outcome:
+    """Train, and kill somebody every `every_s` if that is given."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    command = [sys.executable, "-m", "rlinf_async.cli", "train", "-n", "metaworld_ppo_mlp"]
+    command += [f"runner.max_epochs={steps}", f"runner.logger.log_path={directory}", *PLACES, *BUDGETS]
+    killer = Killer(directory, every_s=every_s or deadline_s, first_step=FIRST_STEP, seed=seed)
+    killer.start()
+    try:
+        log = directory.with_suffix(".log")
+        status = run_command(command, log, environment=OWN_CLUSTER, deadline_s=deadline_s)
+    finally:
+        killer.stop()
+    return Outcome.of(directory, status=status, killed=[victim.kind for victim in killer.killed])
+
+
+def name_of(every_s: float | None, steps: int, repetition: int) -> str:
+    side = "left alone" if every_s is None else f"killed every {every_s:g} s"
+    return f"{side}, {steps} steps, {repetition}"
+
+
+def table(results: dict[str, Any]) -> str:
+    """A line per run."""
+    rows = []
+    for name, found in results.items():
+        speed = found["env_steps_per_second"]
+        rows.append(
+            [
+                name,
+                str(found["status"]),
+                str(found["steps"]),
+                "–" if speed is None else f"{speed:.0f}",
+                words(found["killed"]),
+                words(found["restarts"]),
+                words(found["refused"]),
+                str(found["unaccounted"]),
+                f"{found['staleness']:g}",
+            ]
+        )
+    heads = ["run", "status", "steps", "env steps/s", "killed", "restarts", "refused", "unaccounted", "stale"]
+    return markdown(heads, rows)
+
+
+def words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    steps: Annotated[int, typer.Option(help="Of a run.")] = 150,
+    every: Annotated[float, typer.Option(help="Seconds between two kills.")] = 20.0,
+    repetitions: Annotated[int, typer.Option(help="Of both sides, by turns.")] = 2,
+    deadline: Annotated[float, typer.Option(help="Seconds after which a run counts as hung.")] = 1800.0,
+) -> None:
+    """Run what is missing, and print the table."""
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for repetition, every_s in product(range(repetitions), (None, every)):
+        name = name_of(every_s, steps, repetition)
+        if name not in results:
+            directory = RUNS / name.replace(",", "").replace(" ", "-")
+            found = run(directory, steps=steps, every_s=every_s, seed=repetition, deadline_s=deadline)
+            results[name] = found.as_dict()
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    typer.echo(table(results))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,1 @@
+"""What `rlinf-async bench` has measured, and the demo on both hosts."""

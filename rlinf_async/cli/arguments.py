@@ -1,0 +1,116 @@
+"""What the commands share: arguments, consoles, and how a command ends without a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+
+from rlinf_async.supervise import CONFIG_ERROR
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Result = TypeVar("Result")
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def _begun(incomplete: str) -> list[str]:
+    """The configs whose names begin so, for the shell."""
+    from rlinf_async.compose import packaged_names
+
+    return [name for name in packaged_names() if name.startswith(incomplete)]
+
+
+ConfigName = Annotated[
+    str | None,
+    typer.Option("--config-name", "-n", help="The config, as for Hydra's scripts.", autocompletion=_begun),
+]
+ConfigDir = Annotated[Path | None, typer.Option("--config-dir", help="Where it is; default: this package.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CONFIG | OVERRIDES",
+        help="A config by name, or a file such as the config.yaml of a run; Hydra overrides, such as "
+        "async.mode=full.",
+        autocompletion=_begun,
+    ),
+]
+RunDir = Annotated[
+    Path, typer.Argument(help="The directory of a run: runner.logger.log_path, or vla.run_dir.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print plain data.")]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The config of a command, and what to change of it."""
+
+    name: str
+    """Or a file."""
+    directory: Path | None
+    overrides: list[str]
+
+    @classmethod
+    def of(cls, name: str | None, directory: Path | None, words: list[str] | None) -> Chosen:
+        """By `--config-name`, or by the first of `words` if that is no override; neither ends the command."""
+        words = words or []
+        if name is None and words and not _is_override(words[0]):
+            name, *words = words
+        if name is None:
+            fail("a config is missing, as in: rlinf-async train metaworld_ppo_mlp; see rlinf-async configs")
+        return cls(name, directory, words)
+
+    @property
+    def place(self) -> tuple[str, Path | None]:
+        """As Hydra wants it, by name and directory; a file that is not there ends the command."""
+        from rlinf_async.compose import locate
+
+        return or_exit(locate, self.name, self.directory)
+
+    def compose(self) -> DictConfig:
+        """What is wrong with the config or the overrides ends the command."""
+        return compose(*self.place, overrides=self.overrides)
+
+
+def _is_override(word: str) -> bool:
+    return "=" in word or word.startswith(("~", "+"))
+
+
+def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -> DictConfig:
+    """The config `name` with Hydra overrides; what is wrong with either ends the command."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from rlinf_async.compose import compose_config, packaged_names
+    from rlinf_async.plugin import register
+
+    register()
+    try:
+        return compose_config(name, overrides or [], directory)
+    except ValueError as error:
+        fail(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        known = f"\nconfigs of this package: {', '.join(packaged_names())}" if directory is None else ""
+        fail(f"{error}{known}")
+
+
+def or_exit(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call `function`; a ValueError, which names the remedy, ends the command without a traceback."""
+    try:
+        return function(*arguments)
+    except ValueError as error:
+        fail(str(error))
+
+
+def fail(message: str) -> NoReturn:
+    """End the command, which cannot begin, with an error and status 2."""
+    errors.print("[bold red]error:[/] ", end="")
+    errors.print(message, markup=False, soft_wrap=True)
+    raise typer.Exit(CONFIG_ERROR)

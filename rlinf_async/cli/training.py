@@ -1,0 +1,65 @@
+"""The command that runs a config."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, or_exit
+from rlinf_async.hosts.host import host_of
+from rlinf_async.supervise import supervise
+
+Restarts = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Start the run again when it fails, at most so often, from its last checkpoint."
+    ),
+]
+RestartWait = Annotated[float, typer.Option(min=0, help="Seconds before it is started again.")]
+
+
+def train(
+    overrides: Overrides = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
+    worker_logs: Annotated[bool, typer.Option(help="Show what the worker processes print.")] = False,
+    dashboard: Annotated[bool, typer.Option(help="Serve Ray's dashboard, if the run starts Ray.")] = False,
+    restarts: Restarts = 0,
+    restart_wait: RestartWait = 10.0,
+) -> None:
+    """Run a config: `rlinf-async train metaworld_ppo_mlp async.mode=full runner.max_epochs=12`.
+
+    Exit statuses: 0 it is done, 1 it has failed, 2 it could not begin, 130, 143 and 129 it was ended by
+    SIGINT, SIGTERM or SIGHUP.
+    """
+    chosen = Chosen.of(config_name, config_dir, overrides)
+    if restarts:
+        options = [] if chosen.directory is None else ["--config-dir", str(chosen.directory)]
+        options += ["--worker-logs"] * worker_logs + ["--dashboard"] * dashboard
+        command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", chosen.name, *options]
+        command += chosen.overrides
+        raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
+    # Ray and RLinf read these when they are imported.
+    os.environ.setdefault("RAY_LOG_TO_DRIVER", "1" if worker_logs else "0")
+    if not worker_logs:
+        os.environ.setdefault("RLINF_LOG_LEVEL", "WARNING")
+        logging.disable(logging.INFO)
+    import torch.multiprocessing as multiprocessing
+
+    multiprocessing.set_start_method("spawn", force=True)
+    cfg = chosen.compose()
+    host = or_exit(host_of, cfg)
+    or_exit(host.prepare, cfg)
+    console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
+    try:
+        host.train(cfg, dashboard=dashboard)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _say(text: str) -> None:
+    console.print(text, style="bold", markup=False, soft_wrap=True)

@@ -1,0 +1,64 @@
+"""What a value in the `async` block may be; a refusal names value, limit and the nearest valid choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from rlinf_async.core.names import did_you_mean, nearest
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        hint = did_you_mean(value, choices)
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}{hint}")
+
+
+def check_whole(name: str, value: Any, *, least: int, or_else: str | None = None) -> None:
+    """A whole number of at least `least`, or the word `or_else`."""
+    if or_else is not None and value == or_else:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        word = "" if or_else is None else f"{or_else} or "
+        raise ValueError(
+            f"{name}={value!r} must be {word}a whole number of at least {least}; nearest: {least}"
+        )
+
+
+def check_above_zero(name: str, value: Any, *, auto: bool = False) -> None:
+    """A finite number above 0, or `auto` where it is offered."""
+    if auto and value == "auto":
+        return
+    if not (is_finite(value) and value > 0):
+        word = "auto or " if auto else ""
+        raise ValueError(f"{name}={value!r} must be {word}a finite number above 0; nearest: 1")
+
+
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} must be true or false")
+
+
+def is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
+    """Every key of `block` is a field of the dataclass `schema`."""
+    valid = [item.name for item in fields(schema)]
+    for key in block:
+        if key not in valid:
+            near = nearest(key, valid, cutoff=0.5)
+            hint = f"did you mean {path}.{near}?" if near else f"valid keys: {', '.join(valid)}"
+            raise ValueError(f"unknown key {path}.{key}; {hint}")
+
+
+def check_block(path: str, given: Any, schema: Any, *, first: str) -> dict[str, Any]:
+    """The block at `path`, which may have none but known keys; `first` is what one value could mean."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f"{path}={given!r} must be a block; nearest: {path}.{first}={given!r}")
+    block = dict(given or {})
+    check_keys(path, block, schema)
+    return block

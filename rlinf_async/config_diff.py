@@ -1,0 +1,88 @@
+"""What differs between two configs, once both are resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rlinf_async.core.nested import dotted
+from rlinf_async.hosts.host import Host
+
+
+def differences(
+    host: Host,
+    a: Any,
+    b: Any,
+    *,
+    gpus: int | None = None,
+    nodes: int | None = None,
+    gpu_memory: float | None = None,
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
+
+    `gpus`, `nodes` and `gpu_memory` are those that `explain` takes.
+
+    A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out.
+
+    Raises:
+        ValueError: one of the configs cannot run, with the remedy.
+    """
+    facts = [
+        dotted(_facts(host.explain(cfg, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))) for cfg in (a, b)
+    ]
+    configs = [dotted(host.resolved(cfg, gpus=gpus, nodes=nodes)) for cfg in (a, b)]
+    return {"facts": _differing(*facts), "config": _differing(*configs)}
+
+
+def _facts(explained: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {name: value for name, value in explained.items() if value not in (None, [])}
+    # A run writes `auto` down as a number: the same shards for another reason are no difference.
+    facts.get("shards", {}).pop("why", None)
+    # It also writes down what gives way, and then nothing does.
+    facts = {name: value for name, value in facts.items() if name not in ("dropped", "changes")}
+    # As a list: names of classes have dots, which would look like keys of keys.
+    return {**facts, "classes": [f"{stock} -> {ours}" for stock, ours in facts.get("classes", {}).items()]}
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for key in dict.fromkeys((*a, *b)):
+        sides = {side: values[key] for side, values in (("a", a), ("b", b)) if key in values}
+        if len(sides) < 2 or sides["a"] != sides["b"]:
+            found[key] = sides
+    return found
+
+
+def show(
+    found: Mapping[str, Mapping[str, Mapping[str, Any]]], names: tuple[str, str], console: Console
+) -> None:
+    """Print `differences` for a reader."""
+    console.print(f"A is {names[0]}, B is {names[1]}", markup=False)
+    if not any(found.values()):
+        console.print("they do the same: resolved, no key differs")
+        return
+    titles = {"facts": "What they do differently", "config": "Keys of the resolved configs that differ"}
+    for part, title in titles.items():
+        if not found[part]:
+            console.print(f"{title}: none")
+            continue
+        table = Table(title=title, title_justify="left")
+        table.add_column("", no_wrap=True)
+        table.add_column("A", overflow="fold")
+        table.add_column("B", overflow="fold")
+        for key, sides in found[part].items():
+            table.add_row(escape(key), _cell(sides, "a"), _cell(sides, "b"))
+        console.print(table)
+
+
+def _cell(sides: Mapping[str, Any], side: str) -> str:
+    if side not in sides:
+        return "[dim](absent)[/]"
+    value = sides[side]
+    if isinstance(value, list):
+        return escape("\n".join(str(item) for item in value)) or "[dim](none)[/]"
+    return "[dim]null[/]" if value is None else escape(str(value))

@@ -1,0 +1,25 @@
+"""Processes that die and are started again: whose calls still count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Generations:
+    """The present life of each member of a group, counted from 0.
+
+    A process that dies may have sent calls that arrive after its death is known. Every call bears the
+    generation of its sender, and those of earlier ones are void.
+    """
+
+    def __init__(self) -> None:
+        self._present: dict[int, int] = {}
+
+    def begin(self, members: Iterable[int], generation: int) -> None:
+        """Whatever `members` were before is dead; only `generation` and later ones count."""
+        for member in members:
+            self._present[member] = max(generation, self._present.get(member, 0))
+
+    def lives(self, member: int, generation: int) -> bool:
+        """Whether a call of that `generation` of `member` counts."""
+        return generation >= self._present.get(member, 0)

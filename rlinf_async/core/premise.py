@@ -1,0 +1,118 @@
+"""What a run takes for granted: at the weights that acted, the learner scores actions as inference did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from rlinf_async.core.ratios import SAMPLES
+
+Sums = dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """How far rounding takes two passes over the same sample apart, when batches and kernels differ."""
+
+    logprobs: float
+    """Mean absolute difference of the log-probabilities of one token or dimension."""
+    values: float
+    """Root mean square of the difference of values, relative to that of the stored ones."""
+
+
+EXACT = Tolerance(logprobs=1e-2, values=1e-2)
+ROUNDED = Tolerance(logprobs=0.1, values=0.05)
+HOPELESS = 1.0
+"""Log-probabilities that are further off: no ratio means anything, whatever the precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Premise:
+    """What the first batch has shown, over all ranks."""
+
+    logprobs: float = 0.0
+    """As `Tolerance` counts."""
+    values: float = 0.0
+    keeps_values: bool = False
+    """Values scored again are not those that were stored, which therefore stay."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"premise/logprobs": self.logprobs, "premise/values": self.values}
+
+
+def drawn_by(versions: torch.Tensor, version: int, *, most: int) -> torch.Tensor:
+    """Indices of samples that `version` drew, of `versions` [N]: as many as one pass takes, or none."""
+    return torch.nonzero(versions == version).flatten()[: min(most, SAMPLES)]
+
+
+def differences(
+    scored: torch.Tensor,
+    stored: torch.Tensor,
+    values: tuple[torch.Tensor, torch.Tensor] | None,
+    *,
+    counts: bool,
+) -> Sums:
+    """How far apart log-probabilities are, and `values` (scored, stored); to be added over the ranks.
+
+    A rank without samples takes part in the pass like all others, and then does not count.
+    """
+    found = _difference(scored, stored, "logprobs", torch.abs)
+    if values is not None:
+        found |= _difference(*values, "values", torch.square)
+    return {name: float(value) * counts for name, value in found.items()}
+
+
+def _difference(
+    scored: torch.Tensor, stored: torch.Tensor, name: str, measure: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    scored, stored = (tensor.detach().float().cpu().flatten() for tensor in (scored, stored))
+    return {
+        f"{name}/off": measure(scored - stored).sum(),
+        f"{name}/stored": measure(stored).sum(),
+        f"{name}/count": torch.tensor(scored.numel()),
+    }
+
+
+def judge(
+    sums: Mapping[str, float], *, model: str, half: bool, warn: Callable[[str], None], prefix: str = ""
+) -> Premise:
+    """Whether a run may go on, and with which values; `sums` of `differences` over all ranks.
+
+    Args:
+        model: the key of the config that names the model, and its value.
+        half: whether a part of the forward pass is in 16 bits.
+        prefix: what the framework's names of the two fields begin with.
+
+    Raises:
+        RuntimeError: the learner does not compute the probabilities that inference sampled with.
+    """
+    if not sums["logprobs/count"]:
+        return Premise()  # the run has begun with samples of older policies, after a resume
+    tolerance = ROUNDED if half else EXACT
+    logprobs = sums["logprobs/off"] / sums["logprobs/count"]
+    values = (sums["values/off"] / max(sums["values/stored"], 1e-12)) ** 0.5 if "values/off" in sums else 0.0
+    field = f"{model}: {prefix}logprobs"
+    if not logprobs <= HOPELESS:
+        raise RuntimeError(
+            f"{field} of the first batch, scored again by the learner at the weights that "
+            f"acted, are off by {logprobs:.3g} on average; inference and learner do not hold the same policy "
+            "(frozen weights that no checkpoint gives?), or the model scores other actions than it took; "
+            "async.train.measure_ratios=false leaves this check out"
+        )
+    if logprobs > tolerance.logprobs:
+        warn(
+            f"{field} of the first batch, scored again at the weights that acted, are off by "
+            f"{logprobs:.3g} on average, where rounding explains {tolerance.logprobs:g}; importance weights "
+            "correct it, at the price of variance: see train/mismatch"
+        )
+    keeps_values = not values <= tolerance.values
+    if keeps_values:
+        warn(
+            f"{model}: {prefix}values of the first batch, scored again at the weights that acted, are off by "
+            f"{values:.0%} of their size, where rounding explains {tolerance.values:.0%}; the values that "
+            "inference stored are kept"
+        )
+    return Premise(logprobs=logprobs, values=values, keeps_values=keeps_values)

@@ -1,0 +1,23 @@
+"""Where a run writes, by its config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+KEYS = ("runner.logger.log_path", "vla.run_dir")
+"""What the hosts call it."""
+
+
+def run_dir(cfg: Any) -> Path:
+    """The run directory that `cfg` names, absolute.
+
+    Raises:
+        ValueError: it names none.
+    """
+    for key in KEYS:
+        if folder := OmegaConf.select(cfg, key):
+            return Path(folder).absolute()
+    raise ValueError(f"the config names no run directory: set {' or '.join(KEYS)}")

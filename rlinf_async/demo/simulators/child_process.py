@@ -1,0 +1,165 @@
+"""An object that lives in a process of its own and is called over a pipe."""
+
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rlinf_async.core.failures import SimulatorDied
+
+END_S = 10.0
+"""How long a child may take to end by itself."""
+DUMP_S = 2.0
+"""How long a child may take to write where it stands."""
+
+
+class ChildProcess:
+    """Calls methods of `factory(*args)`, which is built in a new interpreter.
+
+    `factory` is written "module:name". One call is under way at a time: `submit` starts it, `result`
+    waits for it. An exception of the object is raised again by `result`, one of the factory by the first
+    `result`. The child ends when its pipe closes, so it cannot outlive this process, however this process
+    dies.
+    """
+
+    # `multiprocessing` is not used to start the child: its spawn imports the parent's main module,
+    # which inside a Ray worker means importing Ray and all of the host framework again.
+
+    def __init__(self, factory: str, *args: Any) -> None:
+        self._pipe, theirs = Pipe()
+        self._dump = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the child
+        with theirs:
+            fds = (theirs.fileno(), self._dump.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, *(str(fd) for fd in fds)], pass_fds=fds
+            )
+        self._pipe.send((factory, args))
+        self._built = False
+        self._answers_due = 0
+        self._aborted = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call has not been answered."""
+        return self._answers_due > 0
+
+    def submit(self, method: str, *args: Any) -> None:
+        """Start a call.
+
+        Raises:
+            SimulatorDied: the child has ended; the message says by what.
+        """
+        self._answers_due += 1
+        try:
+            self._pipe.send((method, args))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._died() from None
+
+    def result(self) -> Any:
+        """What the submitted call returned.
+
+        Raises:
+            SimulatorDied: the child has ended; the message says by what.
+        """
+        if not self._built:
+            self._receive()
+            self._built = True
+        try:
+            return self._receive()
+        finally:
+            self._answers_due -= 1
+
+    def _receive(self) -> Any:
+        try:
+            failure, value = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._died() from None
+        if failure is not None:
+            raise failure
+        return value
+
+    def abort(self, reason: str) -> None:
+        """End a child that does not answer; may be called while another thread waits for `result`.
+
+        That thread is told `reason`, and where the child stood, unless it is stopped.
+        """
+        self._aborted = reason
+        self._process.send_signal(signal.SIGABRT)  # at which it writes where it stands
+        self._end(DUMP_S)
+
+    def close(self) -> None:
+        """Hang up and wait for the child to end, but not for ever. May be called twice."""
+        self._pipe.close()
+        self._end(END_S)
+        self._dump.close()
+
+    def _end(self, seconds: float) -> None:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _died(self) -> SimulatorDied:
+        self._end(END_S)
+        self._dump.seek(0)
+        dump = self._dump.read().decode(errors="replace").rstrip()
+        stood = f"; it stood at:\n{dump}" if dump else ""
+        if self._aborted:
+            return SimulatorDied(f"simulator process {self.pid} was ended: {self._aborted}{stood}")
+        status = self._process.returncode
+        if status >= 0:
+            return SimulatorDied(f"simulator process {self.pid} has ended with status {status}{stood}")
+        name = signal.Signals(-status).name
+        return SimulatorDied(f"simulator process {self.pid} was killed by signal {-status} ({name}){stood}")
+
+
+def serve(pipe: Connection) -> None:
+    """Build the object that the first message names, then answer calls until the pipe closes."""
+    target = None
+    try:
+        factory, args = pipe.recv()
+        target = _answer(pipe, _build, factory, *args)
+        while target is not None:
+            method, call_args = pipe.recv()
+            _answer(pipe, getattr(target, method), *call_args)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        if target is not None:
+            target.close()
+
+
+def _build(factory: str, *args: Any) -> Any:
+    module, _, name = factory.partition(":")
+    return getattr(import_module(module), name)(*args)
+
+
+def _answer(pipe: Connection, call: Callable[..., Any], *args: Any) -> Any:
+    """Send what `call` returns or raises; an object that was built stays here."""
+    try:
+        value = call(*args)
+    except (ValueError, RuntimeError, OSError, ArithmeticError, LookupError) as failure:
+        pipe.send((failure, None))
+        return None
+    pipe.send((None, None if call is _build else value))
+    return value
+
+
+if __name__ == "__main__":
+    # Ctrl-C reaches every process of the terminal; this one ends when its parent has, and not before.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable(int(sys.argv[2]))
+    serve(Connection(int(sys.argv[1])))
+    # Interpreter teardown would destroy OpenGL objects after their library: nothing is left to do.
+    sys.stdout.flush()
+    os._exit(0)

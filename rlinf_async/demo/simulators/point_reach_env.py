@@ -1,0 +1,50 @@
+"""The points of the local host, behind the interface that all hosts expect of environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import torch
+
+from rlinf_async.hosts.local.envs import PointReach
+
+
+class PointReachEnv(gymnasium.Env):
+    """Points that are to be moved to the origin of a plane; a decision is one action."""
+
+    def __init__(
+        self, cfg: Any, num_envs: int, seed_offset: int, total_num_processes: int, worker_info: Any
+    ) -> None:
+        del total_num_processes, worker_info  # part of the signature
+        self.num_envs = num_envs
+        self.auto_reset = self.ignore_terminations = False
+        self.is_start = True
+        self._horizon = int(cfg.max_episode_steps)
+        self._points = PointReach(
+            num_envs, first=seed_offset * num_envs, group_size=int(cfg.group_size), seed=int(cfg.seed)
+        )
+        self._steps, self._returns = 0, torch.zeros(num_envs)
+
+    def reset(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._steps, self._returns = 0, torch.zeros(self.num_envs)
+        return self._observation(self._points.reset()), {}
+
+    def update_reset_state_ids(self) -> None:
+        """Called between rollouts: every reset draws new points by itself."""
+
+    def chunk_step(
+        self, chunk_actions: Any
+    ) -> tuple[list[dict[str, Any]], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
+        """Take actions [num_envs, 1, 2]; rewards and flags are [num_envs, 1]."""
+        outcome = self._points.step(torch.as_tensor(chunk_actions).squeeze(1).numpy())
+        self._steps += 1
+        rewards, ended = torch.from_numpy(outcome.rewards), torch.from_numpy(outcome.ended)
+        self._returns = self._returns + rewards
+        truncated = torch.full((self.num_envs, 1), self._steps >= self._horizon)
+        episode = {"success_once": ended.clone(), "return": self._returns.clone()}
+        shown = [self._observation(outcome.states)]
+        return shown, rewards[:, None], ended[:, None], truncated, [{"episode": episode}]
+
+    def _observation(self, states: Any) -> dict[str, Any]:
+        return {"states": torch.tensor(states), "task_descriptions": ["to the origin"] * self.num_envs}

@@ -1,0 +1,169 @@
+"""From the record of what was served when, to numbers; the same arithmetic for every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rlinf_async.experiments.bench.cpu import CpuMeter
+from rlinf_async.experiments.bench.modes import Mode
+from rlinf_async.experiments.bench.scenarios import Scenario
+from rlinf_async.experiments.bench.window import Environment, Record, Window, spread, window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One run of one mode, over the steps after its warm-up."""
+
+    step_s: float
+    """Seconds per global step."""
+    trained_per_s: float
+    """Samples per second that were trained on for the first time."""
+    collected_per_s: float | None
+    """Samples per second that were collected; None where simulators are real."""
+    fresh_steps_per_s: float
+    """Environment steps per second: of the samples that were collected or trained, whichever are fewer."""
+    retrained: float
+    """The share of trained samples that an earlier step had been trained on already."""
+    overlap_efficiency: float | None
+    """Throughput over the most that `bounds_s` allow. None where times are not emulated, and where
+    environments contribute unequally: such batches are not those that the bound is about."""
+    own_efficiency: float | None
+    """The same over the most that this mode's own work allows: every pass of its learner, its own shares."""
+    bounds_s: dict[str, float]
+    """Seconds that a step takes at least: of the environments, of inference, and of the learner."""
+    own_bounds_s: dict[str, float]
+    idle: dict[str, float]
+    """Shares of the time, of the parts whose times were recorded."""
+    staleness_max: int
+    """Global steps that the weights were trained between an action and the training on it, at most."""
+    batch_size: float
+    chunk_cv: float | None
+    """The measured spread of decisions of one environment, in units of their mean."""
+    cpu_ms: float | None
+    """CPU milliseconds per fresh environment step, of all processes of the run; None where not known."""
+    others: float | None
+    """Cores that something else than the run kept busy meanwhile."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(
+    records: Sequence[Record],
+    scenario: Scenario,
+    mode: Mode,
+    *,
+    warm_up: int,
+    steps: int,
+    cpu: CpuMeter | None = None,
+) -> Measurement:
+    """Look at global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
+
+    Samples that had been collected before are no throughput of these steps, nor are those that are
+    collected and not trained: what is counted is the smaller of the two.
+
+    Args:
+        records: of `observe.spans`, in order of their ends.
+        mode: whether every environment contributes equally.
+
+    Raises:
+        ValueError: the run trained fewer steps, or it was faster than its service times allow.
+    """
+    steady = window(records, scenario, warm_up=warm_up, steps=steps)
+    environments = steady.environments()
+    collected = sum(one.decisions for one in environments.values()) if scenario.env else None
+    samples = steady.fresh if collected is None else min(steady.fresh, collected)
+    bounds, own = bounds_of(environments, scenario), own_bounds_of(steady, environments, scenario, mode)
+    overlap = samples / scenario.samples * max(bounds.values()) / steady.seconds if bounds else None
+    if overlap is not None and overlap > 1.0 and not mode.free:
+        raise ValueError(_too_fast(overlap, steady, collected, bounds))
+    usage = cpu.between(steady.start, steady.stop) if cpu is not None else None
+    return Measurement(
+        step_s=steady.seconds / steps,
+        trained_per_s=steady.fresh / steady.seconds,
+        collected_per_s=None if collected is None else collected / steady.seconds,
+        fresh_steps_per_s=samples * scenario.chunk / steady.seconds,
+        retrained=1.0 - steady.fresh / (steps * scenario.samples),
+        overlap_efficiency=None if mode.free else overlap,
+        own_efficiency=samples / scenario.samples * max(own.values()) / steady.seconds if own else None,
+        bounds_s=bounds,
+        own_bounds_s=own,
+        idle=_idle(steady, environments, scenario),
+        staleness_max=steady.staleness_max,
+        batch_size=float(np.mean([record["size"] for record, _ in steady.within("act")])),
+        chunk_cv=spread(environments.values()) if scenario.env else None,
+        cpu_ms=None if usage is None else 1000.0 * usage.run_s / (samples * scenario.chunk),
+        others=None if usage is None else usage.others,
+    )
+
+
+def bounds_of(environments: Mapping[int, Environment], scenario: Scenario) -> dict[str, float]:
+    """Seconds that a step takes at least if one part had to wait for nothing; {} if nothing is known.
+
+    The same for every mode: batches hold as much of every environment, so that the slowest counts, with the
+    shortest possible answer to each of its decisions; inference answers all environments at once, and
+    simulators have its device for as long as they need it; the learner trains on every sample, once per
+    epoch, and does nothing else.
+    """
+    env, policy = scenario.env, scenario.policy
+    if env is None or policy is None:
+        return {}
+    return {
+        "env": max(_rollouts(environments, scenario)),
+        "inference": scenario.decisions * (policy.act_s(scenario.envs) + scenario.envs * env.device_s),
+        "learner": policy.train_sample_s * scenario.update_epoch * scenario.samples,
+    }
+
+
+def own_bounds_of(
+    window: Window, environments: Mapping[int, Environment], scenario: Scenario, mode: Mode
+) -> dict[str, float]:
+    """The same with the work that a mode makes itself: every pass of its learner, and its own shares.
+
+    Where fast environments may contribute more than slow ones, what counts is what all can do together.
+    """
+    bounds = bounds_of(environments, scenario)
+    if not bounds:
+        return {}
+    rollouts = _rollouts(environments, scenario)
+    together = len(rollouts) / sum(1.0 / seconds for seconds in rollouts)
+    return {
+        **bounds,
+        "env": together if mode.free else bounds["env"],
+        "learner": window.busy_s("train", "score") / window.steps,
+    }
+
+
+def _rollouts(environments: Mapping[int, Environment], scenario: Scenario) -> list[float]:
+    """Seconds that each environment needs for its decisions of a step, and what it has to be reset for."""
+    env, policy = scenario.env, scenario.policy
+    assert env is not None
+    assert policy is not None
+    answer = policy.act_s(scenario.envs if env.vectorised_s else 1)
+    return [scenario.decisions * (one.busy_s / one.decisions + answer) for one in environments.values()]
+
+
+def _too_fast(overlap: float, steady: Window, collected: float | None, bounds: Mapping[str, float]) -> str:
+    part, seconds = max(bounds.items(), key=lambda bound: bound[1])
+    return (
+        f"an overlap efficiency of {overlap:.3f} is more than the service times allow: {part} needs "
+        f"{seconds:.2f} s for a step, and {steady.steps} steps took {steady.seconds:.2f} s, in which "
+        f"{steady.fresh} samples were trained for the first time and {collected:.0f} were collected; these "
+        "steps are no steady state, so warm up for longer and measure more of them"
+    )
+
+
+def _idle(steady: Window, environments: Mapping[int, Environment], scenario: Scenario) -> dict[str, float]:
+    """Shares of the window, 0 to 1; env: mean over the environments.
+
+    Of a real policy only inference is known: the backward passes of its training are not recorded.
+    """
+    busy = {"inference": steady.busy_s("act")}
+    if scenario.env:
+        busy["learner"] = steady.busy_s("train", "score")
+        busy["env"] = sum(one.busy_s for one in environments.values()) / scenario.envs
+    return {part: max(0.0, 1.0 - seconds / steady.seconds) for part, seconds in sorted(busy.items())}

@@ -1,0 +1,1 @@
+"""Say what a run would be like, before it runs."""

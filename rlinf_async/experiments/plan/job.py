@@ -1,0 +1,209 @@
+"""What a run does, from its directory or its config: sizes and levels, whichever framework runs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
+from rlinf_async.core.sharding import VECTORISED_SIMULATORS, ShardPlan
+from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
+from rlinf_async.loops.run_settings import RunSettings
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "global_batch_size": ("actor.global_batch_size", "settings.global_batch_size"),
+    "mini_batch_size": ("actor_rollout_ref.actor.ppo_mini_batch_size",),
+    "micro_batch_size": (
+        "actor.micro_batch_size",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+        "settings.micro_batch_size",
+    ),
+    "update_epoch": ("algorithm.update_epoch", "actor_rollout_ref.actor.ppo_epochs", "settings.update_epoch"),
+    "advantage": ("algorithm.adv_type", "algorithm.adv_estimator", "settings.algorithm"),
+    "decision_steps": ("actor.model.num_action_chunks", "vla.model.num_action_chunks"),
+    "horizon": ("settings.horizon",),
+}
+"""Where the configs of the frameworks have what is asked for; the first that is there counts."""
+NORMALISED = ("gae", "ppo")
+"""Advantages that are normalised over the whole batch, by the names that configs give them."""
+
+Stepping = Literal["apart", "in turn", "at once"]
+"""How the environments of a shard step: each in its process, in one process, or as one on an accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run, and what is known of it beside its settings."""
+
+    settings: RunSettings
+    decision_steps: int
+    """Environment steps in one decision."""
+    stepping: Stepping
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    plan: ShardPlan
+    horizon: int
+    global_batch_size: int
+    micro_batch_size: int
+    update_epoch: int
+    max_batch_size: int | None
+    decision_steps: int
+    batches: int = 1
+
+
+def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
+    """From the `run.json` and `config.yaml` of a run directory.
+
+    Raises:
+        ValueError: they do not say enough.
+    """
+    if not isinstance(facts.get("plan"), dict):
+        raise ValueError(
+            "run.json names no plan of shards: only a run with a level on can be calibrated from"
+        )
+    names = {item.name for item in fields(ShardPlan)}
+    plan = ShardPlan(**{name: value for name, value in facts["plan"].items() if name in names})
+    horizon = int(facts["horizon"])
+    sizes = _Sizes(
+        plan=plan,
+        horizon=horizon,
+        global_batch_size=_global_batch(config, plan, horizon),
+        micro_batch_size=int(facts["micro_batch_size"]),
+        update_epoch=int(_read(config, "update_epoch") or 1),
+        max_batch_size=int(facts["max_batch_size"]),
+        decision_steps=int(_read(config, "decision_steps") or 1),
+        batches=int(facts["steps"]),
+    )
+    return _job(config, sizes)
+
+
+def of_config(config: Mapping[str, Any], explained: Mapping[str, Any]) -> Job:
+    """From a config as plain data, and what its host explains of it.
+
+    Raises:
+        ValueError: they do not say enough.
+    """
+    ranks, shards, batch = (explained.get(name) for name in ("ranks", "shards", "batch"))
+    if not (isinstance(ranks, dict) and isinstance(shards, dict) and isinstance(batch, dict)):
+        return _job(config, _sizes_in_process(config, explained))
+    envs = shards["total"] * shards["environments_each"]
+    samples, steps = batch["samples_per_step"], batch["optimizer_steps_per_step"]
+    asked = explained["inference_batch"]["at_most"]
+    sizes = _Sizes(
+        plan=ShardPlan(
+            total_envs=envs,
+            env_workers=ranks["env"],
+            inference_ranks=ranks["inference"],
+            learner_ranks=ranks["learner"],
+            shards_per_worker=shards["per_env_worker"],
+            rollout_epochs=batch["trajectories_per_step"] // envs,
+            group_size=shards["group_size"],
+        ),
+        horizon=batch["decisions_per_trajectory"],
+        global_batch_size=batch["global_batch_size"],
+        micro_batch_size=batch["micro_batch_size"],
+        update_epoch=steps * batch["global_batch_size"] // samples,
+        max_batch_size=asked if isinstance(asked, int) else None,
+        decision_steps=batch["env_steps_per_step"] // samples,
+        batches=batch["steps"],
+    )
+    return _job(config, sizes)
+
+
+def _sizes_in_process(config: Mapping[str, Any], explained: Mapping[str, Any]) -> _Sizes:
+    """Of the host that runs in one process, whose facts are those of the plan."""
+    names = [item.name for item in fields(ShardPlan)]
+    if any(name not in explained for name in names):
+        raise ValueError(
+            "every level is off in this config: set async.mode=full, the plan shows the others too"
+        )
+    plan, horizon = ShardPlan(**{name: explained[name] for name in names}), int(_needed(config, "horizon"))
+    return _Sizes(
+        plan=plan,
+        horizon=horizon,
+        global_batch_size=_global_batch(config, plan, horizon),
+        micro_batch_size=int(_needed(config, "micro_batch_size")),
+        update_epoch=int(_read(config, "update_epoch") or 1),
+        max_batch_size=None,
+        decision_steps=1,
+    )
+
+
+def _global_batch(config: Mapping[str, Any], plan: ShardPlan, horizon: int) -> int:
+    """Samples of an optimizer step; some count the groups of rollouts that they come from."""
+    groups = _read(config, "mini_batch_size")
+    return int(groups) * plan.group_size * horizon if groups else int(_needed(config, "global_batch_size"))
+
+
+def _job(config: Mapping[str, Any], sizes: _Sizes) -> Job:
+    plan = sizes.plan
+    settings = RunSettings(
+        asynchrony=AsyncConfig.from_mapping(config.get("async")),
+        plan=plan,
+        horizon=sizes.horizon,
+        batches=sizes.batches,
+        global_batch_size=sizes.global_batch_size,
+        micro_batch_size=sizes.micro_batch_size,
+        update_epoch=sizes.update_epoch,
+        max_batch_size=sizes.max_batch_size or fair_batch(plan),
+        normalizes=str(_read(config, "advantage") or "gae") in NORMALISED,
+        seed=0,
+    )
+    check(settings)
+    return Job(
+        settings=settings,
+        decision_steps=sizes.decision_steps,
+        stepping=_stepping(lookup(config, "env.train")),
+    )
+
+
+def fair_batch(plan: ShardPlan) -> int:
+    """An inference rank's share of the environments, and at least a shard."""
+    return max(plan.envs_per_shard, math.ceil(plan.total_envs / plan.inference_ranks))
+
+
+def _stepping(train: Any) -> Stepping:
+    if not isinstance(train, dict) or "env_type" not in train:
+        return "apart"
+    if hold_one_environment(train):
+        return "apart"
+    if train["env_type"] in VECTORISED_SIMULATORS:
+        return "at once"
+    return "apart" if simulators_apart(train) else "in turn"
+
+
+def check(settings: RunSettings) -> None:
+    """Whether micro-batches and optimizer steps come out even.
+
+    Raises:
+        ValueError: they do not.
+    """
+    micro = settings.micro_batch_size * settings.plan.learner_ranks
+    if settings.global_batch_size % micro or settings.samples_per_batch % settings.global_batch_size:
+        raise ValueError(
+            f"micro_batch_size={settings.micro_batch_size} on {settings.plan.learner_ranks} learner ranks, "
+            f"global_batch_size={settings.global_batch_size} and {settings.samples_per_batch} samples per "
+            "batch do not divide"
+        )
+    if settings.asynchrony.rollout.enabled and settings.max_batch_size < settings.plan.envs_per_shard:
+        raise ValueError(
+            f"max_batch_size={settings.max_batch_size} is smaller than a shard of "
+            f"{settings.plan.envs_per_shard} environments"
+        )
+
+
+def _read(config: Mapping[str, Any], name: str) -> Any:
+    found = (lookup(config, key) for key in KEYS[name])
+    return next((value for value in found if value is not None), None)
+
+
+def _needed(config: Mapping[str, Any], name: str) -> Any:
+    value = _read(config, name)
+    if value is None:
+        raise ValueError(f"the config gives none of {', '.join(KEYS[name])}, which a plan needs")
+    return value

@@ -1,0 +1,118 @@
+"""A command in a process group of its own, which never outlives whoever started it, and what it printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+ORDERLY_S = 15.0
+"""How long an interrupted run may take to end in order; it promises ten seconds."""
+TERMINATE_S = 5.0
+OVERDUE = 124
+"""The exit status of a command that ran into its deadline, as of `timeout`."""
+
+OWN_CLUSTER = {"RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
+"""A Ray cluster of the run's own, and no threads that compete with those that keep the time."""
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+ERROR = re.compile(r"(?:\([^)]*\)\s*)?(?:error:|(?:\w+\.)*\w*(?:Error|Exception)\b)")
+ERROR_BYTES = 100_000
+"""How much of the end of a log is searched for its error."""
+LONGEST = 300
+
+
+def run_command(
+    command: Sequence[str],
+    log: Path,
+    *,
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    deadline_s: float | None = None,
+) -> int:
+    """Run `command` to its end with its output in `log`; its exit status, or `OVERDUE` after `deadline_s`.
+
+    The deadline, and what interrupts the wait, be it an interrupt, a hang-up or a request to terminate, end
+    the command and its children first. To be called in the main thread, which is where signals arrive.
+
+    Args:
+        directory: where the command runs.
+        environment: what it gets beside the variables of this process.
+    """
+    with log.open("wb") as output, _signals_as_exits():
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        try:
+            return process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            return OVERDUE
+        finally:
+            if process.returncode is None:
+                _end(process)
+
+
+def tail(log: Path, size: int = 2000) -> str:
+    """The last `size` bytes of a log."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - size))
+        return file.read().decode(errors="replace")
+
+
+def last_words(log: Path) -> str:
+    """The last line of a log that tells of an error, or else its last line."""
+    text = COLOUR.sub("", tail(log, ERROR_BYTES))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if ERROR.match(line)]
+    return (errors or lines or ["it has printed nothing"])[-1][:LONGEST]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the command, ask everybody, then kill; a second interrupt kills at once."""
+    try:
+        process.send_signal(signal.SIGINT)
+        if not _ended(process, ORDERLY_S):
+            _signal_group(process, signal.SIGTERM)
+            _ended(process, TERMINATE_S)
+    finally:
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is not None
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextmanager
+def _signals_as_exits() -> Iterator[None]:
+    """Let the signals that would end this process at once raise `SystemExit`; ignored ones stay ignored."""
+
+    def leave(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    deadly = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for number in deadly:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in deadly:
+            signal.signal(number, signal.SIG_DFL)

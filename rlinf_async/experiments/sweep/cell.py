@@ -1,0 +1,134 @@
+"""One run of a sweep: a setting and a seed, in a process and a directory of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from rlinf_async.experiments.process import last_words, run_command
+from rlinf_async.experiments.sweep.settings import Setting
+from rlinf_async.experiments.sweep.steps import Averages, read_own, read_stock
+from rlinf_async.hosts.workload import Workload
+
+TRAIN = (sys.executable, "-m", "rlinf_async.cli", "train")
+RECORD = "cell.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is kept of a run that has ended, beside what the run itself has written."""
+
+    status: Literal["done", "failed"]
+    seconds: float
+    exit_status: int
+    error: str | None
+    overrides: tuple[str, ...]
+    config: str
+    """A digest of the config before the overrides."""
+
+    @classmethod
+    def read(cls, directory: Path) -> Record | None:
+        path = directory / RECORD
+        if not path.exists():
+            return None
+        plain = json.loads(path.read_text())
+        return cls(**{**plain, "overrides": tuple(plain["overrides"])})
+
+    def write(self, directory: Path) -> None:
+        """Write the record, whole or not at all."""
+        draft = directory / f"{RECORD}.draft"
+        draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        draft.rename(directory / RECORD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCell:
+    """One run; `source` are the options that name the config, `config` is a digest of it."""
+
+    setting: Setting
+    seed: int
+    source: tuple[str, ...]
+    overrides: tuple[str, ...]
+    config: str
+    workload: Workload
+    sweep: Path
+    """The directory of the sweep."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting.name} seed {self.seed}"
+
+    @property
+    def directory(self) -> Path:
+        return self.sweep / f"{self.setting.name}-seed{self.seed}"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "output.log"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        directory = str(self.directory.absolute()).replace("'", r"\'")
+        return (*TRAIN, *self.source, *self.overrides, f"{self.workload.run_dir}='{directory}'")
+
+    def record(self) -> Record | None:
+        """The record of the last run, if that was of what this cell asks for."""
+        record = Record.read(self.directory)
+        return record if record is not None and not self._differs(record) else None
+
+    @property
+    def done(self) -> bool:
+        record = self.record()
+        return record is not None and record.status == "done"
+
+    @property
+    def changed(self) -> bool:
+        """Whether the last run was of other overrides or another config."""
+        record = Record.read(self.directory)
+        return record is not None and self._differs(record)
+
+    def _differs(self, record: Record) -> bool:
+        return (record.overrides, record.config) != (self.overrides, self.config)
+
+    def run(self) -> Record:
+        """Run it, from an empty directory, and keep a record; an interrupted run leaves none."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        began = time.monotonic()
+        status = run_command(self.command, self.log)
+        error = self._error(status)
+        record = Record(
+            status="done" if error is None else "failed",
+            seconds=round(time.monotonic() - began, 3),
+            exit_status=status,
+            error=error,
+            overrides=self.overrides,
+            config=self.config,
+        )
+        record.write(self.directory)
+        return record
+
+    def measure(self) -> Averages:
+        """What the run amounts to.
+
+        Raises:
+            ValueError: it has left nothing that can be measured.
+        """
+        stock = self.workload.stock
+        if self.setting.active or stock is None:
+            return Averages.of(read_own(self.directory))
+        return Averages.of(read_stock(self.directory, env_steps=stock.env_steps, stages=stock.stages))
+
+    def _error(self, status: int) -> str | None:
+        if status:
+            return f"exit status {status}: {last_words(self.log)}"
+        try:
+            self.measure()
+        except ValueError as error:
+            return str(error)
+        return None

@@ -1,0 +1,122 @@
+"""Which runs a sweep consists of; everything that can be refused is refused here, before any starts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlinf_async.compose import compose_config
+from rlinf_async.config import LEVELS
+from rlinf_async.experiments.sweep.cell import SweepCell
+from rlinf_async.experiments.sweep.settings import Setting, parse_settings
+from rlinf_async.experiments.sweep.sweep_dir import SweepDirectory
+from rlinf_async.hosts.host import host_of
+from rlinf_async.hosts.workload import Workload
+
+OWN = {"async": "--modes", "async.mode": "--modes", **{f"async.{one}.enabled": "--modes" for one in LEVELS}}
+"""Keys that a sweep sets by itself under any host, and the option by which it is told how."""
+SEED_STRIDE = 1000
+"""The distance of the seeds of two runs: workers add their rank to the seed, so neighbours would overlap."""
+LEAST_STEPS = 2
+"""The fewest steps that can be compared: the first is not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Runs in the order in which they are to happen, and the directory that holds them."""
+
+    directory: SweepDirectory
+    settings: tuple[Setting, ...]
+    seeds: int
+    cells: tuple[SweepCell, ...]
+    off: str
+    """What runs while all levels are off, in a sentence."""
+
+    def cells_of(self, setting: Setting) -> list[SweepCell]:
+        return [cell for cell in self.cells if cell.setting == setting]
+
+
+def plan(
+    cfg: DictConfig,
+    *,
+    config_name: str,
+    config_dir: Path | None,
+    overrides: Sequence[str],
+    modes: str,
+    seeds: int,
+    output: Path | None,
+) -> Sweep:
+    """The sweep of a config, which `cfg` is with `overrides`; every setting is run before a seed is added.
+
+    Raises:
+        ValueError: an unknown setting, one that the config cannot run, no seed, an override of something
+            that the sweep sets, or a directory that is not free.
+    """
+    settings = parse_settings(modes)
+    if seeds < 1:
+        raise ValueError(f"--seeds={seeds} must be at least 1")
+    _refuse_own(overrides, OWN)
+    workload = host_of(cfg).workload(cfg)
+    _refuse_own(overrides, {workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"})
+    _check_steps(workload)
+    for setting in settings:
+        _check_setting(setting, config_name, config_dir, overrides)
+    config_path = None if config_dir is None else str(config_dir.resolve())
+    identity = {"config_name": config_name, "config_dir": config_path, "overrides": list(overrides)}
+    directory = SweepDirectory(output or Path("sweeps") / config_name, identity)
+    directory.check()
+    source: tuple[str, ...] = ("--config-name", config_name)
+    if config_path is not None:
+        source += ("--config-dir", config_path)
+    digest = hashlib.sha256(OmegaConf.to_yaml(cfg, sort_keys=True).encode()).hexdigest()
+    cells = tuple(
+        SweepCell(
+            setting=setting,
+            seed=seed,
+            source=source,
+            overrides=(*overrides, *workload.overrides, *setting.overrides, *seeded(workload, seed)),
+            config=digest,
+            workload=workload,
+            sweep=directory.path,
+        )
+        for seed in range(seeds)
+        for setting in settings
+    )
+    return Sweep(directory=directory, settings=settings, seeds=seeds, cells=cells, off=workload.off)
+
+
+def seeded(workload: Workload, seed: int) -> tuple[str, ...]:
+    """The overrides of run number `seed`; number 0 has the config's own seeds."""
+    return tuple(f"{key}={first + seed * SEED_STRIDE}" for key, first in workload.seeds.items())
+
+
+def _check_steps(workload: Workload) -> None:
+    key, steps = workload.steps
+    if steps < LEAST_STEPS:
+        raise ValueError(
+            f"{key}={steps} leaves nothing to measure, because a run's first step is left out; "
+            f"nearest: {LEAST_STEPS}"
+        )
+
+
+def _refuse_own(overrides: Sequence[str], own: Mapping[str, str]) -> None:
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        option = own.get(override.key_or_group)
+        if option is not None:
+            raise ValueError(
+                f"the override {override.input_line} is for the sweep to set; leave it out, and see {option}"
+            )
+
+
+def _check_setting(setting: Setting, name: str, directory: Path | None, overrides: Sequence[str]) -> None:
+    try:
+        cfg = compose_config(name, [*overrides, *setting.overrides], directory)
+        host_of(cfg).explain(cfg)
+    except (ValueError, OmegaConfBaseException) as error:
+        raise ValueError(f"the setting {setting.name} cannot run: {error}") from error

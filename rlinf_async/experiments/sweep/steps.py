@@ -1,0 +1,142 @@
+"""The steps of a finished run, as it has logged them, and what they amount to."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.summary import WINDOW
+
+WARM_UP = 1
+"""Steps at the start of a run that are not measured: nothing overlaps yet, and caches are cold."""
+STOCK_ROLLOUT = ("time/env/env_interact_step", "time/env/env/bootstrap_step")
+STOCK_LEARNER = ("time/actor/actor/compute_adv", "time/actor/run_training")
+"""What RLinf's workers say they took, the slowest rank of each; parts that a run has not are left out."""
+SUCCESS = "env/success_once"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step; None is what the run does not report."""
+
+    seconds: float
+    env_steps: float
+    rollout_s: float | None
+    """Seconds in which the busiest env shard stepped or reset its simulators."""
+    learner_s: float | None
+    """Seconds in which the busiest learner rank computed."""
+    success: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averages:
+    """A run in numbers: means over its steps after the first, success over its last ones.
+
+    Means, because asynchronous steps come in bursts: a median would count the quick ones alone.
+    """
+
+    env_steps_per_s: float
+    step_s: float
+    rollout_s: float | None
+    learner_s: float | None
+    success: float | None
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Averages:
+        """Of the steps of a run, in order.
+
+        Raises:
+            ValueError: there is none after the first.
+        """
+        measured = steps[WARM_UP:]
+        if not measured:
+            raise ValueError(f"the run has logged {len(steps)} steps, and the first is not measured")
+        step_s = statistics.fmean(step.seconds for step in measured)
+        rates = [step.success for step in steps if step.success is not None][-WINDOW:]
+        return cls(
+            env_steps_per_s=statistics.fmean(step.env_steps for step in measured) / step_s,
+            step_s=step_s,
+            rollout_s=_mean([step.rollout_s for step in measured]),
+            learner_s=_mean([step.learner_s for step in measured]),
+            success=statistics.mean(rates) if rates else None,
+        )
+
+
+def read_own(run: Path) -> list[Step]:
+    """Steps of an asynchronous run, from its `metrics.jsonl`.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    path = RunDir(run).metrics
+    if not path.exists():
+        raise ValueError(f"the run has left no {path}")
+    return [_own_step(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def _own_step(metrics: Mapping[str, float]) -> Step:
+    seconds = metrics["async/step_seconds"]
+    return Step(
+        seconds=seconds,
+        env_steps=metrics["async/env_steps"],
+        rollout_s=metrics["async/busiest/env"] * seconds,
+        learner_s=metrics["async/busiest/learner"] * seconds,
+        success=metrics.get(SUCCESS),
+    )
+
+
+def read_stock(run: Path, *, env_steps: int, stages: int) -> list[Step]:
+    """Steps of RLinf's own runner, from its TensorBoard event files.
+
+    An env worker steps its pipeline stages, which are env shards here, one after the other.
+
+    Raises:
+        ValueError: there are no event files, or no step in them.
+    """
+    scalars = read_scalars(run)
+    if "time/step" not in scalars:
+        raise ValueError(f"the run has left no TensorBoard events with time/step in {run}")
+    steps = []
+    for number, seconds in scalars["time/step"].items():
+        at = {tag: values[number] for tag, values in scalars.items() if number in values}
+        rollout_s = _sum(at, STOCK_ROLLOUT)
+        steps.append(
+            Step(
+                seconds=seconds,
+                env_steps=env_steps,
+                rollout_s=None if rollout_s is None else rollout_s / stages,
+                learner_s=_sum(at, STOCK_LEARNER),
+                success=at.get(SUCCESS),
+            )
+        )
+    return steps
+
+
+def read_scalars(run: Path) -> dict[str, dict[int, float]]:
+    """Values by tag and step, from the TensorBoard event files of a run; none without such files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    directory = RunDir(run).tensorboard
+    if (directory / "all").exists():  # with runner.per_worker_log
+        directory /= "all"
+    if not any(directory.glob("events.out.*")):
+        return {}
+    events = EventAccumulator(str(directory), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]
+    }
+
+
+def _sum(values: Mapping[str, float], tags: Sequence[str]) -> float | None:
+    logged = [values[tag] for tag in tags if tag in values]
+    return sum(logged) if logged else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

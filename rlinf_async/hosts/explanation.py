@@ -1,0 +1,206 @@
+"""What every host explains of a run: its levels, its sizes, and what to know about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import VECTORISED_SIMULATORS
+from rlinf_async.hosts.simulators import simulators_apart
+from rlinf_async.loops.run_settings import RunSettings
+
+EXACT = "exact"
+BESIDE = "published beside training: the learner copies them and goes on"
+PROXIMAL = {
+    "recomputed": "recomputed: a pass without gradients over every batch",
+    "loglinear": "loglinear: interpolated, without that pass; train/proximal_error says how far it is off",
+}
+
+Row = tuple[str, str]
+
+
+def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
+    """What the `async` block asks for, as plain data."""
+    train, corrects = asynchrony.train, asynchrony.correction != "none"
+    bounded = corrects and not math.isinf(train.weight_bound)
+    return {
+        "mode": asynchrony.mode,
+        "levels": asynchrony.levels,
+        "max_staleness": asynchrony.max_staleness,
+        "correction": train.correction if asynchrony.off_policy else "none needed",
+        "max_weight": train.weight_bound if bounded else None,
+        "proximal": train.proximal if corrects else None,
+        "deterministic": asynchrony.deterministic,
+    }
+
+
+def size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
+    """Who does how much, as plain data; `why` there are so many shards."""
+    plan, rollout = settings.plan, settings.asynchrony.rollout
+    return {
+        "shards": {
+            "total": plan.shards,
+            "per_env_worker": plan.shards_per_worker,
+            "environments_each": plan.envs_per_shard,
+            "group_size": plan.group_size,
+            "why": why,
+        },
+        "ranks": {
+            "env": plan.env_workers,
+            "inference": plan.inference_ranks,
+            "learner": plan.learner_ranks,
+        },
+        "inference_batch": {
+            "at_most": settings.max_batch_size if rollout.enabled else "everybody in flight",
+            "max_wait_ms": rollout.max_wait * 1000,
+            "padded_to": list(settings.buckets) or "its own size",
+        },
+        "batch": {
+            "trajectories_per_step": plan.trajectories_per_batch,
+            "decisions_per_trajectory": settings.horizon,
+            "samples_per_step": settings.samples_per_batch,
+            "global_batch_size": settings.global_batch_size,
+            "optimizer_steps_per_step": settings.optimizer_steps * settings.update_epoch,
+            "micro_batch_size": settings.micro_batch_size,
+            "micro_batches_per_optimizer_step": settings.micro_batches_per_step,
+            "env_steps_per_step": settings.samples_per_batch * settings.steps_per_decision,
+            "steps": settings.batches,
+        },
+    }
+
+
+def deaths(settings: RunSettings) -> str:
+    """What the death of an env worker or an inference rank does to a run of several processes."""
+    survive, restartable = settings.asynchrony.survive, settings.restartable
+    if not survive.process_restarts:
+        return "ends the run (async.survive.process_restarts=0)"
+    if not restartable:
+        return "ends the run: processes that leave their accelerators to each other are not started again"
+    often = f"is started again, {survive.process_restarts} times in {survive.window_s:g} s"
+    if "inference" in restartable:
+        return often
+    return f"env workers: {often}; inference ranks: ends the run (async.publication=host)"
+
+
+def why_auto(train: Mapping[str, Any], *, stages: str | None) -> str:
+    """Why `async.rollout.shards: auto` makes as many shards as it does of an `env` section.
+
+    `stages` says what stands where the config asks for several stages by itself.
+    """
+    simulator = str(train["env_type"])
+    if simulator in VECTORISED_SIMULATORS:
+        return f"auto: {simulator} batches its environments on an accelerator and is not split"
+    if stages is not None:
+        return stages
+    if simulators_apart(train):
+        return f"auto: every {simulator} simulator has a process of its own, so that none waits for another"
+    return "auto: simulators share the env worker's process; one shard steps while another is answered"
+
+
+def train_exactness(asynchrony: AsyncConfig) -> str:
+    """Whether level 1 computes what the synchronous loop would, and if not, why."""
+    train = asynchrony.train
+    if not train.enabled:
+        return "off"
+    if not asynchrony.off_policy:
+        return f"{EXACT} (max_staleness is 0: every sample is on-policy)"
+    how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
+    if train.correction != "none" and train.proximal == "loglinear":
+        how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
+    age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
+    fixed = "exactly" if asynchrony.deterministic else "up to"
+    return f"approximate (samples are {fixed} {age} old, {how})"
+
+
+def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
+    """What to know about settings that a level cannot say of itself."""
+    asynchrony = settings.asynchrony
+    if asynchrony.deterministic:
+        yield (
+            "async.deterministic: weights are published once all rollouts that need the ones before have "
+            "ended, which is slower; on a GPU the kernels must be deterministic, too"
+        )
+    if asynchrony.train.balance == "free":
+        yield (
+            "async.train.balance=free: a batch is what comes first, so that fast environments and short "
+            "episodes weigh more than in the synchronous loop, in training and in the reported success; "
+            "async/share tells how much, and async.train.balance=exact keeps their shares"
+        )
+    interpolates = asynchrony.train.proximal == "loglinear"
+    if asynchrony.off_policy and (interpolates or asynchrony.correction == "none"):
+        yield "values, and the advantages made of them, are the sampling policies', not recomputed"
+    elif asynchrony.off_policy and auto_reset:
+        yield "values that bootstrap truncated episodes are the sampling policy's, not recomputed"
+    if settings.plan.inference_ranks > settings.plan.shards:
+        yield (
+            f"{settings.plan.inference_ranks} inference ranks share {settings.plan.shards} shards and some "
+            "will idle: raise async.rollout.shards"
+        )
+
+
+def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
+    """The levels that are on, for a reader; `none` says what runs if there are none."""
+    on = [name for name, enabled in facts["levels"].items() if enabled]
+    yield "levels", ", ".join(on) or none
+    for name in on:
+        yield f"  {name}", facts["exactness"][name]
+
+
+def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+    """How old samples may be and what corrects for it, for a reader."""
+    yield "max staleness", str(facts["max_staleness"])
+    yield "correction", facts["correction"]
+    if facts["proximal"]:
+        yield "  proximal", PROXIMAL[facts["proximal"]]
+    if facts["max_weight"]:
+        yield "  weights", f"at most {facts['max_weight']:g}"
+    if facts["deterministic"]:
+        yield "deterministic", "every run with these settings gives the same weights, bit for bit"
+    if "publication" in facts:
+        yield "new weights", facts["publication"]
+    if "deaths" in facts:
+        yield "a dead process", facts["deaths"]
+
+
+def size_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+    """What `size_facts` says, for a reader."""
+    ranks, shards, inference, batch = (facts[key] for key in ("ranks", "shards", "inference_batch", "batch"))
+    yield "ranks", ", ".join(f"{name} {count}" for name, count in ranks.items())
+    yield (
+        "shards",
+        f"{shards['total']}, {shards['per_env_worker']} per env worker; {shards['environments_each']} "
+        f"environments each, in groups of {shards['group_size']}",
+    )
+    yield "  why", shards["why"]
+    yield (
+        "inference",
+        f"batches of at most {inference['at_most']}, wait {inference['max_wait_ms']:g} ms, padded to "
+        f"{inference['padded_to']}",
+    )
+    yield (
+        "a step",
+        f"{batch['trajectories_per_step']} trajectories x {batch['decisions_per_trajectory']} decisions = "
+        f"{batch['samples_per_step']} samples, {batch['env_steps_per_step']} env steps",
+    )
+    yield (
+        "  training",
+        f"{batch['optimizer_steps_per_step']} optimizer steps of {batch['global_batch_size']} samples, each "
+        f"in {batch['micro_batches_per_optimizer_step']} micro-batches of {batch['micro_batch_size']} a rank",
+    )
+    yield "steps", str(batch["steps"])
+
+
+def show_rows(rows: Iterable[Row], notes: Iterable[str], console: Console) -> None:
+    """Print them as one table."""
+    table = Table(show_header=False, title="What this config does", title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in (*rows, *(("note", note) for note in notes)):
+        table.add_row(name, escape(text))
+    console.print(table)

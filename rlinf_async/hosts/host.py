@@ -1,0 +1,111 @@
+"""What a framework's package gives to the commands and to the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.workload import Workload
+from rlinf_async.observe.check import Check
+
+GROUP = "rlinf_async.hosts"
+
+
+class Host(Protocol):
+    """A framework whose runs this package makes asynchronous; an entry point of `rlinf_async.hosts`.
+
+    Making one costs nothing: what needs the framework is imported by the call that needs it.
+    """
+
+    @property
+    def available(self) -> bool:
+        """Whether the framework can be imported in this environment; finding out imports nothing of it."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether the plugin is in this process."""
+
+    def install(self) -> None:
+        """Put the plugin into this process; twice is once."""
+
+    def remove(self) -> None:
+        """Leave the framework as it was."""
+
+    def serves(self, cfg: Any) -> bool:
+        """Whether `cfg` is a config of this framework."""
+
+    def prepare(self, cfg: Any) -> None:
+        """Check a config before its run starts, and do what has to be there before.
+
+        Raises:
+            ValueError: it cannot run, with the remedy.
+        """
+
+    def train(self, cfg: Any, *, dashboard: bool = False) -> None:
+        """Run a config that is prepared. `dashboard`: serve Ray's, if the run starts Ray."""
+
+    def explain(
+        self, cfg: Any, *, gpus: int | None = None, nodes: int | None = None, gpu_memory: float | None = None
+    ) -> dict[str, Any]:
+        """What a config will do, as plain data, on `nodes` with `gpus` of `gpu_memory` gigabytes each.
+
+        By default there are as many nodes as the config says, each like this machine.
+
+        Raises:
+            ValueError: it cannot run, with the remedy.
+        """
+
+    def show(self, facts: Mapping[str, Any], console: Console) -> None:
+        """Print what `explain` says for a reader."""
+
+    def resolved(self, cfg: Any, *, gpus: int | None = None, nodes: int | None = None) -> dict[str, Any]:
+        """A config as its run would write it down, with every `auto` resolved, as plain data."""
+
+    def workload(self, cfg: Any) -> Workload:
+        """What the runs of a config have in common, whichever levels are on.
+
+        Raises:
+            ValueError: it trains nothing that could be compared, or lacks what a run needs.
+        """
+
+    def checks(self) -> Sequence[Check]:
+        """Whether the framework is here, can be extended, and lets the plugin in."""
+
+    def versions(self) -> dict[str, str]:
+        """Versions of what a result depends on, by name.
+
+        Raises:
+            ValueError: the framework is not here, or is one that cannot be extended.
+        """
+
+
+def load(name: str) -> Host:
+    """The host of that name.
+
+    Raises:
+        ValueError: no package provides it, or more than one.
+    """
+    host: Host = load_class(GROUP, name)()
+    return host
+
+
+def every() -> list[Host]:
+    """All hosts, by their names."""
+    return [load(name) for name in sorted(entry_points(group=GROUP).names)]
+
+
+def host_of(cfg: Any) -> Host:
+    """The host whose config it is.
+
+    Raises:
+        ValueError: it is nobody's.
+    """
+    for host in every():
+        if host.serves(cfg):
+            return host
+    names = ", ".join(sorted(entry_points(group=GROUP).names))
+    raise ValueError(f"this is the config of none of the hosts {names}: see docs/install.md")

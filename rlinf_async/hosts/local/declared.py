@@ -1,0 +1,174 @@
+"""Environments and policies as packages declare them, as this host's own: what trains elsewhere trains here.
+
+Environments have the interface of `rlinf_async.envs`, policies that of `rlinf_async.models`; see
+docs/extending.md. What a policy wants to be scored by, its `forward_inputs`, takes the place of states.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rlinf_async.core.tensors import Tree, map_tensors
+from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
+from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.observations import merge
+
+ENVS, MODELS = "rlinf_async.envs", "rlinf_async.models"
+ANOTHER_SEED = 7919
+"""Between the seeds of environments and of those that are built anew in their place."""
+
+
+def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
+    """Shards of the class that `env.env_class` names.
+
+    Raises:
+        ValueError: it names none, nobody provides it, or the environments are to reset themselves.
+    """
+    make = load_class(ENVS, _named(cfg, "env", "env_class"))
+    given: Any = OmegaConf.to_container(cfg.env, resolve=True)
+    section = {
+        "total_num_envs": settings.total_envs,
+        "group_size": settings.group_size,
+        "seed": settings.seed,
+        "auto_reset": False,
+        "ignore_terminations": False,
+        "is_eval": False,
+        **given,
+    }
+    if section["auto_reset"]:
+        raise ValueError(
+            "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false"
+        )
+    built: Counter[int] = Counter()
+
+    def build(first: int, size: int) -> DeclaredEnvs:
+        seed = section["seed"] + ANOTHER_SEED * built[first]
+        built[first] += 1
+        shard_section = OmegaConf.create({**section, "seed": seed})
+        return DeclaredEnvs(make(shard_section, size, first // size, settings.plan.shards, None), size)
+
+    return build
+
+
+def policy_of(cfg: DictConfig) -> PolicyFactory:
+    """The policy that `model.model_type` names.
+
+    Raises:
+        ValueError: it names none, or nobody provides it.
+    """
+    build = load_class(MODELS, _named(cfg, "model", "model_type"))
+    return lambda **_: DeclaredPolicy(build(cfg.model, torch.float32))
+
+
+def _named(cfg: DictConfig, section: str, key: str) -> str:
+    name = OmegaConf.select(cfg, f"{section}.{key}")
+    if not name:
+        raise ValueError(
+            f"a config of the local host has no {section}.{key}: it names its environments by env.env_class "
+            "and its policy by model.model_type, as packages declare them (docs/extending.md)"
+        )
+    return str(name)
+
+
+class DeclaredEnvs:
+    """Fills `hosts.local.envs.Environments`; its states are observations, as the environments give them."""
+
+    state_dim = 0
+    """Of no meaning: observations have fields, and their shapes are for the policy to know."""
+    action_dim = 1
+    """The width of the noise, by which the policy's chance is seeded."""
+
+    def __init__(self, env: Any, size: int) -> None:
+        self._env = env
+        self._size = size
+        self._started = False
+        self._ended = torch.zeros(size, dtype=torch.bool)
+
+    def reset(self) -> dict[str, Any]:
+        if self._started:
+            self._env.update_reset_state_ids()
+        self._started = self._env.is_start = True
+        self._ended = torch.zeros(self._size, dtype=torch.bool)
+        observation, _ = self._env.reset()
+        return _kept(observation)
+
+    def step(self, actions: np.ndarray) -> Outcome:
+        """Take one decision, actions [envs, chunk, action_dim]."""
+        shown, rewards, terminations, _, _ = self._env.chunk_step(torch.from_numpy(actions))
+        self._ended = self._ended | terminations.any(dim=1).cpu()
+        observation = shown[-1] if isinstance(shown, list | tuple) else shown
+        summed = rewards.float().sum(dim=1).cpu()
+        return Outcome(_kept(observation), summed.numpy(), self._ended.numpy().copy())
+
+    def abort(self, reason: str) -> bool:
+        abort = getattr(self._env, "abort", None)
+        return bool(abort(reason)) if abort is not None else False
+
+    def close(self) -> None:
+        if hasattr(self._env, "close"):
+            self._env.close()
+
+
+class DeclaredPolicy(ActorCritic):
+    """A policy of a package, which samples by itself; log-probabilities are summed over the decision."""
+
+    def __init__(self, policy: torch.nn.Module) -> None:
+        super().__init__()
+        self.policy = policy
+
+    @property
+    def critic(self) -> torch.nn.Module:
+        """Where RLinf's models have theirs; a policy without one learns with one rate."""
+        head: torch.nn.Module = getattr(self.policy, "value_head", torch.nn.Module())
+        return head
+
+    def merged(self, states: Sequence[Seen]) -> Seen:
+        return merge(states)  # type: ignore[arg-type]
+
+    def act(self, states: Seen, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
+        """Actions [B, chunk, action_dim], log-probabilities [B], values [B], and what they are scored by."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(noise.double().sum().mul(2**20)) % 2**63)
+            actions, result = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
+        logprobs = result["prev_logprobs"].float().flatten(1).sum(dim=1)
+        values = result.get("prev_values")
+        return torch.as_tensor(actions).float(), logprobs, _values(values, logprobs), result["forward_inputs"]
+
+    def evaluate(self, states: Seen, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of `states`, which are forward inputs of [..., B] samples, as many as actions or one more row."""
+        leading = actions.dim() - 2  # [..., chunk, action_dim]
+        flat = map_tensors(lambda tensor: tensor.flatten(0, leading - 1), states)  # type: ignore[arg-type]
+        scores = self.policy(
+            forward_inputs=flat, compute_logprobs=True, compute_entropy=False, compute_values=True
+        )
+        logprobs = scores["logprobs"].float().flatten(1).sum(dim=1)
+        values = _values(scores.get("values"), logprobs)
+        if leading == 1:
+            return logprobs[: len(actions)], values
+        width = actions.shape[1]
+        return logprobs.view(-1, width)[: len(actions)], values.view(-1, width)
+
+
+def _values(values: torch.Tensor | None, logprobs: torch.Tensor) -> torch.Tensor:
+    """[B], or zeros where the policy has no critic."""
+    return torch.zeros_like(logprobs) if values is None else values.float().flatten()
+
+
+def _kept(observation: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy: environments may go on writing where they have shown their state."""
+    return {
+        name: value.clone()
+        if isinstance(value, torch.Tensor)
+        else _kept(value)
+        if isinstance(value, Mapping)
+        else value
+        for name, value in observation.items()
+    }

@@ -1,0 +1,256 @@
+"""All three loops in one process: no Ray, no RLinf, the same loops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.hosts.local.device import Watch, unwatched
+from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.hosts.local.inference import InferenceRank, State
+from rlinf_async.hosts.local.learner import local_learner
+from rlinf_async.hosts.local.learner_thread import LearnerThread
+from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory
+from rlinf_async.hosts.local.recorder import RolloutRecorder
+from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.local.shard import Shard
+from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.env_restarts import ShardRestarts
+from rlinf_async.loops.finite import check_weights
+from rlinf_async.loops.inference import serve_policy
+from rlinf_async.loops.request_broker import RankRequests
+from rlinf_async.observe.failures import record_failure, restarts
+from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import UNRECORDED, SpanLog
+
+PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
+"""What a trace calls the loops; all of them are in this process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalResult:
+    """What a run left behind: a report and metrics per batch, the books, and the weights."""
+
+    reports: tuple[StepReport, ...]
+    metrics: tuple[dict[str, float], ...]
+    ledger: Ledger
+    weights: State
+
+
+class Faults:
+    """What has failed in a run and was outlived: kept for its next report, and in its directory, if any."""
+
+    def __init__(
+        self, run_dir: Path | None, on_fault: Callable[[dict[str, Any]], None] = lambda fault: None
+    ) -> None:
+        self._run_dir, self._on_fault = run_dir, on_fault
+        self._new: list[dict[str, Any]] = []
+
+    def record(self, **facts: Any) -> None:
+        """As `observe.failures.record_failure` of the one process that there is."""
+        facts["process"] = Process.ENV.numbered(0)
+        if self._run_dir is not None:
+            record_failure(self._run_dir, **facts)
+        fault = {name: fact for name, fact in facts.items() if fact is not None}
+        self._new.append(fault)
+        self._on_fault(fault)
+
+    def pop(self) -> list[dict[str, Any]]:
+        """The faults since the last call."""
+        new, self._new = self._new, []
+        return new
+
+
+class LocalTrainer:
+    """Trains a policy in this process: env shards, inference ranks and a learner around two brokers.
+
+    Every shard, every rank and the learner has a thread for its blocking work; all waiting is done by
+    one event loop. The first failure ends the run and is raised by itself. With all levels off, or with
+    `async.deterministic`, nothing depends on timing: equal settings give equal weights, bit for bit.
+
+    Environments and trajectories are in the CPU's memory, the policy where its parameters are.
+    """
+
+    def __init__(
+        self,
+        settings: LocalSettings,
+        environments: EnvFactory,
+        *,
+        policy: PolicyFactory | None = None,
+        weights: Mapping[str, torch.Tensor] | None = None,
+        on_step: Callable[[StepReport], None] = lambda report: None,
+        watch: Watch = unwatched,
+        run_dir: Path | None = None,
+        on_fault: Callable[[dict[str, Any]], None] = lambda fault: None,
+    ) -> None:
+        """`policy` is by default a GaussianPolicy, `weights` a fresh policy drawn from the seed.
+
+        With a `run_dir` the loops write there what they do when, unless `async.trace` is off, and every fault
+        that the run outlives; `on_fault` is called with it, too.
+        """
+        self.settings = settings
+        self._environments = environments
+        self._policy = policy or partial(GaussianPolicy, hidden=settings.hidden)
+        self._weights = weights
+        self._on_step = on_step
+        self._watch = watch
+        self._faults = Faults(run_dir, on_fault)
+        self._trace = RunDir(run_dir).trace if run_dir is not None and settings.asynchrony.trace else None
+
+    def run(self) -> LocalResult:
+        """Train all batches; not to be called where an event loop is running."""
+        plan = self.settings.plan
+        env, inference = BusyMeter(width=plan.shards), BusyMeter(width=plan.inference_ranks)
+        learning = BusyMeter()
+        with ExitStack() as stack:
+            shards = [stack.enter_context(closing(self._shard(number, env))) for number in range(plan.shards)]
+            model = self._model(shards[0].state_dim, shards[0].action_dim)
+            ranks = [
+                stack.enter_context(
+                    closing(InferenceRank(rank, model=model, busy=inference, watch=self._watch))
+                )
+                for rank in range(plan.inference_ranks)
+            ]
+            learner = local_learner(self.settings, model, learning, self._watch)
+            spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in PROCESSES}
+            thread = LearnerThread(learner, streaming=self.settings.run.streams, spans=spans[Process.LEARNER])
+            stack.enter_context(closing(thread))
+            run = LocalRun(
+                self.settings,
+                shards=shards,
+                ranks=ranks,
+                learner=thread,
+                model=model,
+                busy={"env": env, "inference": inference, "learner": learning},
+                on_step=self._on_step,
+                spans=spans,
+                faults=self._faults,
+            )
+            return asyncio.run(run.train())
+
+    def _shard(self, number: int, busy: BusyMeter) -> Shard:
+        return Shard(number, settings=self.settings, build=self._environments, busy=busy)
+
+    def _model(self, state_dim: int, action_dim: int) -> ActorCritic:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.settings.seed)
+            model = self._policy(state_dim=state_dim, action_dim=action_dim)
+        if self._weights is not None:
+            model.load_state_dict(self._weights)
+        return model
+
+
+class LocalRun:
+    """One run: the loops, the two brokers between them, and the step from batch to batch.
+
+    It ends in data order: the gate closes after the last batch, env shards hang up, inference drains,
+    the learner returns.
+    """
+
+    def __init__(
+        self,
+        settings: LocalSettings,
+        *,
+        shards: list[Shard],
+        ranks: list[InferenceRank],
+        learner: LearnerThread,
+        model: ActorCritic,
+        busy: dict[str, BusyMeter],
+        on_step: Callable[[StepReport], None],
+        spans: Mapping[Process, SpanLog] | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self._faults = faults or Faults(None)
+        self._spans = spans or dict.fromkeys(PROCESSES, UNRECORDED)
+        self._settings = settings
+        self._shards, self._ranks, self._learner, self._model = shards, ranks, learner, model
+        self._busy = busy
+        self._on_step = on_step
+        self._requests = settings.run.request_broker()
+        self._trajectories = settings.run.trajectory_broker()
+        self._reports: list[StepReport] = []
+        self._metrics: list[dict[str, float]] = []
+
+    async def train(self) -> LocalResult:
+        """Run the loops side by side until the last batch is trained."""
+        await together([self._collect(), *self._serve(), self._learn()])
+        return LocalResult(
+            reports=tuple(self._reports),
+            metrics=tuple(self._metrics),
+            ledger=self._trajectories.ledger,
+            weights=_copy(self._model),
+        )
+
+    async def _collect(self) -> None:
+        survive, spans = self._settings.asynchrony.survive, self._spans[Process.ENV]
+        recorder = partial(RolloutRecorder, plan=self._settings.plan, survive=survive)
+        await together(
+            run_shard(
+                shard=number,
+                env=shard,
+                policy=self._requests,
+                trajectories=self._trajectories,
+                recorder=recorder,
+                restarts=ShardRestarts(number, survive, record=self._faults.record, spans=spans),
+                spans=spans,
+            )
+            for number, shard in enumerate(self._shards)
+        )
+        self._requests.close()
+
+    def _serve(self) -> Iterator[Coroutine[Any, Any, None]]:
+        for number, rank in enumerate(self._ranks):
+            spans = self._spans[Process.INFERENCE]
+            yield serve_policy(requests=RankRequests(self._requests, number), policy=rank, spans=spans)
+
+    async def _learn(self) -> None:
+        for batch in range(self._settings.batches):
+            began = time.monotonic()
+            metrics = await self._learner.train(batch, self._trajectories)
+            await self._publish(batch + 1)
+            self._report(batch + 1, metrics, began)
+
+    async def _publish(self, version: int) -> None:
+        """Give every inference rank the weights of `version`, then open the gate for it."""
+        if self._settings.asynchrony.deterministic:
+            await self._trajectories.collected(version)
+        state = _copy(self._model)
+        check_weights(version, state)
+        for rank in self._ranks:
+            await rank.load(version, state)
+        self._trajectories.publish(version)
+
+    def _report(self, step: int, metrics: dict[str, float], began: float) -> None:
+        requests, trained = self._requests, self._trajectories.pop_trained(step - 1)
+        report = StepReport(
+            step=step,
+            total=self._settings.batches,
+            seconds=time.monotonic() - began,
+            env_steps=trained.env_steps,
+            episode_return=metrics["env/return"],
+            success=metrics["env/success_once"],
+            busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
+            staleness=trained.staleness,
+            batch_size=requests.batch_size,
+            batch_wait=requests.batch_wait,
+            restarts={"env": restarts(self._faults.pop()).get("env", 0)},
+        )
+        requests.batch_size, requests.batch_wait = Spread(), Spread()
+        self._reports.append(report)
+        self._metrics.append(metrics)
+        self._on_step(report)
+
+
+def _copy(model: ActorCritic) -> State:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

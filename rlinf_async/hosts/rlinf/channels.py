@@ -1,0 +1,41 @@
+"""The processes between workers, started as RLinf starts its channels."""
+
+from __future__ import annotations
+
+from rlinf.scheduler import Worker
+from rlinf.scheduler.channel.channel_worker import ChannelWorker
+
+from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.coordinator import Coordinator
+from rlinf_async.ray_runtime.request_channel import RequestChannel
+
+
+class ChannelProcess(ChannelWorker):
+    """A channel worker of RLinf with calls of its own in place of RLinf's queue.
+
+    It builds neither models nor environments. RLinf would import both, seconds of work, for the extension
+    modules that register some.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(maxsize=0)
+
+    def _load_user_extensions(self) -> None:
+        provide_cpu_platform(Worker)
+
+
+class RequestChannelWorker(RequestChannel, ChannelProcess):
+    """The process in which env shards meet inference ranks."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        ChannelProcess.__init__(self)
+        RequestChannel.__init__(self, settings)
+
+
+class CoordinatorWorker(Coordinator, ChannelProcess):
+    """The process that paces a run."""
+
+    def __init__(self, settings: RunSettings, version: int) -> None:
+        ChannelProcess.__init__(self)
+        Coordinator.__init__(self, settings, version)

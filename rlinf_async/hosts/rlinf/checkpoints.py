@@ -1,0 +1,95 @@
+"""Where RLinf's checkpoints are, and from which one a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlinf_async.observe.attempt import Attempt
+from rlinf_async.observe.claims import claim_directory
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.ray_runtime.checkpoint_folder import COMPLETE, find_newest, problem_of, step_of, tidy
+
+AUTO = "auto"
+
+
+def checkpoints(cfg: DictConfig) -> Path:
+    """The folder in which RLinf's runners keep the checkpoints of a run."""
+    logger = cfg.runner.logger
+    return Path(logger.log_path) / logger.experiment_name / "checkpoints"
+
+
+def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> None:
+    """Claim the run directory, find out what the run goes on from, and put aside what is not its own there.
+
+    RLinf's own runner, of a run that is not `active`, writes none of these records.
+
+    Raises:
+        ValueError: another run writes there, or there is nothing to go on from.
+    """
+    run_dir = OmegaConf.select(cfg, "runner.logger.log_path")
+    if run_dir is None:
+        return
+    claim_directory(Path(run_dir), key="runner.logger.log_path")
+    for remark in resolve_resume(cfg):
+        say(remark)
+    if active:
+        _set_aside(cfg, Path(run_dir).absolute(), say)
+    resume = f"++runner.resume_dir={AUTO}"
+    place = Attempt(
+        run_dir=str(Path(run_dir).absolute()), checkpoints=str(checkpoints(cfg).absolute()), resume=resume
+    )
+    place.announce()
+
+
+def _set_aside(cfg: DictConfig, run_dir: Path, say: Callable[[str], None]) -> None:
+    named = cfg.runner.get("resume_dir")
+    goes_on = bool(named) and Path(named).resolve().is_relative_to(run_dir.resolve())
+    earlier = RunDir(run_dir).set_aside(goes_on=goes_on, checkpoints=checkpoints(cfg).absolute())
+    if earlier is not None:
+        say(f"what an earlier run has left in {run_dir} is in {earlier} now")
+
+
+def resolve_resume(cfg: DictConfig) -> list[str]:
+    """Put the newest whole checkpoint in the place of `runner.resume_dir=auto`; remarks for the user.
+
+    Only for who alone writes into the run directory: what a killed run has left half written is removed.
+
+    Raises:
+        ValueError: `runner.resume_dir` names something that cannot be gone on from.
+    """
+    parent = checkpoints(cfg)
+    tidy(parent)
+    named = cfg.runner.get("resume_dir")
+    if named != AUTO:
+        resume_step(named)
+        return []
+    newest = find_newest(parent)
+    cfg.runner.resume_dir = str(newest.folder) if newest.folder else None
+    nothing = f"runner.resume_dir=auto: there is no whole checkpoint in {parent}, so the run begins anew"
+    return [*newest.skipped, f"runner.resume_dir={newest.folder}" if newest.folder else nothing]
+
+
+def resume_step(directory: str | None) -> int:
+    """The step at which RLinf's `runner.resume_dir` (`.../global_step_N`) was saved; 0 without one.
+
+    Raises:
+        ValueError: the directory does not end in `global_step_N`, has no actor checkpoint, or is one of ours
+            that is not whole.
+    """
+    if not directory:
+        return 0
+    folder = Path(directory)
+    step = step_of(folder)
+    if step is None:
+        raise ValueError(f"runner.resume_dir={directory!r} must end in global_step_N, or be auto")
+    if not (folder / "actor").is_dir():
+        raise ValueError(f"runner.resume_dir={directory!r} has no directory actor")
+    if (folder / COMPLETE).exists() and (problem := problem_of(folder)) is not None:
+        raise ValueError(
+            f"runner.resume_dir={directory!r} is not whole: {problem}; runner.resume_dir=auto takes the "
+            "newest that is"
+        )
+    return step

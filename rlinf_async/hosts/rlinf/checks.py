@@ -1,0 +1,102 @@
+"""Checks of RLinf: which one is here, what it stands on, and the hooks that carry the plugin into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlinf_async.extras import INSTALL_AGAIN, RLINF
+from rlinf_async.hosts.rlinf.compat import SUPPORTED, RLinfTree, rlinf_tree
+from rlinf_async.observe.check import Check, check_range, probe, release, version
+
+RAY_FIXES = (
+    ((2, 52), "CVE-2025-62593: a web page opened in a browser can run code through the dashboard"),
+    ((2, 54), "CVE-2026-27482: a web page opened in a browser can delete jobs through the dashboard"),
+)
+"""Ray releases that closed a hole in the dashboard, which RLinf always starts."""
+
+DRIVER_PROBE = """
+from hydra.core.plugins import Plugins
+names = [plugin.__name__ for plugin in Plugins.instance().discover()]
+if "RLinfAsyncSearchPath" not in names:
+    import hydra_plugins.rlinf_async_search_path  # Hydra only warns when this fails; here it raises
+    raise AssertionError("Hydra did not discover RLinfAsyncSearchPath")
+from rlinf.scheduler import Cluster
+assert hasattr(Cluster.__init__, "watched"), "the Hydra plugin does not watch for RLinf's cluster"
+from rlinf_async import plugin
+plugin.register()
+"""
+
+WORKER_PROBE = """
+from rlinf.scheduler.cluster import load_user_extension_module
+load_user_extension_module()
+from rlinf_async import plugin
+if not plugin.is_registered():
+    plugin.register()  # RLinf logs what went wrong and goes on; this raises it
+    raise AssertionError("RLinf did not call rlinf_async.plugin.register()")
+"""
+
+
+def checks() -> list[Check]:
+    """Every check, in the order in which a reader should mend what they find."""
+    return [
+        check_rlinf(rlinf_tree()),
+        check_ray(version("ray")),
+        check_range("hydra-core", version("hydra-core"), least=(1, 3), below=(1, 4)),
+        check_range("omegaconf", version("omegaconf"), least=(2, 3), below=(2, 4)),
+        check_driver_hook(),
+        check_worker_hook(),
+        check_plugin_scan(scan_source()),
+    ]
+
+
+def scan_source() -> Path | None:
+    """RLinf's file that would scan entry points, found without importing RLinf; None without RLinf."""
+    tree = rlinf_tree()
+    return tree.root / "scheduler" / "cluster" / "utils.py" if tree else None
+
+
+def check_rlinf(tree: RLinfTree | None) -> Check:
+    """Whether the RLinf that `import rlinf` gives, from a checkout or installed, can be extended."""
+    if tree is None:
+        return Check("rlinf", "fail", "import rlinf finds nothing", RLINF)
+    if tree.missing:
+        detail = f"{tree.version} in {tree.root} lacks {', '.join(tree.missing)}"
+        return Check("rlinf", "fail", detail, f"use RLinf {SUPPORTED}")
+    return Check("rlinf", "ok", f"{tree.version} in {tree.root}")
+
+
+def check_ray(found: str | None) -> Check:
+    mend = f"pip install 'ray[default]>={'.'.join(map(str, RAY_FIXES[-1][0]))},<3'"
+    if found is None:
+        return Check("ray", "fail", "not installed", mend)
+    holes = [reason for fixed, reason in RAY_FIXES if release(found) < fixed]
+    if holes:
+        return Check("ray", "warn", f"{found} has {'; '.join(holes)}", mend)
+    return Check("ray", "ok", found)
+
+
+def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
+    """Whether Hydra, in a process that has RLinf, finds and runs our plugin."""
+    failure = probe(code)
+    if failure:
+        return Check("driver hook", "fail", failure, INSTALL_AGAIN)
+    return Check("driver hook", "ok", "Hydra brings the plugin to runs that ask for it")
+
+
+def check_worker_hook(code: str = WORKER_PROBE) -> Check:
+    """Whether RLinf's worker start, which only logs a failure, loads our plugin."""
+    failure = probe(code, env={"RLINF_EXT_MODULE": "rlinf_async.plugin"})
+    if failure:
+        return Check(
+            "worker hook", "fail", failure, "import rlinf_async.plugin in Python and mend what it raises"
+        )
+    return Check("worker hook", "ok", "RLINF_EXT_MODULE registers the plugin")
+
+
+def check_plugin_scan(source: Path | None) -> Check:
+    """Which way into RLinf is taken; both work."""
+    if source is None or not source.is_file():
+        return Check("rlinf plugins", "fail", "import rlinf finds nothing", RLINF)
+    scanned = "rlinf.plugins" in source.read_text()
+    detail = "RLinf scans entry points" if scanned else "RLinf does not scan entry points: the hooks are used"
+    return Check("rlinf plugins", "ok", detail)

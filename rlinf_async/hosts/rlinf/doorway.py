@@ -1,0 +1,33 @@
+"""Where a run of RLinf begins, and whether it asks for this package: what `plugin.watch` has to know.
+
+It imports nothing but the standard library, as it is loaded wherever Hydra starts.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+CALLS = {
+    "rlinf.scheduler.cluster.cluster": ("Cluster", "__init__"),
+    "rlinf.scheduler.worker.worker": ("Worker", "create_group"),
+}
+"""Modules of RLinf, and the calls in them by which every run begins and names its worker classes."""
+
+
+def asks(argument: Any) -> bool:
+    """Whether it is, or is a part of, a config that names this package or something that it brings."""
+    if not hasattr(argument, "_get_root"):
+        return False
+    root = argument._get_root()
+    if root.get("async") is not None or root.get("warm_start") is not None:
+        return True
+    model = _get(root, "actor", "model", "model_type")
+    brought = entry_points(group="rlinf_async.models").names
+    return model in brought or any(_get(root, "env", part, "env_class") for part in ("train", "eval"))
+
+
+def _get(node: Any, *names: str) -> Any:
+    for name in names:
+        node = node.get(name) if hasattr(node, "get") else None
+    return node

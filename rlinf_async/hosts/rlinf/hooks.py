@@ -1,0 +1,216 @@
+"""How the plugin enters RLinf: class-level, reversible, and only for runs that ask for it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import ray
+from omegaconf import DictConfig
+
+from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.preparations import make_ready
+from rlinf_async.hosts.rlinf import compat
+from rlinf_async.hosts.rlinf.checkpoints import take_place
+from rlinf_async.hosts.rlinf.config import asks_for_levels, read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.models import register_models
+from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.ray_runtime.revival import STARTED_AGAIN
+from rlinf_async.ray_runtime.termination import TERMINATION
+
+EXT_MODULE = "RLINF_EXT_MODULE"
+USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
+"""Where the user's extension module is kept while ours has its place."""
+OURS = "rlinf_async.plugin"
+
+ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
+
+
+def prepare(cfg: DictConfig) -> None:
+    """Check a config before Ray starts, and make worker processes load this package if they need it.
+
+    Raises:
+        ValueError: RLinf is not one that we extend, the async block is wrong, or something in the config does
+            not go with it; see `config.resolve`.
+    """
+    if cfg.runner.get("only_eval", False) or cfg.runner.get("task_type") != "embodied":
+        return
+    active = asks_for_levels(cfg)
+    if active:
+        compat.check_rlinf()
+        settings, notes = resolve(cfg), read_fit(cfg).notes
+        write_back(cfg, settings)
+        for note in notes:
+            RunDisplay().note(note)
+    take_place(cfg, active=active, say=RunDisplay().note)
+    if uses_us(cfg):
+        load_in_workers(active)
+
+
+def load_in_workers(active: bool) -> None:
+    """Name this package as RLinf's extension module; a module of the user's is loaded, too.
+
+    Our worker classes install the plugin by themselves and leave his module in its place. RLinf's own
+    classes load only one module: it is ours, which then loads his.
+    """
+    present = os.environ.setdefault(EXT_MODULE, OURS)
+    if present != OURS and not active:
+        os.environ[USERS_MODULE], os.environ[EXT_MODULE] = present, OURS
+
+
+def _load_users_module() -> None:
+    """What RLinf does with the extension module that the user has named."""
+    if name := os.environ.get(USERS_MODULE):
+        register = getattr(importlib.import_module(name), "register", None)
+        if callable(register):
+            register()
+
+
+def is_active(cfg: Any) -> bool:
+    """Whether `cfg` is the config of a run in which a level is on."""
+    return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and asks_for_levels(cfg)
+
+
+class Hooks:
+    """Installs and removes the hooks; installing twice is installing once."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._prepared = False
+
+    @property
+    def installed(self) -> bool:
+        return bool(self._undo)
+
+    def install(self) -> None:
+        """Choose our classes where RLinf's are asked for with an active config.
+
+        RLinf's scripts have imported its classes before any plugin can run, so the choice is made inside
+        them: when a worker group is created, a runner is made, or the cluster is started. Worker processes
+        get a CPU platform where they have no accelerator, and the models and environments of entry points.
+        """
+        if self.installed:
+            return
+        worker, cluster, runner = compat.Worker, compat.Cluster, compat.EmbodiedRunner
+        self._replace(
+            worker, "create_group", classmethod(self._choosing_worker(worker.create_group.__func__))
+        )
+        self._replace(cluster, "__init__", self._checking_config(cluster.__init__))
+        self._replace(cluster, "allocate", _restarting(cluster.allocate))
+        self._replace(runner, "__new__", staticmethod(_choose_runner), fallback=staticmethod(_new))
+        register_models()
+        if "WORKER_NAME" in os.environ:
+            provide_cpu_platform(worker)
+            _load_users_module()
+        for name in ENV_MODULES:
+            module = sys.modules.get(name)
+            if module is not None:
+                self._replace(module, "get_env_cls", _choosing_env(module.get_env_cls))
+
+    def remove(self) -> None:
+        """Leave RLinf as it was."""
+        self._prepared = False
+        while self._undo:
+            self._undo.pop()()
+
+    def _replace(self, owner: Any, name: str, value: Any, *, fallback: Any = None) -> None:
+        before = owner.__dict__.get(name, fallback)
+        setattr(owner, name, value)
+        self._undo.append(lambda: setattr(owner, name, before))
+
+    def _checking_config(self, start: Callable[..., None]) -> Callable[..., None]:
+        def check(cluster: Any, *args: Any, **kwargs: Any) -> None:
+            cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
+            if not isinstance(cluster_cfg, DictConfig) or cluster_cfg._get_root() is cluster_cfg:
+                start(cluster, *args, **kwargs)
+                return
+            cfg: Any = cluster_cfg._get_root()
+            self._prepare(cfg)
+            start(cluster, *args, **kwargs)
+            if is_active(cfg):
+                TERMINATION.install()  # while models are being built, too
+                compat.fail_unless_cleared()
+
+        return check
+
+    def _prepare(self, cfg: DictConfig) -> None:
+        prepare(cfg)
+        make_ready(cfg)
+        self._prepared = True
+
+    def _choosing_worker(self, create_group: Callable[..., Any]) -> Callable[..., Any]:
+        def choose(cls: type, *args: Any, **kwargs: Any) -> Any:
+            cfg = _config_of(args, kwargs)
+            if is_active(cfg):
+                if not self._prepared:
+                    self._prepare(cfg)  # of a launcher that started the cluster without a config
+                cls = replacement(cls)
+            return create_group(cls, *args, **kwargs)
+
+        return choose
+
+
+HOOKS = Hooks()
+"""Those of this process."""
+
+
+WRONG_RUNNER = (
+    "these workers are rlinf-async's, and the runner that calls them is not: give RLinf's EmbodiedRunner, "
+    "or a subclass of rlinf-async's runner, the same config as the workers"
+)
+
+
+class InstallsPlugin:
+    """A worker that installs the plugin in its process before RLinf loads the user's extension module."""
+
+    def _load_user_extensions(self) -> None:
+        HOOKS.install()
+        super()._load_user_extensions()  # type: ignore[misc]
+
+
+def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
+    """Have Ray start workers again that die, if they and their config say so: RLinf's never are."""
+
+    def start(cluster: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
+        cfg = _config_of(kwargs.get("cls_args", ()), kwargs.get("cls_kwargs", {}))
+        group = getattr(cls, "restart_group", None)
+        if group is None or group not in resolve(cfg).restartable:
+            return allocate(cluster, cls, *args, **kwargs)
+        with patch.object(ray, "remote", ray.remote(**STARTED_AGAIN)):
+            return allocate(cluster, cls, *args, **kwargs)
+
+    return start
+
+
+def _config_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The config of a run among the arguments of a call: RLinf gives it first, or as `cfg`."""
+    return keywords.get("cfg", arguments[0] if arguments else None)
+
+
+def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
+    if not is_active(_config_of(args, kwargs)):
+        return object.__new__(cls)
+    ours = runner_replacement(cls)
+    runner: Any = object.__new__(ours)
+    if not issubclass(ours, cls):
+        runner.__init__(*args, **kwargs)  # Python does so for instances of `cls` only
+    return runner
+
+
+def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
+    # Deleting a __new__ does not give a class its old construction back.
+    return object.__new__(cls)
+
+
+def _choosing_env(get_env_cls: Callable[..., Any]) -> Callable[..., Any]:
+    def choose(env_type: str, env_cfg: Any = None) -> Any:
+        name = env_cfg.get("env_class") if env_cfg is not None else None
+        return load_class("rlinf_async.envs", name) if name else get_env_cls(env_type, env_cfg)
+
+    return choose

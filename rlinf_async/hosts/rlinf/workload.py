@@ -1,0 +1,77 @@
+"""What the runs of one config of RLinf have in common: read from the config, not from its runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from rlinf_async.hosts.workload import StockRuns, Workload
+
+OFF = "off: RLinf's own runner, by its own times, which leave out what it logs between steps."
+
+
+def workload(cfg: DictConfig) -> Workload:
+    """Of a composed config.
+
+    Raises:
+        ValueError: it trains nothing, or lacks what RLinf needs.
+    """
+    _check_trains(cfg)
+    seeds = {"actor.seed": _needed(cfg, "actor.seed"), "env.train.seed": _select(cfg, "env.train.seed", None)}
+    return Workload(
+        run_dir="runner.logger.log_path",
+        steps=_steps(cfg),
+        seeds={key: int(seed) for key, seed in seeds.items() if seed is not None},
+        overrides=_logged(OmegaConf.select(cfg, "runner.logger.logger_backends", default="tensorboard")),
+        off=OFF,
+        stock=StockRuns(env_steps=_env_steps(cfg), stages=int(_select(cfg, "rollout.pipeline_stage_num", 1))),
+    )
+
+
+def _check_trains(cfg: DictConfig) -> None:
+    if _select(cfg, "runner.only_eval", False):
+        raise ValueError("runner.only_eval=true trains nothing that could be compared; set it to false")
+    task = _needed(cfg, "runner.task_type")
+    if task != "embodied":
+        raise ValueError(
+            f"runner.task_type={task!r} has no asynchronous levels to compare; nearest: embodied"
+        )
+
+
+def _steps(cfg: DictConfig) -> tuple[str, int]:
+    epochs, most = int(_needed(cfg, "runner.max_epochs")), int(_select(cfg, "runner.max_steps", -1))
+    return ("runner.max_steps", most) if 0 <= most < epochs else ("runner.max_epochs", epochs)
+
+
+def _env_steps(cfg: DictConfig) -> int:
+    chunk = int(_needed(cfg, "actor.model.num_action_chunks"))
+    decisions = int(_needed(cfg, "env.train.max_steps_per_rollout_epoch")) // chunk
+    epochs = int(_select(cfg, "env.train.rollout_epoch", 1))
+    return int(_needed(cfg, "env.train.total_num_envs")) * epochs * decisions * chunk
+
+
+def _logged(backends: Any) -> tuple[str, ...]:
+    """What makes RLinf write the event files by which its own runs are measured, where it would not.
+
+    `backends`: as RLinf's logger reads it, a list, one name, or null for none.
+    """
+    if backends is None:
+        named: tuple[str, ...] = ()
+    else:
+        named = tuple(backends) if isinstance(backends, ListConfig) else (str(backends),)
+    if "tensorboard" in named:
+        return ()
+    return (f"++runner.logger.logger_backends=[{','.join((*named, 'tensorboard'))}]",)
+
+
+def _needed(cfg: DictConfig, key: str) -> Any:
+    value = OmegaConf.select(cfg, key)
+    if value is None:
+        raise ValueError(f"the config gives no {key}, which RLinf needs")
+    return value
+
+
+def _select(cfg: DictConfig, key: str, default: Any) -> Any:
+    value = OmegaConf.select(cfg, key)
+    return default if value is None else value

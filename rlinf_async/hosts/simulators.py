@@ -1,0 +1,95 @@
+"""What an `env` section of RLinf's config says about its simulators: how far they can be divided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlinf_async.config import RolloutConfig
+from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards
+
+CPU_BACKENDS = frozenset({"cpu", "physx_cpu"})
+"""ManiSkill's names, in `init_params.sim_backend`, for physics on the CPU."""
+
+
+def reseeded(seed: int, times: int, *, generation: int = 0) -> int:
+    """The seed of what has been built anew so many times, in this life of its process.
+
+    The step is a prime that no number of processes divides, as simulators add their own numbers to a seed.
+    """
+    return seed + 7919 * (times + 1000 * generation)
+
+
+def simulators_apart(train: Mapping[str, Any]) -> bool:
+    """Whether the simulators of an `env` section have a process each.
+
+    Our own Meta-World says by `processes` where its simulators are.
+    """
+    return train["env_type"] in SEPARATE_SIMULATORS and "processes" not in train
+
+
+def hold_one_environment(train: Mapping[str, Any]) -> bool:
+    """Whether a simulator of an `env` section holds one environment, so that each is a shard of its own.
+
+    ManiSkill batches environments on a GPU only; on the CPU it refuses a second one in a simulator.
+    """
+    backend = str((train.get("init_params") or {}).get("sim_backend", ""))
+    return train["env_type"] == "maniskill" and backend in CPU_BACKENDS
+
+
+def shards_of_one(train: Mapping[str, Any], *, environments: int, asked: int | None) -> int:
+    """Shards of an env worker whose simulators hold one environment: as many as it has environments.
+
+    Args:
+        environments: of an env worker.
+        asked: `async.rollout.shards`, or None for auto.
+
+    Raises:
+        ValueError: a setting that puts several environments into a simulator, with one that does not.
+    """
+    why = f"{train['env_type']} simulates one environment at a time on the CPU"
+    group = int(train.get("group_size") or 1)
+    if group > 1:
+        raise ValueError(
+            f"env.train.group_size={group}: {why}, and the members of a group share a simulator; use 1, "
+            "or init_params.sim_backend=gpu"
+        )
+    if asked not in (None, environments):
+        raise ValueError(f"async.rollout.shards={asked}: {why}; use auto or {environments}")
+    return environments
+
+
+def shards_per_worker(
+    train: Mapping[str, Any],
+    rollout: RolloutConfig,
+    one_each: ShardPlan,
+    *,
+    stages: int,
+    evaluates: Callable[[int], bool],
+) -> int:
+    """How many shards an env worker has.
+
+    Args:
+        train: The `env` section of the training environments.
+        one_each: The plan with one shard for each worker.
+        stages: What the framework's config asks for where level 2 does not.
+        evaluates: Whether the evaluation environments, if there are any, divide into so many shards in all.
+
+    Raises:
+        ValueError: `async.rollout.shards` asks for a split that the simulators do not allow.
+    """
+    asked = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
+    if hold_one_environment(train):
+        return shards_of_one(train, environments=one_each.envs_per_shard, asked=asked)
+    if not rollout.enabled:
+        # A shard belongs to one inference rank: give every rank something to do.
+        return max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
+    return choose_shards(
+        asked=asked,
+        simulator=str(train["env_type"]),
+        stages=stages,
+        fits=lambda n: one_each.fits(n) and evaluates(n * one_each.env_workers),
+        most=one_each.envs_per_shard // one_each.group_size,
+        separate=simulators_apart(train),
+    )

@@ -1,0 +1,141 @@
+"""Advantages and returns of rollouts, by veRL's estimators or by V-trace.
+
+A trajectory is to veRL's estimators a sequence of decisions. Those that compare trajectories of a group do so
+piece by piece, as no group is spread over pieces. Those that look at the whole batch are given all of it, of
+every learner rank: rewards, values and masks are a number per decision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.utils.torch_functional import masked_whiten
+
+from rlinf_async.core.objectives import gae, importance_weight, vtrace
+from rlinf_async.core.tensors import Tensors
+from rlinf_async.hosts.verl.estimators import WITH_VALUES, streams
+from rlinf_async.hosts.verl.losses import summed_to
+from rlinf_async.hosts.verl.settings import VerlSettings
+
+
+def valid_decisions(rollout: Tensors, settings: VerlSettings) -> torch.Tensor:
+    """Which decisions belong to an episode, [T, B] bool: without auto_reset none after its end."""
+    ended = rollout["ended"][:-1]
+    return torch.ones_like(ended) if settings.auto_reset else ~ended
+
+
+def estimated(rollout: Tensors, settings: VerlSettings, algorithm: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages that are not yet normalised over the batch, and returns, [T, B] each, of whole groups.
+
+    Args:
+        algorithm: veRL's `algorithm` section, which its estimators read.
+
+    Raises:
+        ValueError: the estimator needs the whole batch.
+    """
+    if settings.estimator in WITH_VALUES:
+        return _bootstrapped(rollout, settings)
+    if not streams(settings.estimator):
+        raise ValueError(
+            f"algorithm.adv_estimator={settings.estimator} needs the whole batch, which level 3 does not "
+            "wait for; set async.streamer.normalization=deferred"
+        )
+    rewards, mask = _sequences(rollout, settings)
+    return _by_verl(rewards, mask, settings, algorithm)
+
+
+def estimated_whole(
+    rollout: Tensors, settings: VerlSettings, algorithm: Any, group: Any = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Final advantages, and returns, [T, B] each, of this rank's part of a complete batch.
+
+    Args:
+        group: the process group of the learner ranks, all of which call this with parts of one size.
+    """
+    if settings.estimator in WITH_VALUES and (
+        settings.auto_reset or settings.asynchrony.correction == "vtrace"
+    ):
+        advantages, returns = _bootstrapped(rollout, settings)
+        valid = valid_decisions(rollout, settings).float()
+        everyone = masked_whiten(_everyone(advantages, group), _everyone(valid, group))
+        return _own(everyone, advantages, group), returns
+    rewards, mask = (_everyone(tensor.T, group, dim=0) for tensor in _of_first_episode(rollout, settings))
+    values = None
+    if settings.estimator in WITH_VALUES:
+        values = _everyone(rollout["values"][:-1].T, group, dim=0)
+    advantages, returns = _by_verl(rewards, mask, settings, algorithm, values=values)
+    mine = rollout["rewards"]
+    return _own(advantages, mine, group), _own(returns, mine, group)
+
+
+def _by_verl(
+    rewards: torch.Tensor,
+    mask: torch.Tensor,
+    settings: VerlSettings,
+    algorithm: Any,
+    *,
+    values: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """veRL's estimator on sequences [B, T]; [T, B] again."""
+    known: dict[str, Any] = {"token_level_rewards": rewards, "response_mask": mask}
+    if settings.estimator in WITH_VALUES:
+        known |= {"values": values, "gamma": settings.gamma, "lam": settings.lam}
+    else:
+        known |= {"index": np.arange(len(rewards)) // settings.plan.group_size, "config": algorithm}
+    if settings.estimator.startswith("grpo"):
+        known["norm_adv_by_std_in_grpo"] = settings.norm_by_std
+    advantages, returns = get_adv_estimator_fn(settings.estimator)(**known)
+    return advantages.T.contiguous(), returns.T.contiguous()
+
+
+def _bootstrapped(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:
+    """GAE or V-trace [T, B]. Without auto_reset the horizon ends an episode, as veRL has it."""
+    rewards, values, ended = rollout["rewards"], rollout["values"], rollout["ended"]
+    if not settings.auto_reset:
+        ended = torch.cat([ended[:-1], torch.ones_like(ended[-1:])])
+    discounts = {"gamma": settings.gamma, "lam": settings.lam}
+    if settings.asynchrony.correction != "vtrace":
+        return gae(rewards, values, ended, **discounts)
+    ratios = importance_weight(
+        _per_decision(rollout["proximal"], settings),
+        _per_decision(rollout["logprobs"], settings),
+        correction="decoupled",
+        max_weight=torch.inf,
+    )
+    bound = settings.asynchrony.train.weight_bound
+    return vtrace(rewards, values, ended, ratios, **discounts, max_weight=bound)
+
+
+def _per_decision(logprobs: torch.Tensor, settings: VerlSettings) -> torch.Tensor:
+    return summed_to(logprobs.float().flatten(0, 1), "chunk", settings.action_dim).view(logprobs.shape[:2])
+
+
+def _of_first_episode(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:
+    valid = valid_decisions(rollout, settings).to(rollout["rewards"].dtype)
+    return rollout["rewards"] * valid, valid
+
+
+def _sequences(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:
+    rewards, mask = _of_first_episode(rollout, settings)
+    return rewards.T.contiguous(), mask.T.contiguous()
+
+
+def _everyone(tensor: torch.Tensor, group: Any, *, dim: int = 1) -> torch.Tensor:
+    """The parts of all ranks side by side; `tensor` where there is one rank."""
+    if not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return tensor.contiguous()
+    parts = [torch.empty_like(tensor.contiguous()) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, tensor.contiguous(), group=group)
+    return torch.cat(parts, dim=dim)
+
+
+def _own(everyone: torch.Tensor, mine: torch.Tensor, group: Any) -> torch.Tensor:
+    """This rank's columns of [T, B] tensors of all ranks."""
+    if everyone.shape == mine.shape:
+        return everyone
+    start = dist.get_rank(group) * mine.shape[1]
+    return everyone[:, start : start + mine.shape[1]].contiguous()

@@ -1,0 +1,61 @@
+"""A config of veRL as plain data, and its `async` block: the one place that knows the key `async`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
+
+KEY = "async"
+MODE = "vla_async"
+"""Our trainer's name in veRL's registry."""
+
+
+def is_ours(config: Any) -> bool:
+    """Whether `config` asks veRL for our trainer."""
+    if not isinstance(config, DictConfig) or "trainer" not in config:
+        return False
+    v1 = config.trainer.get("v1") if isinstance(config.trainer, DictConfig) else None
+    return isinstance(v1, DictConfig) and v1.get("trainer_mode") == MODE
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The config without interpolations; what is missing is the text `???`, as OmegaConf has it."""
+    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
+
+
+def read_async(cfg: Mapping[str, Any]) -> AsyncConfig:
+    """The `async` block of a plain config; all levels are off where there is none.
+
+    Raises:
+        ValueError: the block is not valid.
+    """
+    block = cfg.get(KEY)
+    if block is not None and not isinstance(block, Mapping):
+        raise ValueError(f"async={block!r} must be a block; nearest: async.mode={block!r}")
+    return AsyncConfig.from_mapping(block)
+
+
+def given(cfg: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key; None where it is absent or missing."""
+    value = lookup(cfg, key)
+    return None if value == "???" else value
+
+
+def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> int:
+    """The whole number of at least 1 at a dotted key.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = given(cfg, key)
+    value = default if value is None else value
+    if value is None:
+        raise ValueError(f"{key} is missing; set it to a whole number of at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{key}={value!r} must be a whole number of at least 1; nearest: 1")
+    return value

@@ -1,0 +1,76 @@
+"""Checks of veRL: which one is here, and whether the plugin is in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from rlinf_async.extras import INSTALL_AGAIN
+from rlinf_async.hosts.verl.block import MODE
+from rlinf_async.hosts.verl.versions import BELOW, LEAST
+from rlinf_async.observe.check import Check, check_range, probe, version
+
+PLUGINS = "VERL_USE_EXTERNAL_PLUGINS"
+PLATFORM = "VERL_PLATFORM"
+OURS = "rlinf_async"
+"""The name of our entry point of `verl.plugins`."""
+
+TRAINER_PROBE = f"""
+import os, torch
+if not torch.cuda.is_available():
+    os.environ.setdefault("{PLATFORM}", "cpu")
+import verl
+from verl.trainer.ppo.v1 import get_trainer_cls
+get_trainer_cls("{MODE}")
+"""
+
+
+def checks() -> list[Check]:
+    """Every check, in the order in which a reader should mend what they find."""
+    found = version("verl")
+    if found is None:
+        return [Check("verl", "ok", "not installed; configs for veRL need it, in an environment of its own")]
+    return [
+        check_range("verl", found, least=LEAST, below=BELOW),
+        check_plugins(os.environ),
+        check_trainer(),
+        check_platform(os.environ),
+    ]
+
+
+def check_plugins(environ: Mapping[str, str]) -> Check:
+    """Whether the environment lets veRL load plugins, ours among them."""
+    chosen = environ.get(PLUGINS, "auto")
+    if chosen == "auto" or OURS in [name.strip() for name in chosen.split(",")]:
+        return Check("verl plugins", "ok", f"{PLUGINS}={chosen}: veRL loads {OURS}")
+    return Check(
+        "verl plugins",
+        "fail",
+        f"{PLUGINS}={chosen} keeps veRL from loading {OURS}",
+        f"unset {PLUGINS}, or name {OURS} in it, or set "
+        "VERL_USE_EXTERNAL_MODULES=rlinf_async.hosts.verl.plugin",
+    )
+
+
+def check_trainer(code: str = TRAINER_PROBE) -> Check:
+    """Whether veRL, which only logs that a plugin fails, knows our trainer mode."""
+    failure = probe(code)
+    if failure:
+        return Check("verl trainer", "fail", failure, f"import it to see why; {INSTALL_AGAIN}")
+    return Check("verl trainer", "ok", f"trainer.v1.trainer_mode={MODE} is registered")
+
+
+def check_platform(environ: Mapping[str, str]) -> Check:
+    """Whether veRL's own command will look for the accelerator that is there."""
+    import torch
+
+    chosen = environ.get(PLATFORM)
+    if torch.cuda.is_available() or chosen == "cpu":
+        detail = f"{PLATFORM}={chosen}" if chosen else f"{torch.cuda.device_count()} GPU"
+        return Check("verl platform", "ok", detail)
+    return Check(
+        "verl platform",
+        "warn",
+        f"no GPU, and {PLATFORM}={chosen or 'unset'}; rlinf-async train sets it",
+        f"export {PLATFORM}=cpu before python -m verl.trainer.main_ppo",
+    )

@@ -1,0 +1,116 @@
+"""veRL's config, read into what a run needs and written back with every `auto` resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
+from rlinf_async.hosts.verl.block import KEY, given, plain, read_async, whole
+from rlinf_async.hosts.verl.estimators import normalizes, streams
+from rlinf_async.hosts.verl.refusals import not_added_up, refused
+from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.hosts.verl.sizes import (
+    ACTOR,
+    group_size,
+    horizon,
+    largest_batch,
+    make_plan,
+    misfits,
+    section,
+)
+from rlinf_async.ray_runtime.padding import buckets_up_to
+from rlinf_async.survive_config import SurviveConfig
+
+
+def read(config: DictConfig) -> VerlSettings:
+    """The settings of a run of trainer mode `vla_async`.
+
+    Raises:
+        RefusedError: what it does not support, and numbers that do not go together, all at once.
+        ValueError: the `async` block is not valid.
+    """
+    cfg = plain(config)
+    asynchrony = read_async(cfg)
+    reasons: list[Reason] = []
+    try:
+        reasons += refused(cfg, asynchrony)
+        settings = _settings(cfg, asynchrony)
+        reasons += misfits(cfg, settings)
+        reasons += not_added_up(cfg, settings)
+    except ValueError as error:
+        raise RefusedError([*reasons, *reasons_of(error)]) from error
+    refuse(reasons)
+    return settings
+
+
+def write_back(config: DictConfig, settings: VerlSettings) -> None:
+    """Write what was resolved where veRL's code, and the reader of the run directory, look for it."""
+    rollout, streamer = settings.asynchrony.rollout, settings.asynchrony.streamer
+    resolved: dict[str, Any] = {"mode": settings.asynchrony.mode}
+    if rollout.enabled:
+        resolved["rollout"] = {
+            "shards": settings.plan.shards_per_worker,
+            "max_batch_size": settings.max_batch_size,
+            "max_wait_ms": rollout.max_wait * 1000,
+        }
+    if streamer.enabled:
+        resolved["streamer"] = {"micro_batch_size": settings.micro_batch_size}
+    with open_dict(config):
+        config[KEY] = OmegaConf.merge(config.get(KEY) or {}, resolved)
+        OmegaConf.update(config, f"{ACTOR}.ppo_micro_batch_size_per_gpu", settings.micro_batch_size)
+        # As veRL's own trainers do, whatever the config says.
+        OmegaConf.update(config, f"{ACTOR}.optim.total_training_steps", settings.batches)
+
+
+def environment_section(config: DictConfig, part: str) -> DictConfig:
+    """`env.train` or `env.eval` as environment classes get it."""
+    return OmegaConf.create(section(plain(config), part))
+
+
+def _keeping(cfg: Mapping[str, Any], survive: SurviveConfig) -> SurviveConfig:
+    """With veRL's own keys for how many checkpoints are kept, where `keep` does not say it."""
+    if survive.keep != "all":
+        return survive
+    if given(cfg, "trainer.remove_previous_ckpt_in_save"):
+        return replace(survive, keep=1)
+    return replace(survive, keep=given(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
+
+
+def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
+    asynchrony = replace(asynchrony, survive=_keeping(cfg, asynchrony.survive))
+    plan = make_plan(cfg, asynchrony)
+    decisions, level_2 = horizon(cfg, "train"), asynchrony.rollout
+    most = largest_batch(cfg, plan) if level_2.max_batch_size == "auto" else int(level_2.max_batch_size)
+    asked = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
+    micro = whole(cfg, f"{ACTOR}.ppo_micro_batch_size_per_gpu") if asked == "auto" else int(asked)
+    estimator = str(given(cfg, "algorithm.adv_estimator"))
+    if not streams(estimator) and asynchrony.streamer.normalization == "auto":
+        asynchrony = replace(asynchrony, streamer=replace(asynchrony.streamer, normalization="deferred"))
+    pads = level_2.enabled and level_2.pad is True
+    return VerlSettings(
+        asynchrony=asynchrony,
+        plan=plan,
+        horizon=decisions,
+        steps_per_decision=whole(cfg, "vla.model.num_action_chunks"),
+        action_dim=whole(cfg, "vla.model.action_dim"),
+        ratio_level=given(cfg, "vla.ratio_level") or "chunk",
+        batches=whole(cfg, "trainer.total_training_steps"),
+        global_batch_size=whole(cfg, f"{ACTOR}.ppo_mini_batch_size") * group_size(cfg) * decisions,
+        micro_batch_size=micro,
+        update_epoch=whole(cfg, f"{ACTOR}.ppo_epochs", default=1),
+        max_batch_size=most,
+        buckets=buckets_up_to(most, least=plan.envs_per_shard) if pads else (),
+        estimator=estimator,
+        normalizes=normalizes(estimator),
+        gamma=float(given(cfg, "algorithm.gamma")),
+        lam=float(given(cfg, "algorithm.lam")),
+        norm_by_std=bool(given(cfg, "algorithm.norm_adv_by_std_in_grpo")),
+        auto_reset=bool(section(cfg, "train")["auto_reset"]),
+        value_clip=float(given(cfg, "critic.cliprange_value")),
+        seed=int(given(cfg, f"{ACTOR}.data_loader_seed") or 0),
+    )

@@ -1,0 +1,136 @@
+"""The process of an env worker beside veRL's own; it starts without veRL."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rlinf_async import __version__
+from rlinf_async.core.types import Ticket
+from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.simulators import reseeded, simulators_apart
+from rlinf_async.hosts.verl.recorder import ShardRecorder
+from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.hosts.verl.shard import Episodes, EvalShard, TrainShard
+from rlinf_async.ray_runtime.shard_worker import ShardWorker, in_threads
+
+ENVS = "rlinf_async.envs"
+
+
+class EnvActor(ShardWorker):
+    """One env worker: `initialise` builds the environments of its shards, each in its shard's thread."""
+
+    def __init__(
+        self,
+        sections: Mapping[str, Mapping[str, Any]],
+        settings: VerlSettings,
+        horizons: Mapping[str, int],
+        rank: int,
+    ) -> None:
+        """Be env worker `rank`; nothing is built yet.
+
+        Args:
+            sections: `env.train`, and `env.eval` in a run that evaluates, as plain data.
+            horizons: decisions in a rollout of each.
+        """
+        self._settings, self._horizons, self._rank = settings, dict(horizons), rank
+        self._sections = {mode: OmegaConf.create(dict(section)) for mode, section in sections.items()}
+        self._envs: dict[str, list[Any]] = {mode: [] for mode in self._sections}
+        self._rebuilt: Counter[tuple[str, int]] = Counter()
+        self.eval_rollouts = int(sections.get("eval", {}).get("rollout_epoch") or 1)
+        self.start_shards(rank=rank, stages=settings.plan.shards_per_worker)
+
+    async def plugin_version(self) -> str:
+        """The version of this package that the process runs."""
+        return __version__
+
+    async def initialise(self) -> None:
+        """Build the environments.
+
+        Raises:
+            ValueError: a class that does not do what its section says.
+        """
+        train = self._sections["train"]
+        if self.generation and train.get("seed") is not None:
+            # The first initial states are not to come again.
+            train.seed = reseeded(train.seed, 0, generation=self.generation)
+        for mode, section in self._sections.items():
+            build = partial(self._build, mode)
+            apart = simulators_apart(section)
+            threads = self._threads[mode]
+            self._envs[mode] = await asyncio.to_thread(in_threads, threads, build, apart=apart)
+
+    def train_shard(self, stage: int) -> TrainShard:
+        return TrainShard(
+            self._envs["train"][stage],
+            self._sections["train"],
+            size=self._settings.plan.envs_per_shard,
+            horizon=self._horizons["train"],
+            simulators=self.simulators("train", stage),
+            rebuild=partial(self._rebuild, "train", stage),
+            busy=self._busy,
+            stage=stage,
+        )
+
+    def eval_shard(self, stage: int) -> EvalShard:
+        return EvalShard(
+            self._envs["eval"][stage],
+            self._sections["eval"],
+            size=self._size("eval"),
+            horizon=self._horizons["eval"],
+            simulators=self.simulators("eval", stage),
+            rebuild=partial(self._rebuild, "eval", stage),
+        )
+
+    def recorder(
+        self, settings: VerlSettings, stage: int, ticket: Ticket, episodes: Episodes
+    ) -> ShardRecorder:
+        train = self._sections["train"]
+        every_end = bool(train.auto_reset or train.ignore_terminations)
+        return ShardRecorder(ticket, settings=settings, every_end=every_end, episodes=episodes)
+
+    def environments(self, mode: str) -> Sequence[Any]:
+        return self._envs.get(mode, [])
+
+    def _size(self, mode: str) -> int:
+        return int(self._sections[mode].total_num_envs) // self._settings.plan.shards
+
+    def _rebuild(self, mode: str, stage: int) -> Any:
+        """Other environments in the place of those of a stage.
+
+        Those for training get another seed, or their first initial states would come again and again; those
+        for evaluation keep theirs, as every evaluation is of the same episodes.
+        """
+        with suppress(Exception):  # nothing is known of what has failed
+            self._envs[mode][stage].close()
+        self._rebuilt[mode, stage] += 1
+        self._envs[mode][stage] = self._build(mode, stage)
+        return self._envs[mode][stage]
+
+    def _build(self, mode: str, stage: int) -> Any:
+        section, plan = self._sections[mode], self._settings.plan
+        if mode == "train" and section.get("seed") is not None:
+            section = copy.deepcopy(section)
+            section.seed = reseeded(section.seed, self._rebuilt[mode, stage])
+        env = load_class(ENVS, section.env_class)(
+            cfg=section,
+            num_envs=self._size(mode),
+            seed_offset=plan.shards_of_worker(self._rank).start + stage,
+            total_num_processes=plan.shards,
+            worker_info=None,
+        )
+        for name in ("auto_reset", "ignore_terminations"):
+            does, asked = bool(getattr(env, name, section[name])), bool(section[name])
+            if does != asked:
+                raise ValueError(
+                    f"env.{mode}.{name}={asked}, and {type(env).__name__}.{name} is {does}; "
+                    f"use env.{mode}.{name}={str(does).lower()}, or another env_class"
+                )
+        return env

@@ -1,0 +1,115 @@
+"""What a config of veRL will do, worked out without starting Ray or importing veRL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from rlinf_async.entry_points import find
+from rlinf_async.hosts.explanation import (
+    BESIDE,
+    correction_rows,
+    deaths,
+    level_facts,
+    level_rows,
+    remarks,
+    show_rows,
+    size_facts,
+    size_rows,
+    why_auto,
+)
+from rlinf_async.hosts.simulators import hold_one_environment
+from rlinf_async.hosts.verl.block import given, plain, whole
+from rlinf_async.hosts.verl.config import read
+from rlinf_async.hosts.verl.exactness import exactness
+from rlinf_async.hosts.verl.processes import WORKERS
+from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.hosts.verl.sizes import ACTOR, evaluates, section
+
+WITHOUT_EFFECT = {
+    "trainer.total_epochs": "there is no data set: trainer.total_training_steps counts",
+    "trainer.rollout_data_dir": "rollouts are not written down",
+    "trainer.validation_data_dir": "evaluations are not written down",
+    "trainer.v1.sampler.custom_sampler.path": "async.train takes the place of samplers",
+    "actor_rollout_ref.model.path": "vla.model says what the policy is, vla.ckpt_path what it starts from",
+}
+"""Keys of veRL that nothing reads here."""
+USUAL = {"trainer.total_epochs": 30, "actor_rollout_ref.model.path": "~/models/deepseek-llm-7b-chat"}
+"""What veRL's own defaults say, which nobody has chosen."""
+
+
+def explain(config: DictConfig) -> dict[str, Any]:
+    """Plain data that `--json` prints.
+
+    Raises:
+        ValueError: the config cannot run, with the remedy.
+    """
+    cfg, settings = plain(config), read(config)
+    return {
+        **level_facts(settings.asynchrony),
+        "classes": {
+            f"rlinf_async.verl_workers.{name}": find(WORKERS, name).value for name in ("env", "inference")
+        },
+        "exactness": exactness(cfg, settings),
+        "device": given(cfg, "trainer.device"),
+        **size_facts(settings, why=_why_so_many(cfg, settings)),
+        "publication": BESIDE,
+        "deaths": deaths(settings),
+        "evaluation": _evaluation(cfg),
+        "remarks": list(_remarks(cfg, settings)),
+    }
+
+
+def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
+    """Where the number of shards comes from."""
+    rollout, train = settings.asynchrony.rollout, section(cfg, "train")
+    simulator = str(train["env_type"])
+    if hold_one_environment(train):
+        return f"{simulator} simulates one environment at a time on the CPU: each is a shard"
+    if not rollout.enabled:
+        return (
+            "level 2 is off: env.stages, by default one, for each env worker, and at least one for each "
+            "inference rank"
+        )
+    if rollout.shards != "auto":
+        return "async.rollout.shards"
+    several = whole(cfg, "env.stages", default=1) > 1
+    return why_auto(train, stages="auto: env.stages is kept" if several else None)
+
+
+def _evaluation(cfg: Mapping[str, Any]) -> str:
+    if not evaluates(cfg):
+        return "none"
+    every = given(cfg, "trainer.test_freq") or -1
+    when = [
+        *(["before training"] if given(cfg, "trainer.val_before_train") else []),
+        *([f"every {every} steps and after the last"] if every > 0 else []),
+    ]
+    return f"{given(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
+
+
+def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
+    for key, why in WITHOUT_EFFECT.items():
+        if given(cfg, key) not in (None, USUAL.get(key)):
+            yield f"{key} has no effect: {why}"
+    if not given(cfg, f"{ACTOR}.shuffle") and settings.optimizer_steps > 1:
+        yield (
+            f"{ACTOR}.shuffle=false, veRL's default, makes each optimizer step of the same environments; "
+            f"{ACTOR}.shuffle=true mixes them"
+        )
+    yield from remarks(settings, auto_reset=settings.auto_reset)
+
+
+def show(facts: Mapping[str, Any], console: Console) -> None:
+    """Print `explain`'s facts for a reader."""
+    lines = (
+        *level_rows(facts, none="none: every part waits for the others, around veRL's own update"),
+        *correction_rows(facts),
+        ("evaluation", facts["evaluation"]),
+        ("device", str(facts["device"])),
+        *size_rows(facts),
+    )
+    show_rows(lines, facts["remarks"], console)

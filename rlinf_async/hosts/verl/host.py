@@ -1,0 +1,149 @@
+"""veRL as a host. What needs veRL is imported by the call that needs it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
+
+from rlinf_async.hosts.verl.block import is_ours, plain
+from rlinf_async.hosts.verl.versions import versions
+from rlinf_async.hosts.workload import Workload
+from rlinf_async.observe.check import Check
+
+PLATFORM = "VERL_PLATFORM"
+INSTALL = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
+
+
+class VerlHost:
+    """Fills `hosts.host.Host`. There is nothing to install: veRL's registry of trainers knows ours."""
+
+    @property
+    def available(self) -> bool:
+        return find_spec("verl") is not None
+
+    @property
+    def installed(self) -> bool:
+        return self.available
+
+    def install(self) -> None:
+        """veRL finds the plugin by itself, when it is imported."""
+
+    def remove(self) -> None:
+        """A run that does not ask for our trainer mode is as it would be without it."""
+
+    def serves(self, cfg: DictConfig) -> bool:
+        return is_ours(cfg)
+
+    def prepare(self, cfg: DictConfig) -> None:
+        from rlinf_async.hosts.preparations import make_ready
+        from rlinf_async.hosts.verl.checkpoint import claim
+        from rlinf_async.hosts.verl.config import read
+
+        if not self.available:
+            raise ValueError(f"this config needs veRL: {INSTALL}")
+        read(cfg)
+        _choose_device(cfg)
+        _validate(cfg)
+        claim(cfg)
+        make_ready(cfg)
+
+    def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
+        from rlinf_async.hosts.verl.task_runner import train
+
+        with open_dict(cfg):
+            OmegaConf.update(cfg, "ray_kwargs.ray_init.include_dashboard", dashboard)
+            if os.environ.get(PLATFORM):
+                # A cluster that exists already does not have the environment of this process.
+                key = f"ray_kwargs.ray_init.runtime_env.env_vars.{PLATFORM}"
+                OmegaConf.update(cfg, key, os.environ[PLATFORM], force_add=True)
+        train(cfg)
+
+    def explain(
+        self,
+        cfg: DictConfig,
+        *,
+        gpus: int | None = None,
+        nodes: int | None = None,
+        gpu_memory: float | None = None,
+    ) -> dict[str, Any]:
+        from rlinf_async.hosts.verl.explain import explain
+
+        _no_cluster(gpus, nodes, gpu_memory)
+        return explain(cfg)
+
+    def show(self, facts: Mapping[str, Any], console: Console) -> None:
+        from rlinf_async.hosts.verl.explain import show
+
+        show(facts, console)
+
+    def resolved(
+        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
+    ) -> dict[str, Any]:
+        from rlinf_async.hosts.verl.config import read, write_back
+
+        _no_cluster(gpus, nodes, None)
+        resolved = copy.deepcopy(cfg)
+        write_back(resolved, read(resolved))
+        return plain(resolved)
+
+    def workload(self, cfg: DictConfig) -> Workload:
+        from rlinf_async.hosts.verl.workload import workload
+
+        return workload(cfg)
+
+    def checks(self) -> Sequence[Check]:
+        from rlinf_async.hosts.verl.checks import checks
+
+        return checks()
+
+    def versions(self) -> dict[str, str]:
+        if not self.available:
+            raise ValueError(f"veRL is not installed: {INSTALL}")
+        return versions()
+
+
+def _no_cluster(gpus: int | None, nodes: int | None, gpu_memory: float | None) -> None:
+    if (gpus, nodes, gpu_memory) != (None, None, None):
+        raise ValueError(
+            "a config of veRL names its cluster itself: set trainer.nnodes, trainer.n_gpus_per_node and "
+            "vla.inference.ranks in the place of --nodes, --gpus and --gpu-memory"
+        )
+
+
+def _choose_device(cfg: DictConfig) -> None:
+    """Without an accelerator, veRL has to be told so before it is imported."""
+    import torch
+
+    from rlinf_async.observe.display import RunDisplay
+
+    if torch.cuda.is_available() or os.environ.get(PLATFORM, "cpu") != "cpu":
+        return
+    os.environ[PLATFORM] = "cpu"
+    if cfg.trainer.device != "cpu":
+        RunDisplay().note(f"trainer.device=cpu: there is no accelerator, where it was {cfg.trainer.device}")
+        cfg.trainer.device = "cpu"
+
+
+def _validate(cfg: DictConfig) -> None:
+    """veRL's own checks of its keys.
+
+    Raises:
+        ValueError: one of them fails.
+    """
+    # veRL names every engine that could be installed, too.
+    warnings.filterwarnings("ignore", message=r".* engine is not available", category=UserWarning)
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    reference, critic = need_reference_policy(cfg), need_critic(cfg)
+    try:
+        validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)
+    except AssertionError as error:
+        raise ValueError(f"veRL refuses this config: {error}") from error

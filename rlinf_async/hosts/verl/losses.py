@@ -1,0 +1,161 @@
+"""The loss of a micro-batch of decisions: veRL's policy, value and entropy losses, corrected for delay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from verl.trainer.ppo.core_algos import agg_loss, compute_value_loss, get_policy_loss_fn
+from verl.utils.metric import AggregationType, Metric
+from verl.utils.torch_functional import masked_mean
+from verl.workers.config import ActorConfig
+
+from rlinf_async.core.objectives import importance_weight, loglinear
+from rlinf_async.hosts.verl.policy_losses import TOKENS
+from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyLoss:
+    """What veRL's engine calls with the scores of a micro-batch; the loss and its metrics.
+
+    Fields of the micro-batch, N decisions of L ratios each: `old_log_probs`, `response_mask` [N, L] and
+    `advantages` [N, L]; with a critic `values` and `returns` [N, L], equal along L; with a correction
+    `behaviour_log_probs` [N, L] and, interpolated, `staleness` [N].
+
+    A `streamed` micro-batch is not a whole optimizer step. What veRL would divide by the valid tokens of the
+    step is a plain sum then, and whoever makes the step divides the gradients by their number.
+    """
+
+    actor: ActorConfig
+    settings: VerlSettings
+    streamed: bool = False
+
+    @property
+    def divides_later(self) -> bool:
+        """Whether gradients are sums over valid tokens, to be divided by their number."""
+        return self.streamed and self.actor.loss_agg_mode == TOKENS
+
+    @property
+    def loss_agg_mode(self) -> str:
+        return "token-sum" if self.divides_later else self.actor.loss_agg_mode
+
+    def __call__(
+        self, *, model_output: Mapping[str, torch.Tensor], data: TensorDict, dp_group: Any = None
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        self.actor.global_batch_info.update(
+            dp_size=data["dp_size"],
+            batch_num_tokens=data["batch_num_tokens"],
+            global_batch_size=data["global_batch_size"],
+            loss_scale_factor=self.actor.loss_scale_factor,
+        )
+        loss, metrics = self._policy_loss(model_output, data)
+        if model_output.get("entropy") is not None and self.actor.entropy_coeff:
+            entropy, found = self._entropy(model_output["entropy"], data)
+            loss = loss - self.actor.entropy_coeff * entropy
+            metrics |= found
+        if "returns" in data:
+            value, found = self._value_loss(model_output, data)
+            loss = loss + value
+            metrics |= found
+        return loss, metrics
+
+    def _policy_loss(
+        self, model_output: Mapping[str, torch.Tensor], data: TensorDict
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        mask = data["response_mask"].bool()
+        logprobs = at_level(model_output["logprobs"].float(), self.settings)
+        anchor, weights, metrics = self._anchor(logprobs, data, mask)
+        compute = get_policy_loss_fn(self.actor.policy_loss.get("loss_mode", "vanilla"))
+        loss, found = compute(
+            old_log_prob=anchor,
+            log_prob=logprobs,
+            advantages=data["advantages"],
+            response_mask=mask,
+            loss_agg_mode=self.loss_agg_mode,
+            config=self.actor,
+            rollout_is_weights=weights,
+        )
+        metrics |= Metric.from_dict(found, aggregation=AggregationType.MEAN)
+        return loss, metrics | {"actor/pg_loss": Metric(value=loss, aggregation=AggregationType.SUM)}
+
+    def _anchor(
+        self, logprobs: torch.Tensor, data: TensorDict, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, Any]]:
+        """`log pi_prox`, around which the ratio is clipped, and the weight of each entry."""
+        train, correction = self.settings.asynchrony.train, self.settings.asynchrony.correction
+        anchor = data["old_log_probs"]
+        if correction == "none":
+            return anchor, None, {}
+        behaviour = data["behaviour_log_probs"]
+        if train.proximal == "loglinear":
+            anchor = loglinear(logprobs.detach(), behaviour, data["staleness"][:, None])
+        weights = importance_weight(anchor, behaviour, correction=correction, max_weight=train.weight_bound)
+        difference = anchor - behaviour
+        found = {
+            "actor/behaviour_weight": masked_mean(weights, mask).item(),
+            "actor/behaviour_kl": -masked_mean(difference, mask).item(),
+        }
+        if correction != "decoupled":
+            over = (difference.exp() > train.weight_bound).float()
+            found["actor/behaviour_bounded"] = masked_mean(over, mask).item()
+        return anchor, weights, Metric.from_dict(found, aggregation=AggregationType.MEAN)
+
+    def _entropy(self, entropy: torch.Tensor, data: TensorDict) -> tuple[torch.Tensor, dict[str, Any]]:
+        mask = data["response_mask"].bool()
+        mean = agg_loss(
+            loss_mat=at_level(entropy.float(), self.settings).expand_as(mask),
+            loss_mask=mask,
+            loss_agg_mode=self.loss_agg_mode,
+            **self.actor.global_batch_info,
+        )
+        return mean, {"actor/entropy_loss": Metric(value=mean, aggregation=AggregationType.SUM)}
+
+    def _value_loss(
+        self, model_output: Mapping[str, torch.Tensor], data: TensorDict
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Every entry of a decision bears its value, so that any way to average gives it the same weight."""
+        mask = data["response_mask"].bool()
+        values = model_output["values"].float().reshape(len(mask), 1).expand_as(mask)
+        loss, clipped = compute_value_loss(
+            vpreds=values,
+            returns=data["returns"],
+            values=data["values"],
+            response_mask=mask,
+            cliprange_value=self.settings.value_clip,
+            loss_agg_mode=self.loss_agg_mode,
+            **self.actor.global_batch_info,
+        )
+        means = {
+            "critic/vf_clipfrac": clipped.detach().item(),
+            "critic/vpred_mean": masked_mean(values, mask).detach().item(),
+        }
+        found = Metric.from_dict(means, aggregation=AggregationType.MEAN)
+        return loss, found | {"critic/vf_loss": Metric(value=loss, aggregation=AggregationType.SUM)}
+
+
+def at_level(logprobs: torch.Tensor, settings: VerlSettings) -> torch.Tensor:
+    """Sum log-probabilities (or entropies) [N, ...] to the level at which ratios are formed, [N, L].
+
+    Args:
+        logprobs: one per decision, or chunks x action dimensions in any layout.
+    """
+    return summed_to(logprobs, settings.ratio_level, settings.action_dim)
+
+
+def summed_to(logprobs: torch.Tensor, level: RatioLevel, action_dim: int) -> torch.Tensor:
+    """The same for a level and the dimensions of one action: L is chunks x dimensions, chunks, or 1."""
+    flat = logprobs.reshape(len(logprobs), -1)
+    if flat.shape[1] == 1 or level == "token":
+        return flat
+    if level == "chunk":
+        return flat.sum(dim=1, keepdim=True)
+    if flat.shape[1] % action_dim:
+        raise ValueError(
+            f"vla.model.action_dim={action_dim} does not divide the {flat.shape[1]} log-probabilities of a "
+            "decision; set it to the dimensions of one action, or vla.ratio_level to chunk"
+        )
+    return flat.reshape(len(flat), -1, action_dim).sum(dim=2)

@@ -1,0 +1,107 @@
+"""Metrics of a batch: means over its micro-batches and optimizer steps, over all learner ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from verl.utils.device import get_device_id
+from verl.utils.metric import AggregationType, Metric
+
+from rlinf_async.core.tensors import Tensors
+
+HIDDEN = ("perf/",)
+"""Prefixes of metrics of veRL's that say nothing of training."""
+
+
+class StepMeasures:
+    """Collects what a batch's optimizer steps have measured.
+
+    What veRL adds up over the micro-batches of a step (losses, which are shares of a mean) is added up here,
+    and the rest is averaged; then every step weighs the same.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[str, list[float]] = defaultdict(list)
+        self._parts: dict[str, list[float]] = defaultdict(list)
+        self._sums: dict[str, float] = defaultdict(float)
+
+    def add(self, metrics: Mapping[str, Any], losses: Sequence[float]) -> None:
+        """What `forward_backward_batch` has returned for one micro-batch."""
+        self._sums["loss"] += sum(losses)
+        for name, value in metrics.items():
+            if isinstance(value, Metric) and value.aggregation is AggregationType.SUM:
+                self._sums[name] += float(value.aggregate())
+            else:
+                self._parts[name].append(_mean(value))
+
+    def step(self, *, divisor: float, grad_norm: float) -> None:
+        """An optimizer step was made of what was added; sums of losses are to be divided."""
+        for name, total in self._sums.items():
+            self._steps[name].append(total / max(1.0, divisor))
+        for name, parts in self._parts.items():
+            self._steps[name].append(_mean(parts))
+        self._steps["actor/grad_norm"].append(grad_norm)
+        self._sums.clear()
+        self._parts.clear()
+
+    def note(self, name: str, value: float) -> None:
+        self._steps[name].append(float(value))
+
+    def means(self, group: Any = None) -> dict[str, float]:
+        """Means over the steps of all ranks, which have measured the same things."""
+        names = sorted(self._steps)
+        means = {name: _mean(self._steps[name]) for name in names}
+        ranks = float(dist.get_world_size(group))
+        return {name: total / ranks for name, total in summed(means, group).items()}
+
+
+def of_verl(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The same of what veRL's `train_mini_batch` has returned, which is over all ranks already."""
+    named = {"grad_norm": "actor/grad_norm", "lr": "actor/lr"}
+    return {
+        named.get(name, name): _mean(value) for name, value in metrics.items() if not name.startswith(HIDDEN)
+    }
+
+
+def of_rollouts(rollouts: Sequence[Tensors], group: Any = None) -> dict[str, float]:
+    """Means, and extremes of advantages and returns, over the valid decisions of a batch and of all ranks.
+
+    Args:
+        rollouts: `rewards`, `advantages`, `returns` and the mask `valid`, [T, B] each.
+    """
+    valid = torch.cat([rollout["valid"].flatten() for rollout in rollouts])
+    sums: dict[str, float] = {"count": float(valid.sum())}
+    most: dict[str, float] = {}
+    for name in ("rewards", "advantages", "returns"):
+        values = torch.cat([rollout[name].flatten().float() for rollout in rollouts])[valid]
+        sums[name] = float(values.double().sum())
+        if name != "rewards" and len(values):
+            most |= {f"{name}_max": float(values.max()), f"{name}_min": -float(values.min())}
+    sums = summed(sums, group)
+    most = summed(most, group, dist.ReduceOp.MAX)
+    count = max(1.0, sums.pop("count"))
+    means = {name if name == "rewards" else f"{name}_mean": total / count for name, total in sums.items()}
+    return means | {name: -value if name.endswith("_min") else value for name, value in most.items()}
+
+
+def summed(sums: Mapping[str, float], group: Any = None, op: Any = dist.ReduceOp.SUM) -> dict[str, float]:
+    """Each value, added over all learner ranks, which have the same names in the same order."""
+    if not sums or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return dict(sums)
+    values = torch.tensor(list(sums.values()), dtype=torch.float64, device=get_device_id())
+    dist.all_reduce(values, op=op, group=group)
+    return dict(zip(sums, values.tolist(), strict=True))
+
+
+def _mean(value: Any) -> float:
+    if isinstance(value, Metric):
+        return float(value.aggregate())
+    parts = value if isinstance(value, Sequence) else [value]
+    return float(
+        np.mean([float(_mean(part)) if isinstance(part, Metric | Sequence) else part for part in parts])
+    )

@@ -1,0 +1,141 @@
+"""A platform for veRL without an accelerator, which `VERL_PLATFORM=cpu` chooses.
+
+It is never chosen by itself: a run that does not ask for it finds the platforms that it would have found.
+Only `plugin` imports this module: veRL, imported from here for the first time, would not know
+the platform yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import torch
+from verl.plugin.platform import PlatformBase, PlatformRegistry
+
+
+class CpuDevice(ModuleType):
+    """`torch.cpu`, and what else veRL asks `torch.cuda` for: there is no memory to watch, and one device."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cpu, name)
+
+    def empty_cache(self) -> None:
+        """Nothing is cached."""
+
+    def ipc_collect(self) -> None:
+        """Nothing is shared."""
+
+    def memory_allocated(self, device: Any = None) -> int:
+        return 0
+
+    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
+
+    def reset_peak_memory_stats(self, device: Any = None) -> None:
+        """There is no peak."""
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        """Free and total bytes of the accelerator."""
+        return 0, 0
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+
+class CpuPlatform(PlatformBase):
+    """Training on CPU cores; ranks talk through gloo."""
+
+    _module = CpuDevice("rlinf_async_cpu_device")
+
+    @property
+    def device_name(self) -> str:
+        return "cpu"
+
+    @property
+    def vendor_name(self) -> str:
+        return "cpu"
+
+    @property
+    def device_module(self) -> ModuleType:
+        return self._module
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        """Asked when veRL looks for a platform itself, which must not find this one."""
+        return False
+
+    def current_device(self) -> Any:
+        """What tensors are moved to: not a number, which would be a CUDA device."""
+        return "cpu"
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device_index: int) -> None:
+        """There is one."""
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        """Everything is done when a call returns."""
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None:
+        """The allocator has none."""
+
+    def empty_cache(self) -> None:
+        """Nothing is cached."""
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        with nullcontext():
+            yield
+
+    def profiler_start(self) -> None:
+        """There is no profiler of the device."""
+
+    def profiler_stop(self) -> None:
+        """There is no profiler of the device."""
+
+    def ray_resource_name(self) -> str:
+        return "CPU"
+
+    def ray_resource_options(self, num_gpus: float) -> dict[str, Any]:
+        return {"num_gpus": 0}
+
+    def ray_noset_envvars(self) -> list[str]:
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+    def cudart(self) -> Any:
+        return None
+
+
+if PlatformRegistry.get("cpu") is None:
+    PlatformRegistry.register(platform="cpu")(CpuPlatform)

@@ -1,0 +1,82 @@
+"""The processes of a run that are not veRL's: env workers, inference ranks and the two channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.verl.block import given, plain
+from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.hosts.verl.sizes import evaluates, horizon, section
+from rlinf_async.ray_runtime.coordinator import Coordinator
+from rlinf_async.ray_runtime.request_channel import RequestChannel
+from rlinf_async.ray_runtime.revival import STARTED_AGAIN
+
+WORKERS = "rlinf_async.verl_workers"
+CALLS = 2**31 - 1
+"""Of a channel at the same time: every env shard may wait in it."""
+
+
+def check_places(settings: VerlSettings, *, on_gpu: bool) -> None:
+    """Refuse to start where Ray cannot place the processes of a run: veRL would wait for places forever.
+
+    Raises:
+        ValueError: there are not enough, with what to set.
+    """
+    plan = settings.plan
+    needed = {"CPU": plan.learner_ranks + plan.env_workers + plan.inference_ranks}
+    if on_gpu:
+        needed["GPU"] = plan.learner_ranks + plan.inference_ranks
+    free, total = ray.available_resources(), ray.cluster_resources()
+    for kind, count in needed.items():
+        if free.get(kind, 0) < count:
+            taken = total.get(kind, 0) - free.get(kind, 0)
+            mend = (
+                f"set ray_kwargs.ray_init.num_cpus to at least {count + taken:g}, which places processes and "
+                "may be more than there are cores"
+                if kind == "CPU"
+                else "use fewer trainer.n_gpus_per_node or vla.inference.ranks"
+            )
+            raise ValueError(
+                f"{plan.learner_ranks} learner ranks, {plan.env_workers} env workers and "
+                f"{plan.inference_ranks} inference ranks need {count} {kind} of Ray, which has "
+                f"{free.get(kind, 0):g} of {total.get(kind, 0):g} free; {mend}"
+            )
+
+
+def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
+    """Ray's handles, by rank; environments are built by `initialise`."""
+    cfg = plain(config)
+    modes = ("train", "eval") if evaluates(cfg) else ("train",)
+    actor = ray.remote(load_class(WORKERS, "env")).options(num_cpus=1, **restarts(settings, "env"))
+    sections = {mode: section(cfg, mode) for mode in modes}
+    horizons = {mode: horizon(cfg, mode) for mode in modes}
+    return [actor.remote(sections, settings, horizons, rank) for rank in range(settings.plan.env_workers)]
+
+
+def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu: bool) -> list[Any]:
+    """Ray's handles, by rank; policies are built by `initialise`."""
+    cfg = plain(config)
+    actor = ray.remote(load_class(WORKERS, "inference")).options(
+        num_cpus=1, num_gpus=int(on_gpu), **restarts(settings, "inference")
+    )
+    arguments = (given(cfg, "vla.model"), given(cfg, "vla.ckpt_path"), settings)
+    return [actor.remote(*arguments, rank) for rank in range(settings.plan.inference_ranks)]
+
+
+def restarts(settings: VerlSettings, group: str) -> dict[str, Any]:
+    """Ray's options for actors of which one that dies may be started again."""
+    return STARTED_AGAIN if group in settings.restartable else {}
+
+
+def start_channels(settings: VerlSettings, *, version: int) -> tuple[Any, Any]:
+    """The request channel and the coordinator, on this node; they wait more than they compute."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"num_cpus": 0, "max_concurrency": CALLS, "scheduling_strategy": here}
+    requests = ray.remote(RequestChannel).options(**options).remote(settings)
+    coordinator = ray.remote(Coordinator).options(**options).remote(settings, version)
+    return requests, coordinator

@@ -1,0 +1,196 @@
+"""How the environments of a run are divided, from a plain config of veRL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import ShardPlan, nearest_divisor
+from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.simulators import shards_per_worker
+from rlinf_async.hosts.verl.block import given, whole
+from rlinf_async.hosts.verl.settings import VerlSettings
+
+ROLLOUT = "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
+
+
+def group_size(cfg: Mapping[str, Any]) -> int:
+    """Trajectories that start alike: what veRL calls `rollout.n`."""
+    return whole(cfg, f"{ROLLOUT}.n", default=1)
+
+
+def section(cfg: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """`env.train` or `env.eval` with what the other keys of the config say about it.
+
+    Raises:
+        ValueError: it is missing, or names no class.
+    """
+    written = given(cfg, f"env.{part}")
+    if not isinstance(written, Mapping):
+        raise ValueError(f"env.{part}={written!r} must be a block with env_class and total_num_envs")
+    if not written.get("env_class"):
+        raise ValueError(f"env.{part}.env_class is missing; name an entry point of rlinf_async.envs")
+    return {
+        "env_type": written["env_class"],
+        "group_size": group_size(cfg) if part == "train" else 1,
+        "seed": given(cfg, f"{ACTOR}.data_loader_seed") or 0,
+        "auto_reset": False,
+        "ignore_terminations": False,
+        "is_eval": part == "eval",
+        **written,
+    }
+
+
+def horizon(cfg: Mapping[str, Any], part: str) -> int:
+    """Decisions in one rollout.
+
+    Raises:
+        ValueError: a rollout is not made of whole decisions.
+    """
+    env, chunks = section(cfg, part), whole(cfg, "vla.model.num_action_chunks")
+    key = "max_steps_per_rollout_epoch" if env.get("max_steps_per_rollout_epoch") else "max_episode_steps"
+    steps = whole(cfg, f"env.{part}.{key}")
+    if steps % chunks:
+        nearest = max(1, round(steps / chunks)) * chunks
+        raise ValueError(
+            f"env.{part}.{key}={steps} is not made of decisions of vla.model.num_action_chunks={chunks} "
+            f"steps; nearest: {nearest}"
+        )
+    return steps // chunks
+
+
+def learner_ranks(cfg: Mapping[str, Any]) -> int:
+    return whole(cfg, "trainer.nnodes") * whole(cfg, "trainer.n_gpus_per_node")
+
+
+def inference_ranks(cfg: Mapping[str, Any]) -> int:
+    """`vla.inference.ranks`, else the accelerators that veRL sets aside for rollouts, else one."""
+    nodes = given(cfg, f"{ROLLOUT}.nnodes") or 0
+    aside = nodes * whole(cfg, f"{ROLLOUT}.n_gpus_per_node", default=1)
+    return whole(cfg, "vla.inference.ranks", default=aside or 1)
+
+
+def rollout_epochs(cfg: Mapping[str, Any]) -> int:
+    """How often every environment is rolled out for a global batch.
+
+    Raises:
+        ValueError: the global batch is not a multiple of the environments.
+    """
+    prompts, members = whole(cfg, "data.train_batch_size"), group_size(cfg)
+    envs, trajectories = whole(cfg, "env.train.total_num_envs"), prompts * members
+    if trajectories % envs:
+        nearest = max(1, round(trajectories / envs)) * envs
+        advice = f"data.train_batch_size={nearest // members}" if nearest % members == 0 else "other numbers"
+        raise ValueError(
+            f"data.train_batch_size={prompts} x {ROLLOUT}.n={members} are {trajectories} trajectories, which "
+            f"must be a multiple of env.train.total_num_envs={envs}; nearest: {advice}"
+        )
+    return trajectories // envs
+
+
+def evaluates(cfg: Mapping[str, Any]) -> bool:
+    """Whether the run has evaluations."""
+    return (given(cfg, "trainer.test_freq") or -1) > 0 or bool(given(cfg, "trainer.val_before_train"))
+
+
+def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
+    """Who simulates what.
+
+    Raises:
+        ValueError: numbers that do not divide, with the nearest that do.
+    """
+    one_each = ShardPlan(
+        total_envs=whole(cfg, "env.train.total_num_envs"),
+        env_workers=whole(cfg, "env.workers", default=1),
+        inference_ranks=inference_ranks(cfg),
+        learner_ranks=learner_ranks(cfg),
+        shards_per_worker=1,
+        rollout_epochs=rollout_epochs(cfg),
+        group_size=group_size(cfg),
+    )
+    shards = shards_per_worker(
+        section(cfg, "train"),
+        asynchrony.rollout,
+        one_each,
+        stages=whole(cfg, "env.stages", default=1),
+        evaluates=lambda shards: _evaluation_fits(cfg, shards=shards),
+    )
+    return replace(one_each, shards_per_worker=shards)
+
+
+def largest_batch(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
+    """An inference rank's fair share of the environments, but at least the largest request."""
+    fair = math.ceil(plan.total_envs / plan.inference_ranks)
+    return max(plan.envs_per_shard, fair, _evaluation_shard(cfg, plan))
+
+
+def misfits(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
+    """Sizes of steps, batches and evaluation that do not go together, with the nearest that do."""
+    plan, most = settings.plan, settings.max_batch_size
+    level_2 = settings.asynchrony.rollout.enabled
+    if level_2 and most < plan.envs_per_shard:
+        yield Reason(
+            f"async.rollout.max_batch_size={most} is smaller than a shard of {plan.envs_per_shard} "
+            f"environments; a request is never split: use at least {plan.envs_per_shard}, or more shards"
+        )
+    yield from _step_misfits(settings)
+    if not evaluates(cfg):
+        return
+    total, shards = whole(cfg, "env.eval.total_num_envs"), plan.shards
+    group = int(section(cfg, "eval")["group_size"] or 1)
+    if total % (shards * group):
+        nearest = max(1, round(total / (shards * group))) * shards * group
+        key = "env.eval.total_num_envs"
+        yield Reason(
+            f"{key}={total} does not divide into {shards} shards of groups of {group}; nearest: {nearest}",
+            f"{key}={nearest}",
+        )
+    elif level_2 and total // shards > most:
+        yield Reason(
+            f"a shard of {total // shards} evaluation environments exceeds async.rollout.max_batch_size="
+            f"{most}; use at least {total // shards}",
+            f"async.rollout.max_batch_size={total // shards}",
+        )
+
+
+def _step_misfits(settings: VerlSettings) -> Iterator[Reason]:
+    plan, micro = settings.plan, settings.micro_batch_size
+    per_pass = micro * plan.learner_ranks
+    samples = settings.samples_per_batch
+    said = (
+        f"{samples} samples per step ({plan.trajectories_per_batch} trajectories x {settings.horizon} "
+        "decisions)"
+    )
+    if samples % settings.global_batch_size:
+        per_trajectory = settings.horizon * plan.group_size
+        mini = settings.global_batch_size // per_trajectory
+        nearest = nearest_divisor(samples // per_trajectory, mini)
+        yield Reason(
+            f"{ACTOR}.ppo_mini_batch_size={mini} (x {plan.group_size} x {settings.horizon} decisions = "
+            f"{settings.global_batch_size} samples) does not divide {said}; nearest: {nearest}",
+            f"{ACTOR}.ppo_mini_batch_size={nearest}",
+        )
+    elif settings.global_batch_size % per_pass:
+        each = max(1, settings.global_batch_size // plan.learner_ranks)
+        nearest = nearest_divisor(each, micro)
+        yield Reason(
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu={micro} x {plan.learner_ranks} learner ranks do not "
+            f"divide an optimizer step of {settings.global_batch_size} samples; nearest: {nearest}",
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu={nearest}",
+        )
+
+
+def _evaluation_fits(cfg: Mapping[str, Any], *, shards: int) -> bool:
+    if not evaluates(cfg):
+        return True
+    group = int(section(cfg, "eval")["group_size"] or 1)
+    return whole(cfg, "env.eval.total_num_envs") % (shards * group) == 0
+
+
+def _evaluation_shard(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
+    """Evaluation environments in one shard; 0 in a run that does not evaluate."""
+    return whole(cfg, "env.eval.total_num_envs") // plan.shards if evaluates(cfg) else 0

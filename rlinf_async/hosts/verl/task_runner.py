@@ -1,0 +1,61 @@
+"""A training run in the process of its command, started by veRL's `run_ppo`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.main_ppo import run_ppo
+from verl.trainer.ppo.v1 import get_trainer_cls
+
+from rlinf_async.hosts.verl import plugin
+from rlinf_async.hosts.verl.block import MODE
+
+__all__ = ["InThisProcess", "plugin", "train"]
+
+
+def train(config: DictConfig) -> None:
+    """Start Ray as veRL does, and train; without TransferQueue, through which nothing would pass."""
+    run_ppo(config, task_runner_class=InThisProcess)
+
+
+class InThisProcess:
+    """What `run_ppo` takes for the class of a Ray actor. Its call runs here and now.
+
+    So the terminal shows the run, an interrupt reaches it, and an error keeps its type.
+    """
+
+    @classmethod
+    def options(cls, **_: Any) -> type[InThisProcess]:
+        return cls
+
+    @staticmethod
+    def remote() -> Any:
+        return SimpleNamespace(run=_Call(_run))
+
+
+class _Call:
+    """A function in the form of a method of a Ray actor."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def remote(self, *arguments: Any) -> Any:
+        return ray.put(self._function(*arguments))
+
+
+def _run(config: DictConfig) -> None:
+    """What veRL's task runner does beside starting TransferQueue and agent loops."""
+    OmegaConf.resolve(config)
+    trainer = get_trainer_cls(MODE)(config=config)
+    succeeded = False
+    try:
+        trainer.init()
+        trainer.fit(None)
+        succeeded = True
+    finally:
+        if trainer.logger is not None:
+            trainer.logger.finish(exit_code=0 if succeeded else 1)

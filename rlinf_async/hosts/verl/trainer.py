@@ -1,0 +1,182 @@
+"""veRL's trainer mode `vla_async`: a policy that acts in environments, trained without a barrier."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.utils.tracking import Tracking
+
+from rlinf_async.hosts.preparations import make_ready
+from rlinf_async.hosts.verl.block import MODE
+from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, step_folder
+from rlinf_async.hosts.verl.config import read, write_back
+from rlinf_async.hosts.verl.versions import versions
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.ray_runtime.launched import Launched
+from rlinf_async.ray_runtime.remote_calls import Fleet
+from rlinf_async.ray_runtime.run import AsyncRun
+from rlinf_async.ray_runtime.termination import TERMINATION
+
+
+class NoAgentLoop:
+    """What veRL makes in the place of its agent loops: here, environments ask for actions by themselves."""
+
+    @classmethod
+    def create(cls, **_: Any) -> NoAgentLoop:
+        return cls()
+
+
+@register_trainer(MODE)
+class VLAAsyncTrainer(PPOTrainer):
+    """Starts the processes of a run, and has `AsyncRun` drive them; fills its `RunHooks`.
+
+    veRL's own construction is left out: it makes a buffer of prompts. What veRL calls is `init`, which calls
+    `_setup` and `on_init_end`, three getters, and `fit`.
+    """
+
+    def __init__(self, config: DictConfig) -> None:
+        self.config, self.trainer_mode, self.global_steps = config, MODE, 0
+        self.checkpoint_callback = build_checkpoint_callback(config)
+        self.logger: Any = None
+        with open_dict(config):
+            config.actor_rollout_ref.rollout.agent.agent_loop_manager_class = f"{__name__}.NoAgentLoop"
+
+    def _setup(self) -> None:
+        """Check the config, and start every process."""
+        # Imported here: veRL imports this module while it is being imported itself.
+        from rlinf_async.hosts.verl.learner_group import start_learners
+        from rlinf_async.hosts.verl.processes import (
+            check_places,
+            start_channels,
+            start_env_workers,
+            start_inference_ranks,
+        )
+
+        config, on_gpu = self.config, self.config.trainer.device != "cpu"
+        TERMINATION.install()  # Ray is up by now, and models take their time
+        make_ready(config)
+        self.settings = read(config)
+        write_back(config, self.settings)
+        claim(config)
+        self._checkpoint, self.global_steps = resumed(config, say=RunDisplay().note)
+        goes_on = self._checkpoint is not None
+        earlier = RunDir(Path(config.vla.run_dir).absolute()).set_aside(goes_on=goes_on)
+        if earlier is not None:
+            RunDisplay().note(f"what an earlier run has left in {config.vla.run_dir} is in {earlier} now")
+        check_places(self.settings, on_gpu=on_gpu)
+        requests, coordinator = start_channels(self.settings, version=self.global_steps)
+        workers = {
+            "env": start_env_workers(config, self.settings),
+            "inference": start_inference_ranks(config, self.settings, on_gpu=on_gpu),
+        }
+        self._learners = start_learners(config, self.settings)
+        launched = Launched(
+            settings=self.settings,
+            workers={**workers, "learner": self._learners.workers},
+            requests=requests,
+            coordinator=coordinator,
+            hooks=self,
+            run_dir=Path(config.vla.run_dir).absolute(),
+            config=OmegaConf.to_yaml(config, resolve=True),
+            versions=versions(),
+            step=self.global_steps,
+            total=self.settings.batches,
+            rebuild={"env": "initialise", "inference": "initialise"},
+            checkpoint=self._checkpoint,
+        )
+        self.run = AsyncRun(launched)
+
+    def on_init_end(self) -> None:
+        """Have the processes build what they hold, and load the checkpoint that the run goes on from."""
+        resume = partial(self._resume, self._checkpoint) if self._checkpoint else None
+        self.run.prepare(self._initialise, resume=resume)
+
+    def get_llm_client(self) -> None:
+        """There is no server of a language model."""
+
+    def get_teacher_client(self) -> None:
+        """There is no teacher."""
+
+    def get_reward_handles(self) -> list[Any]:
+        """There are no reward workers."""
+        return []
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        """Train until the last step."""
+        trainer = self.config.trainer
+        os.environ.setdefault(
+            "TENSORBOARD_DIR", str(Path(self.config.vla.run_dir).absolute() / "tensorboard")
+        )
+        self.logger = Tracking(
+            project_name=trainer.project_name,
+            experiment_name=trainer.experiment_name,
+            default_backend=trainer.logger,
+            config=OmegaConf.to_container(self.config, resolve=True),
+        )
+        self.run.train(evaluate_first=bool(trainer.val_before_train))
+
+    def on_step_end(self) -> None:
+        """veRL's hook of a loop that does not run here."""
+
+    def on_sample_end(self) -> None:
+        """veRL's hook of a loop that does not run here."""
+
+    def due(self, step: int) -> tuple[bool, bool]:
+        """Every `test_freq` and `save_freq` steps, and after the last one; see `RunHooks`."""
+        trainer, last = self.config.trainer, step >= self.settings.batches
+        evaluate, save = (
+            every is not None and every > 0 and (last or step % every == 0)
+            for every in (trainer.test_freq, trainer.save_freq)
+        )
+        return evaluate, save
+
+    def checkpoint(self, step: int) -> Path:
+        """In veRL's place."""
+        return step_folder(self.config, step)
+
+    def save(self, step: int, folder: Path) -> None:
+        """Write veRL's checkpoint of every learner rank.
+
+        How many are kept is `async.survive.keep` (`config` makes it of veRL's keys): veRL would look for
+        those to remove under the names that they had while they were written.
+        """
+        self.global_steps = step
+        remote = self.config.trainer.default_hdfs_dir
+        remote = remote and str(Path(remote, self.checkpoint(step).name, "actor"))
+        self.run.saver.save_learners(str(folder / "actor"), remote, step, None)
+
+    def saved(self, step: int, folder: Path) -> None:
+        """Note that it is the newest, and tell who wants to know."""
+        note_latest(self.config, step)
+        self.checkpoint_callback.on_save(
+            trainer=self, global_step=step, checkpoint_dir=str(folder), async_save=False
+        )
+
+    def log(self, batch: int, metrics: Mapping[str, float]) -> None:
+        """Give the metrics to veRL's loggers; see `RunHooks`."""
+        self.logger.log(data=dict(metrics), step=batch + 1)
+
+    def finished(self) -> None:
+        """Give back the places of the learner ranks; veRL closes its loggers. See `RunHooks`."""
+        self._learners.give_back()
+
+    def _initialise(self, fleet: Fleet) -> None:
+        building = fleet.call("env", "initialise") + fleet.call("inference", "initialise")
+        fleet.wait(building, "environments and policies to be built")
+
+    def _resume(self, folder: Path, fleet: Fleet) -> None:
+        fleet.run(
+            "learner",
+            "load_checkpoint",
+            str(folder / "actor"),
+            None,
+            self.config.trainer.del_local_ckpt_after_load,
+        )

@@ -1,0 +1,288 @@
+"""Training by veRL: its engine, losses, estimators and mini-batch loop, from pieces of rollouts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from tensordict import NonTensorData, TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import ActorConfig
+
+from rlinf_async.core.premise import Premise, judge
+from rlinf_async.core.ratios import SAMPLES
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors, size_of
+from rlinf_async.core.types import Piece
+from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, valid_decisions
+from rlinf_async.hosts.verl.engine import PolicyEngine
+from rlinf_async.hosts.verl.estimators import WITH_VALUES
+from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
+from rlinf_async.hosts.verl.measures import StepMeasures, of_rollouts, of_verl, summed
+from rlinf_async.hosts.verl.premise import compare, is_half
+from rlinf_async.hosts.verl.scoring import flat_inputs, forward, model_name, score_rollout
+from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.observe.spans import UNRECORDED, SpanLog
+
+LOG = logging.getLogger(__name__)
+
+REPORTED = ("rewards", "advantages", "returns", "valid")
+"""Fields of a rollout that the metrics of rollouts are made of."""
+
+
+class TrainsMiniBatches(Protocol):
+    """The parts of veRL's `TrainingWorker` that train a complete batch."""
+
+    engine: PolicyEngine
+
+    def set_loss_fn(self, loss_fn: Any) -> None: ...
+
+    def train_mini_batch(self, data: TensorDict) -> TensorDict: ...
+
+
+def engine_learner(
+    worker: TrainsMiniBatches,
+    settings: VerlSettings,
+    *,
+    actor: ActorConfig,
+    algorithm: Any,
+    busy: BusyMeter,
+    spans: SpanLog = UNRECORDED,
+) -> StreamingLearner:
+    """The learner of one rank, which from now on is trained by `worker`.
+
+    Args:
+        actor: veRL's `actor_rollout_ref.actor`; `algorithm` its section of that name.
+    """
+    # Scoring one sample in a hundred takes a few thousandths of the time of training on all.
+    one_in_a_hundred = settings.samples_per_batch // settings.plan.learner_ranks // 100
+    return StreamingLearner(
+        EngineTraining(worker, settings, actor=actor, algorithm=algorithm, spans=spans),
+        settings,
+        parameters=worker.engine.trained_shards,
+        busy=busy,
+        rank=worker.engine.get_data_parallel_rank(),
+        probe_size=min(SAMPLES, max(1, one_in_a_hundred)),
+    )
+
+
+class EngineTraining:
+    """Trains a `PolicyEngine`; fills `loops.streaming_learner.Training`.
+
+    A complete batch is trained by veRL's own loop over mini-batches and epochs, so that what does not stream
+    is veRL's to the last bit. Streamed micro-batches are calls of the engine one by one, which veRL would
+    divide by the valid tokens of each: their gradients are sums instead, divided when the step is complete.
+    Before the first batch is trained, the run's premise is examined on it: at the weights that acted, the
+    learner scores actions as inference did.
+    """
+
+    def __init__(
+        self,
+        worker: TrainsMiniBatches,
+        settings: VerlSettings,
+        *,
+        actor: ActorConfig,
+        algorithm: Any,
+        spans: SpanLog = UNRECORDED,
+    ) -> None:
+        self._worker = worker
+        self._engine = worker.engine
+        self._group = worker.engine.get_data_parallel_group()
+        self._settings = settings
+        self._actor = actor
+        self._algorithm = algorithm
+        self._spans = spans
+        self._critic = settings.estimator in WITH_VALUES
+        self._loss = PolicyLoss(actor=actor, settings=settings, streamed=settings.streams)
+        worker.set_loss_fn(PolicyLoss(actor=actor, settings=settings))
+        self.premise = None if settings.asynchrony.train.measure_ratios else Premise()
+        self._examined: dict[str, float] = {}
+        self._batch = 0
+        self._count = 0.0
+        self._measures = StepMeasures()
+        self._reports: list[Tensors] = []
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        # What was accumulated stays when the block ends: the rest of a step may come in the next one.
+        with self._engine.train_mode(disable_auto_offload=True, zero_grad_on_exit=False):
+            yield
+
+    def begin(self, batch: int) -> None:
+        self._batch = batch
+        self._count = 0.0
+        self._measures = StepMeasures()
+        self._reports, self._examined = [], {}
+        self._engine.optimizer_zero_grad()
+
+    def rollout(self, pieces: Sequence[Piece]) -> Tree:
+        trees = [{name: held for name, held in piece.payload.items() if _holds(held)} for piece in pieces]
+        rollout = concatenate(trees, dim=1)
+        if self._critic and "values" not in rollout:
+            raise ValueError(
+                "algorithm.adv_estimator=gae needs values, and the policy gave none; set "
+                "vla.model.add_value_head=true, or another algorithm.adv_estimator"
+            )
+        rollout["staleness"] = self._batch - rollout["versions"]  # type: ignore[assignment, operator]
+        if self.premise is None:
+            self.premise = self._examine(rollout)
+        return rollout
+
+    def _examine(self, rollout: Tree) -> Premise:
+        """Nothing has been trained yet: the weights are those that the newest samples were drawn with."""
+        most = self._settings.micro_batch_size
+        sums = compare(self._engine, rollout, self._batch, most=most, values=self._critic)
+        model, half = model_name(self._engine), is_half(self._engine)
+        premise = judge(self.summed(sums), model=model, half=half, warn=LOG.warning)
+        self._examined = premise.metrics
+        return premise
+
+    def anchor(self, rollout: Tree) -> None:
+        assert self.premise is not None
+        bootstrap = rollout.pop("bootstrap_inputs", None)
+        values = self._critic and not self.premise.keeps_values
+        rollout.update(
+            score_rollout(
+                self._engine,
+                rollout,
+                bootstrap=bootstrap if values else None,  # type: ignore[arg-type]
+                micro_batch_size=self._settings.micro_batch_size,
+            )
+        )
+
+    def estimate(self, rollout: Tree) -> torch.Tensor | None:
+        tensors: Tensors = rollout  # type: ignore[assignment]
+        advantages, returns = estimated(tensors, self._settings, self._algorithm)
+        return self._complete(tensors, advantages, returns)
+
+    def _complete(self, rollout: Tensors, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+        rollout["advantages"], rollout["returns"] = advantages, returns
+        rollout["valid"] = valid_decisions(rollout, self._settings)
+        return rollout["valid"]
+
+    def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
+        self._reports.append({name: rollout[name] for name in REPORTED})  # type: ignore[misc]
+        behaviour = self._ratios(rollout, "logprobs")
+        chosen: Tree = {
+            "forward_inputs": flat_inputs(rollout["forward_inputs"]),
+            "old_log_probs": self._ratios(rollout, "proximal") if "proximal" in rollout else behaviour,
+        }
+        if self._settings.asynchrony.correction != "none":
+            chosen["behaviour_log_probs"] = behaviour
+            chosen["staleness"] = rollout["staleness"].flatten()  # type: ignore[union-attr]
+        valid = _spread(rollout["valid"], behaviour)
+        chosen |= {"response_mask": valid, "loss_mask": valid}
+        chosen["advantages"] = _spread(rollout["advantages"], behaviour)
+        if self._critic:
+            chosen["returns"] = _spread(rollout["returns"], behaviour)
+            chosen["values"] = _spread(rollout["values"][:-1], behaviour)  # type: ignore[index]
+        return map_tensors(lambda tensor: tensor[order], chosen)
+
+    def _ratios(self, rollout: Tree, name: str) -> torch.Tensor:
+        logprobs = rollout[name]
+        assert isinstance(logprobs, torch.Tensor)
+        return at_level(logprobs.float().flatten(0, 1), self._settings)
+
+    def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
+        data = self.batch_of(samples, micro_batch_size=size_of(samples))
+        with self._spans.span("micro-batch"):
+            output = self._engine.forward_backward_batch(data, self._loss, forward_only=False)
+        # veRL has added this up over the ranks.
+        self._count += float(data["batch_num_tokens"])
+        self._measures.add(output["metrics"], output["loss"])
+        if steps:
+            self._step()
+
+    def _step(self) -> None:
+        divisor = self._count if self._loss.divides_later else 1.0
+        with self._spans.span("optimizer step"):
+            self._engine.divide_gradients(divisor)
+            norm = self._engine.optimizer_step()
+            self._engine.optimizer_zero_grad()
+        self._measures.step(divisor=divisor, grad_norm=norm)
+        self._count = 0.0
+
+    def batch_of(self, samples: Tree, *, micro_batch_size: int) -> TensorDict:
+        """Samples as veRL's engine takes them, to be trained `micro_batch_size` at a time on every rank."""
+        told = {
+            "use_dynamic_bsz": False,
+            "micro_batch_size_per_gpu": micro_batch_size,
+            "global_batch_size": self._settings.global_batch_size,
+            "calculate_entropy": self._actor.entropy_coeff != 0.0,
+        }
+        tensors = _tensor_dict(samples)
+        for name, value in told.items():
+            tensors[name] = NonTensorData(value)
+        return tensors
+
+    def train_whole(self, rollout: Tree) -> dict[str, float]:
+        """veRL's own training, over all epochs."""
+        tensors: Tensors = rollout  # type: ignore[assignment]
+        self._complete(tensors, *estimated_whole(tensors, self._settings, self._algorithm, self._group))
+        data = self.batch_of(
+            self.samples(rollout, _by_trajectory(tensors["rewards"])),
+            micro_batch_size=self._settings.micro_batch_size,
+        )
+        tu.assign_non_tensor(
+            data,
+            mini_batch_size=self._settings.global_batch_size,
+            epochs=self._settings.update_epoch,
+            seed=self._actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": self._actor.shuffle},
+        )
+        output = self._worker.train_mini_batch(data)
+        return self._named(of_verl(tu.get(output, "metrics")))
+
+    def note(self, name: str, value: float) -> None:
+        self._measures.note(name, value)
+
+    def finish(self) -> dict[str, float]:
+        self._measures.note("actor/lr", self._engine.lr_scheduler_step())
+        return self._named(self._measures.means(self._group))
+
+    def _named(self, trained: Mapping[str, float]) -> dict[str, float]:
+        rollouts = of_rollouts(self._reports, self._group)
+        return {f"rollout/{name}": value for name, value in rollouts.items()} | {
+            f"train/{name}": value for name, value in {**trained, **self._examined}.items()
+        }
+
+    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
+        behaviour = self._ratios(rollout, "logprobs")
+        known = (self._ratios(rollout, "proximal"), behaviour) if "proximal" in rollout else None
+        inputs: Tree = {"forward_inputs": flat_inputs(rollout["forward_inputs"]), "behaviour": behaviour}
+        return inputs, rollout["staleness"].flatten(), known  # type: ignore[union-attr]
+
+    def score(self, inputs: Tree) -> Pair:
+        (output,) = forward(self._engine, inputs["forward_inputs"], size_of(inputs), values=False)  # type: ignore[arg-type]
+        return at_level(output["logprobs"].float(), self._settings), inputs["behaviour"]  # type: ignore[return-value]
+
+    def summed(self, sums: dict[str, float]) -> dict[str, float]:
+        return summed(sums, self._group)
+
+
+def _holds(held: Any) -> bool:
+    return held is not None and not (isinstance(held, dict) and not held)
+
+
+def _spread(per_decision: Any, like: torch.Tensor) -> torch.Tensor:
+    """[T, B] as [T * B, L]: every ratio of a decision has its advantage, mask, return and value."""
+    return per_decision.flatten().float()[:, None].expand_as(like)
+
+
+def _by_trajectory(rewards: torch.Tensor) -> torch.Tensor:
+    """The order in which the decisions of a trajectory follow each other; without shuffling it is kept."""
+    steps, width = rewards.shape
+    return torch.arange(steps * width).view(steps, width).T.flatten()
+
+
+def _tensor_dict(tree: Tree) -> TensorDict:
+    held = {
+        name: _tensor_dict(value) if isinstance(value, dict) else value
+        for name, value in tree.items()
+        if value is not None
+    }
+    return TensorDict(held, batch_size=[size_of(tree)])

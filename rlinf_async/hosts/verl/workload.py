@@ -1,0 +1,37 @@
+"""What the runs of one config of veRL have in common: read from the config, not from its runs."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from rlinf_async.hosts.verl.block import given, plain, whole
+from rlinf_async.hosts.verl.sizes import ACTOR, section
+from rlinf_async.hosts.workload import Workload
+
+OFF = (
+    "off: the loop of this package with every level off, around veRL's own update; veRL has no loop of its "
+    "own for policies that act."
+)
+
+
+def workload(cfg: DictConfig) -> Workload:
+    """Of a composed config.
+
+    Raises:
+        ValueError: it lacks what a run needs.
+    """
+    values = plain(cfg)
+    train = section(values, "train")
+    seeds = {f"{ACTOR}.data_loader_seed": int(given(values, f"{ACTOR}.data_loader_seed") or 0)}
+    if given(values, "env.train.seed") is not None:
+        seeds["env.train.seed"] = int(train["seed"])
+    steps = "trainer.total_training_steps"
+    # A run that found the checkpoint of another would go on from there.
+    apart = given(values, "trainer.resume_mode") == "auto"
+    return Workload(
+        run_dir="vla.run_dir",
+        steps=(steps, whole(values, steps)),
+        seeds=seeds,
+        overrides=("trainer.resume_mode=disable",) if apart else (),
+        off=OFF,
+    )

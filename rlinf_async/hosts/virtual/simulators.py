@@ -1,0 +1,135 @@
+"""How long environments take: what they draw from, and what a shard of them draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stint:
+    """What the environments of a shard do between two requests."""
+
+    each: tuple[float, ...]
+    """Seconds of every environment, on a core of its own; one number where they are stepped as one."""
+    ends: bool = False
+    """Whether an episode ends in it, so that its last observation is valued by a second forward pass."""
+    device_s: float = 0.0
+    """Seconds on the device of the policy, at its end."""
+
+
+class SimulatorBatch(Protocol):
+    """Environments that step together."""
+
+    def reset(self) -> Stint:
+        """Begin a rollout."""
+
+    def step(self) -> Stint:
+        """Take a decision."""
+
+
+class Simulators(Protocol):
+    """All environments of a run, known by their numbers: an environment draws the same in every shard."""
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether an env worker steps its environments in one process, one shard at a time."""
+
+    def batch(self, first: int, size: int) -> SimulatorBatch:
+        """The environments `first` to `first + size`, from their first decision on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """Seconds, drawn one by one: from what was measured, or log-normally around a mean."""
+
+    mean: float
+    cv: float = 0.0
+    """Standard deviation over mean."""
+    seen: tuple[float, ...] = ()
+    """Measured seconds; if there are any, one of them is drawn, scaled to the mean."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("mean", self.mean), ("cv", self.cv), *(("seen", one) for one in self.seen)):
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name}={value!r} must be a finite number of at least 0")
+
+    @classmethod
+    def of(cls, seen: Sequence[float]) -> Draws:
+        """Of measured seconds, at least one."""
+        mean = float(np.mean(seen))
+        return cls(mean=mean, cv=float(np.std(seen)) / mean if mean else 0.0, seen=tuple(seen))
+
+    def stream(self, rng: np.random.Generator, factor: float = 1.0) -> Iterator[float]:
+        """Endless draws, `factor` times as long."""
+        if self.seen:
+            scale = self.mean * factor / max(float(np.mean(self.seen)), 1e-12)
+            while True:
+                yield from (rng.choice(self.seen, 256) * scale).tolist()
+        sigma = math.sqrt(math.log1p(self.cv**2))
+        while True:
+            yield from (self.mean * factor * rng.lognormal(-sigma * sigma / 2, sigma, 256)).tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorTimes:
+    """Environments of a few tasks, dealt out by turns; fills `Simulators`.
+
+    A decision is a chunk of simulator steps. Episodes last for a rollout, and every environment is reset
+    before it, unless `episode` says after how many decisions they end on average: then on the spot.
+    """
+
+    decision: Draws
+    reset: Draws = Draws(mean=0.0)
+    tasks: tuple[float, ...] = (1.0,)
+    """How much slower than the mean each task is."""
+    episode: float = 0.0
+    vectorised: bool = False
+    """Whether a worker's environments are stepped as one: in `decision`, and `decision_env_s` for each."""
+    decision_env_s: float = 0.0
+    in_turn: bool = False
+    """Whether a worker's environments step one after the other, in one process."""
+    device_s: float = 0.0
+    """Seconds that an environment's decision takes on the device of the policy."""
+    seed: int = 0
+
+    def batch(self, first: int, size: int) -> SimulatorBatch:
+        return _Batch(self, first, size)
+
+
+class _Batch:
+    """Fills `SimulatorBatch`."""
+
+    def __init__(self, times: SimulatorTimes, first: int, size: int) -> None:
+        self._times, self._size = times, size
+        envs = range(first, first + (1 if times.vectorised else size))
+        rngs = [np.random.default_rng((times.seed, env)) for env in envs]
+        factors = [1.0 if times.vectorised else times.tasks[env % len(times.tasks)] for env in envs]
+        self._decisions = [times.decision.stream(*pair) for pair in zip(rngs, factors, strict=True)]
+        self._resets = [times.reset.stream(np.random.default_rng((times.seed, env, 1))) for env in envs]
+        self._ends = np.random.default_rng((times.seed, first, 2))
+
+    def reset(self) -> Stint:
+        if self._times.episode:
+            return Stint(each=(0.0,))
+        return self._stint([next(stream) for stream in self._resets], ends=False, device_s=0.0)
+
+    def step(self) -> Stint:
+        times, each = self._times, [next(stream) for stream in self._decisions]
+        if times.vectorised:
+            each[0] += self._size * times.decision_env_s
+        ends = False
+        if times.episode:
+            for index in np.flatnonzero(self._ends.random(len(each)) < 1.0 / times.episode):
+                each[index] += next(self._resets[index])
+                ends = True
+        return self._stint(each, ends=ends, device_s=times.device_s * self._size)
+
+    def _stint(self, each: list[float], *, ends: bool, device_s: float) -> Stint:
+        if self._times.in_turn:
+            each = [sum(each)]
+        return Stint(each=tuple(each), ends=ends, device_s=device_s)

@@ -1,0 +1,57 @@
+"""Answers to the requests of a batch: each gets his own, or learns that there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from rlinf_async.core.failures import PeerError
+
+
+class Numbered(Protocol):
+    """A request under a number."""
+
+    @property
+    def number(self) -> int: ...
+
+
+@asynccontextmanager
+async def answering(
+    batch: Sequence[Numbered],
+    *,
+    reply: Callable[[Sequence[int], Sequence[Any]], None],
+    fail: Callable[[Sequence[int]], Awaitable[None]],
+) -> AsyncIterator[list[Any]]:
+    """A block that fills the list with one answer per request of `batch`.
+
+    Leaving it gives numbers and answers to `reply`, and to `fail` the numbers of those whose answer is a
+    `PeerError`; if the block fails, or the answers are too few or too many, all of them.
+    """
+    numbers = [pending.number for pending in batch]
+    answers: list[Any] = []
+    succeeded = False
+    try:
+        yield answers
+        if len(answers) != len(numbers):
+            raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
+        both = list(zip(numbers, answers, strict=True))
+        if unanswered := [number for number, answer in both if isinstance(answer, PeerError)]:
+            await fail(unanswered)
+        given = [one for one in both if not isinstance(one[1], PeerError)]
+        reply([number for number, _ in given], [answer for _, answer in given])
+        succeeded = True
+    finally:
+        if not succeeded:
+            await fail(numbers)
+
+
+def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
+    """Give `future` the answer, or the error that prevented it."""
+    if future.done():
+        return  # whoever asked has given up
+    if error is None:
+        future.set_result(answer)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,117 @@
+"""What happens when the environments of a shard fail: they are built anew, as often as the run may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from rlinf_async.core.failures import ShardFailure
+from rlinf_async.core.restarts import RestartBudget
+from rlinf_async.loops.ports import ShardEnv
+from rlinf_async.observe.failures import in_words, trace_of
+from rlinf_async.observe.spans import UNRECORDED, SpanLog
+from rlinf_async.survive_config import SurviveConfig
+
+Record = Callable[..., None]
+"""`observe.failures.record_failure` of a run directory and a process."""
+
+
+def unrecorded(**_: Any) -> None:
+    """Nobody reads it."""
+
+
+class ShardRestarts:
+    """The restarts of one shard's environments.
+
+    Until a rollout has been handed over there is one: environments that have never worked are a mistake of
+    the set-up, not an accident.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        survive: SurviveConfig,
+        *,
+        record: Record = unrecorded,
+        spans: SpanLog = UNRECORDED,
+        worked: bool = False,
+    ) -> None:
+        """`worked`: whether such environments have completed a rollout before."""
+        self._shard, self._record, self._spans = shard, record, spans
+        self._survive = survive
+        self._worked = worked
+        self._budget = self._budget_of(survive.env_restarts if worked else min(1, survive.env_restarts))
+        self._failures: list[tuple[float, ShardFailure]] = []
+        self._count = 0
+
+    def _budget_of(self, most: int) -> RestartBudget:
+        return RestartBudget(most, self._survive.window_s)
+
+    def worked(self) -> None:
+        """A rollout was completed."""
+        if not self._worked:
+            self._worked, self._budget = True, self._budget_of(self._survive.env_restarts)
+
+    def pop_count(self) -> int:
+        """Restarts since the last call."""
+        count, self._count = self._count, 0
+        return count
+
+    async def restart(self, env: ShardEnv, failure: ShardFailure, *, lost: str) -> None:
+        """Have `env` built anew after `failure`, by which `lost` was lost; again if that fails, too.
+
+        Raises:
+            RuntimeError: it has failed too often; the message has the first error and the count.
+            BaseException: the error of the environments, if they are never to be built anew.
+        """
+        loop = asyncio.get_running_loop()
+        with self._spans.span("restart", shard=self._shard, error=type(failure.error).__name__):
+            while True:
+                wait = self._take(failure, loop.time())
+                if wait is None:
+                    self._note(failure, "the run ends", lost)
+                    self._give_up(failure)
+                began = loop.time()
+                await asyncio.sleep(wait)
+                try:
+                    await env.restart()
+                except ShardFailure as again:
+                    self._note(failure, "building the environments anew has failed", lost)
+                    failure, lost = again, "nothing more"
+                else:
+                    break
+        self._count += 1
+        self._note(failure, "environments built anew", lost, seconds=loop.time() - began)
+
+    def _take(self, failure: ShardFailure, now: float) -> float | None:
+        self._failures = [(then, it) for then, it in self._failures if now - then < self._survive.window_s]
+        self._failures.append((now, failure))
+        return self._budget.take(now)
+
+    def _give_up(self, failure: ShardFailure) -> NoReturn:
+        first, times = self._failures[0][1].error, len(self._failures)
+        if self._survive.env_restarts == 0:
+            raise failure.error
+        if not self._worked:
+            why = "before they had completed one rollout"
+        else:
+            why = (
+                f"within {self._survive.window_s:g} s, more than async.survive.env_restarts="
+                f"{self._survive.env_restarts} allows"
+            )
+        raise RuntimeError(
+            f"the environments of shard {self._shard} have failed {times} times {why}; the first time: "
+            f"{in_words(first)}"
+        ) from first
+
+    def _note(self, failure: ShardFailure, action: str, lost: str, seconds: float | None = None) -> None:
+        self._record(
+            what=failure.what,
+            shard=self._shard,
+            error=in_words(failure.error),
+            action=action,
+            lost=lost,
+            seconds=seconds,
+            trace=trace_of(failure.error),
+        )

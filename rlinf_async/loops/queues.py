@@ -1,0 +1,156 @@
+"""Which requests an inference rank may take, where it looks first, and who is woken for a request.
+
+Theory of operation. A request is added to the queue of its shard; a rank takes a batch from the first of the
+queues that are open to it whose batcher gives one. Level 2 is a choice of queues and of batchers, and of
+nothing else:
+
+    level 2 on    `SharedQueues`: one queue per node, open to all ranks, own node first; a batch leaves as
+                  soon as a rank is idle
+    level 2 off   `BarrierQueues`: one queue per rank and pipeline stage, open to that rank alone; a batch is
+                  everybody who is in flight
+
+Whoever adds a request wakes one rank that may take it, and whoever takes a batch and leaves requests wakes
+the next: so each request has woken somebody, and a woken rank that finds nothing goes back to sleep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.loops.waiting import Bell
+
+B = TypeVar("B", DynamicBatcher[Any], BarrierBatcher[Any])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Queue(Generic[B]):
+    """A batcher, and the bell of the ranks that look into it first."""
+
+    batcher: B
+    bell: Bell
+
+
+class Queues(Protocol):
+    """All queues of a run."""
+
+    def __iter__(self) -> Iterator[Queue[Any]]: ...
+
+    def of(self, shard: int, node: str) -> Queue[Any]:
+        """Where `shard`, which runs on `node`, asks."""
+
+    def bell(self, rank: int, node: str) -> Bell:
+        """Where inference rank `rank`, which runs on `node`, waits."""
+
+    def open_to(self, rank: int, node: str) -> Iterable[Queue[Any]]:
+        """Where that rank may take from now, in this order."""
+
+    def wake(self, queue: Queue[Any]) -> None:
+        """Tell a rank that waits, and that may take from `queue`, to look."""
+
+    def begin(self, shard: int) -> None:
+        """`shard` starts a rollout."""
+
+    def end(self, shard: int) -> None:
+        """`shard` has ended its rollout."""
+
+    def ring(self) -> None:
+        """Tell every rank."""
+
+
+class SharedQueues:
+    """Level 2 on: any rank answers any shard, those of its own node first.
+
+    There is one queue per node. A rank takes from another node's queue while none of that node's own ranks
+    is idle, so that observations cross the network only where somebody would have to wait otherwise
+    (D-VLA replicates its topology per node, section 3; here nothing is kept from an idle rank).
+    """
+
+    def __init__(self, batcher: Callable[[], DynamicBatcher[Any]], *, deadline_s: float) -> None:
+        self._batcher, self._deadline_s = batcher, deadline_s
+        self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
+
+    def __iter__(self) -> Iterator[Queue[DynamicBatcher[Any]]]:
+        return iter(list(self._by_node.values()))
+
+    def of(self, shard: int, node: str) -> Queue[DynamicBatcher[Any]]:
+        return self._at(node)
+
+    def bell(self, rank: int, node: str) -> Bell:
+        return self._at(node).bell
+
+    def open_to(self, rank: int, node: str) -> Iterator[Queue[DynamicBatcher[Any]]]:
+        own = self._at(node)
+        yield own
+        yield from (queue for queue in self if queue is not own and not queue.bell.waited_for)
+
+    def wake(self, queue: Queue[Any]) -> None:
+        for bell in (queue.bell, *(other.bell for other in self)):
+            if bell.waited_for:
+                return bell.ring(1)
+
+    def begin(self, shard: int) -> None:
+        """Nobody waits for shards in flight."""
+
+    def end(self, shard: int) -> None:
+        """Nobody has waited for it."""
+
+    def ring(self) -> None:
+        for queue in self:
+            queue.bell.ring()
+
+    def _at(self, node: str) -> Queue[DynamicBatcher[Any]]:
+        if node not in self._by_node:
+            self._by_node[node] = Queue(batcher=self._batcher(), bell=Bell(deadline_s=self._deadline_s))
+        return self._by_node[node]
+
+
+class BarrierQueues:
+    """Level 2 off: every shard has its rank, and a rank waits for all its shards in flight.
+
+    There is one queue per inference rank and pipeline stage. Evaluation shards are numbered on from the
+    training shards and use the same queues. `in_step` makes the batches of a rank the same in every run:
+    one queue, and always all shards of it.
+    """
+
+    def __init__(self, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> None:
+        self._keys = [plan.queue(shard)[:1] if in_step else plan.queue(shard) for shard in range(plan.shards)]
+        self._bells = [Bell(deadline_s=deadline_s) for _ in range(plan.inference_ranks)]
+        self._queues = {
+            key: Queue(batcher=self._barrier(key, in_step), bell=self._bells[key[0]])
+            for key in sorted(set(self._keys))
+        }
+
+    def __iter__(self) -> Iterator[Queue[BarrierBatcher[Any]]]:
+        return iter(self._queues.values())
+
+    def of(self, shard: int, node: str = "") -> Queue[BarrierBatcher[Any]]:
+        return self._queues[self._keys[shard % len(self._keys)]]
+
+    def bell(self, rank: int, node: str) -> Bell:
+        return self._bells[rank]
+
+    def open_to(self, rank: int, node: str) -> Iterator[Queue[BarrierBatcher[Any]]]:
+        return (queue for key, queue in self._queues.items() if key[0] == rank)
+
+    def wake(self, queue: Queue[Any]) -> None:
+        queue.bell.ring(1)
+
+    def begin(self, shard: int) -> None:
+        self.of(shard).batcher.begin(shard)
+
+    def end(self, shard: int) -> None:
+        """Those who waited for its request need not any more."""
+        self.of(shard).batcher.end(shard)
+        self.wake(self.of(shard))
+
+    def ring(self) -> None:
+        for bell in self._bells:
+            bell.ring()
+
+    def _barrier(self, key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Any]:
+        members = frozenset(shard for shard, other in enumerate(self._keys) if other == key)
+        return BarrierBatcher(expected=members if in_step else frozenset())

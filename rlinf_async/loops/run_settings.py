@@ -1,0 +1,139 @@
+"""What a run does, in the numbers that every host shares."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.loops.request_broker import RequestBroker
+from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """A run of `batches` global batches, resolved once before it starts and passed to every process.
+
+    A sample is one decision of one environment. A global batch is trained `update_epoch` times, in optimizer
+    steps of `global_batch_size` samples, whose gradients every learner rank accumulates over micro-batches.
+    """
+
+    asynchrony: AsyncConfig
+    plan: ShardPlan
+    horizon: int
+    """Decisions in one rollout."""
+    batches: int
+    """Global batches in the run; a version of the policy comes of each."""
+    global_batch_size: int
+    """Samples in one optimizer step, over all learner ranks."""
+    micro_batch_size: int
+    """Samples of one learner rank in one forward and backward pass."""
+    update_epoch: int
+    """How often a global batch is trained."""
+    max_batch_size: int
+    """Environments in one forward pass of an inference rank at most, with level 2."""
+    normalizes: bool
+    """Whether advantages are normalised over the whole batch; GRPO does so within each group."""
+    seed: int
+    steps_per_decision: int = 1
+    """Environment steps in one decision, which may be a chunk of actions."""
+    buckets: tuple[int, ...] = ()
+    """Sizes that batches are padded to, ascending; none where policies take batches of any size, one where
+    they are captured as CUDA graphs."""
+
+    @property
+    def samples_per_batch(self) -> int:
+        """Samples of one global batch, over all learner ranks."""
+        return self.plan.trajectories_per_batch * self.horizon
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps in one pass over a global batch."""
+        return self.samples_per_batch // self.global_batch_size
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        """Micro-batches of one learner rank in one optimizer step."""
+        return self.global_batch_size // (self.micro_batch_size * self.plan.learner_ranks)
+
+    @property
+    def streams(self) -> bool:
+        """Whether gradients are accumulated before the batch is complete."""
+        deferred = self.normalizes and self.asynchrony.streamer.defers(self.update_epoch)
+        return self.asynchrony.streamer.enabled and not deferred
+
+    @property
+    def spreads_steps(self) -> bool:
+        """Whether every piece gives an equal share to each of several optimizer steps."""
+        return self.streams and self.optimizer_steps > 1 and self.asynchrony.streamer.steps == "spread"
+
+    @property
+    def steps_while_streaming(self) -> bool:
+        """Whether weights change before the last piece of a batch has arrived."""
+        return self.streams and self.optimizer_steps > 1 and not self.spreads_steps
+
+    @property
+    def anchors_in_the_past(self) -> bool:
+        """Whether pieces may arrive after the weights that anchor them have changed."""
+        return self.asynchrony.recomputes and self.steps_while_streaming
+
+    @property
+    def remembered_versions(self) -> int:
+        """Versions of the trained weights that a learner remembers: the one that begins a batch, and to
+        measure ratios those that may have sampled for it."""
+        if self.asynchrony.measures_ratios:
+            return self.asynchrony.max_staleness + 1
+        return int(self.anchors_in_the_past)
+
+    @property
+    def publishes_beside_training(self) -> bool:
+        """Whether the learner goes on while its weights travel, by a transport of ours."""
+        return self.asynchrony.publication == "beside"
+
+    @property
+    def restartable(self) -> frozenset[str]:
+        """The groups of processes ("env", "inference") of which one that dies is started again in its place.
+
+        With the host's own transport of weights an inference rank is not: those who take part in it are
+        fixed when the run starts.
+        """
+        if not self.asynchrony.survive.process_restarts:
+            return frozenset()
+        return frozenset({"env", "inference"} if self.publishes_beside_training else {"env"})
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of a run directory needs to know of the run, as plain data."""
+        return {
+            "levels": self.asynchrony.levels,
+            "max_staleness": self.asynchrony.max_staleness,
+            "steps": self.batches,
+            "plan": asdict(self.plan),
+            "horizon": self.horizon,
+            "max_batch_size": self.max_batch_size,
+            "max_wait_s": self.asynchrony.rollout.max_wait,
+            "micro_batch_size": self.micro_batch_size,
+        }
+
+    def request_broker(self) -> RequestBroker:
+        """Where requests of this run wait for inference: for a dynamic batch, or for everyone in flight."""
+        rollout, deadline_s = self.asynchrony.rollout, self.asynchrony.deadline_s
+        if not rollout.enabled:
+            in_step = self.asynchrony.deterministic
+            return RequestBroker.barrier(self.plan, deadline_s=deadline_s, in_step=in_step)
+        return RequestBroker.dynamic(
+            max_size=self.max_batch_size, max_wait=rollout.max_wait, deadline_s=deadline_s
+        )
+
+    def trajectory_broker(self, *, version: int = 0, ledger: Ledger | None = None) -> TrajectoryBroker:
+        """The gate and the buffer of this run, as they are when `version` begins it."""
+        return TrajectoryBroker(
+            self.plan,
+            max_staleness=self.asynchrony.max_staleness,
+            free=self.asynchrony.train.balance == "free",
+            until=self.batches,
+            version=version,
+            ledger=ledger,
+            deadline_s=self.asynchrony.deadline_s,
+        )

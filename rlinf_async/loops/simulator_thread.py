@@ -1,0 +1,158 @@
+"""The thread in which the environments of a shard live, and how long it may be silent.
+
+Simulators block, and some are bound to the thread that made their rendering context, so a shard has a thread
+of its own. A thread cannot be ended from outside. What hangs in it may be ended by `abort`, where the
+environments have processes of their own: whoever waits for one of those is then told that it has died. Where
+nothing helps, only the end of the whole process does, which is for its owner to decide (`StuckThread`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from rlinf_async.core.failures import FailedEnv, ShardFailure, SimulatorDied, StuckThread
+from rlinf_async.survive_config import SurviveConfig
+
+T = TypeVar("T")
+
+GRACE_S = 10.0
+"""How long a thread may take to notice that what it waits for was ended."""
+PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
+"""What a simulator in a process of its own is known to have died by, where nobody looks after it."""
+
+
+def nothing_to_abort(reason: str) -> bool:
+    """The environments have no processes of their own."""
+    return False
+
+
+class SimulatorThread:
+    """Calls the environments of shard `shard` in `thread`; whatever fails there is a `ShardFailure`."""
+
+    def __init__(
+        self,
+        shard: int,
+        thread: Executor,
+        survive: SurviveConfig,
+        *,
+        abort: Callable[[str], bool] = nothing_to_abort,
+    ) -> None:
+        """`abort` ends the processes of environments that hang for a reason, from any thread, and says
+        whether there were any."""
+        self._shard, self._thread, self._survive, self._abort = shard, thread, survive, abort
+        self._longest = 0.0
+        self._ident: int | None = None
+        self.stuck = False
+        """Whether a call has never come back, so that nobody should wait for the thread."""
+
+    async def build(self, function: Callable[[], T]) -> T:
+        """What `function` returns: building, closing or resetting environments."""
+        return await self._call(function, self._survive.start_s, "async.survive.start_s")
+
+    async def step(self, function: Callable[[], T]) -> T:
+        """What `function` returns: a step of the environments. Later ones may take as long, many times."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        result = await self._call(function, self._survive.step_limit(self._longest), "async.survive.step_s")
+        self._longest = max(self._longest, loop.time() - began)
+        return result
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """A block on the event loop that calls the environments for a moment."""
+        try:
+            yield
+        except Exception as error:
+            raise self._failure(error) from error
+
+    async def _call(self, function: Callable[[], T], limit_s: float, key: str) -> T:
+        future = asyncio.get_running_loop().run_in_executor(self._thread, self._known, function)
+        if not await _ends(future, limit_s):
+            what = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
+            await self._unblock(future, what)
+        with self.guarding():
+            return future.result()
+
+    def _known(self, function: Callable[[], T]) -> T:
+        self._ident = threading.get_ident()
+        return function()
+
+    async def _unblock(self, future: asyncio.Future[T], what: str) -> None:
+        """Have the call end that hangs.
+
+        Raises:
+            ShardFailure: its simulators were ended.
+            StuckThread: nothing could end it.
+        """
+        stack = self._stack()
+        aborted = await asyncio.to_thread(self._abort, what)
+        if aborted and await _ends(future, GRACE_S):
+            raise ShardFailure(what, what="simulator hangs") from future.exception()
+        if not future.done():
+            self.stuck = True
+            raise StuckThread(f"{what}, and cannot be ended from outside; they stand at:\n{stack}")
+
+    def _stack(self) -> str:
+        """Where the thread stands."""
+        frame = sys._current_frames().get(self._ident or 0)
+        return "nobody knows where" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
+
+    def _failure(self, error: Exception) -> ShardFailure:
+        what: FailedEnv = "env failed"
+        if isinstance(error, (SimulatorDied, *PIPE_ERRORS)):
+            what = "simulator died"
+        return ShardFailure(f"the environments of shard {self._shard} have failed", what=what)
+
+
+class DaemonThread(Executor):
+    """An executor of one thread that keeps no process alive, so that a stuck one cannot."""
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 it is the caller's
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._work.put(work)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work, and wait for what was given."""
+        self._work.put(None)
+        if wait:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # nothing is held while there is nothing to do
+
+
+async def _ends(future: asyncio.Future[T], seconds: float) -> bool:
+    """Whether it ends within `seconds`. Whoever is cancelled meanwhile lets go of it."""
+    try:
+        await asyncio.wait({future}, timeout=seconds)
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    return future.done()

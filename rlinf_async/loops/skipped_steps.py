@@ -1,0 +1,52 @@
+"""Optimizer steps that were left out, as their gradients were not finite."""
+
+from __future__ import annotations
+
+import math
+
+from rlinf_async.survive_config import SurviveConfig
+
+MOST_IN_A_ROW = 3
+"""More say that nothing will be learnt any more."""
+
+
+class SkippedSteps:
+    """Counts them on one learner rank. Gradient norms are over all ranks, so that all count the same."""
+
+    def __init__(self) -> None:
+        self._survive = SurviveConfig()
+        self._batch = 0
+        self._count = self._in_a_row = 0
+
+    def begin(self, batch: int, survive: SurviveConfig) -> None:
+        """The steps from now on train global batch `batch`."""
+        self._batch, self._survive = batch, survive
+
+    def step(self, grad_norm: float, *, scaled: bool = False) -> bool:
+        """Whether a step with gradients of this norm is to be, or was, left out.
+
+        `scaled`: losses are scaled for half precision; the scale is found by gradients that overflow, which
+        then ends nothing.
+
+        Raises:
+            RuntimeError: it is one too many, by `async.survive.non_finite`.
+        """
+        if math.isfinite(grad_norm):
+            self._in_a_row = 0
+            return False
+        self._count += 1
+        self._in_a_row += 1
+        most = {"off": math.inf, "refuse": MOST_IN_A_ROW, "stop": 1}[self._survive.non_finite]
+        if self._in_a_row >= most and not scaled:
+            raise RuntimeError(
+                f"gradients are not finite in {self._in_a_row} optimizer steps in a row, the last of them in "
+                f"batch {self._batch}, which version {self._batch} of the policy trains on (async.survive."
+                f"non_finite={self._survive.non_finite}): look at the losses of the steps before, and resume "
+                "from a checkpoint with a smaller learning rate"
+            )
+        return True
+
+    def pop(self) -> dict[str, float]:
+        """`async/steps_skipped` since the last call, where there were any."""
+        count, self._count = self._count, 0
+        return {"async/steps_skipped": float(count)} if count else {}

@@ -1,0 +1,257 @@
+"""What a learner rank does with the pieces of a batch, whatever framework trains it.
+
+Theory of operation. Pieces arrive in any order, all at once or one by one. They are taken in together, as
+many as fill a micro-batch, because a smaller forward pass costs as much. From then on a rollout, [T, B, ...],
+goes one of two ways:
+
+    streamed   anchored, estimated, scaled, shuffled, cut into micro-batches, and trained on at once
+    kept       anchored, and trained on with all others when the batch is complete
+
+Level 3 streams, with two exceptions. A run whose advantages are normalised over the whole batch defers where
+it has several update epochs, because the normalisation is exact then and little is lost: all but one of the
+epochs come after the batch is complete anyway. And a first batch is kept, as there is no batch before it
+whose statistics could scale it.
+
+Several optimizer steps in a pass are cut in the order of arrival, or every rollout is spread over them: an
+equal share is for each step, the first step's is trained on at once, and those of the others wait for the
+batch to be complete.
+
+Every decision is taken from counts and never from arrival times, so that all ranks of a sharded model make
+the same forward passes and the same optimizer steps. Who is anchored late is anchored at the weights with
+which the batch began, which are remembered for it: the optimizer may have stepped in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+
+from rlinf_async.core.past_weights import PastWeights
+from rlinf_async.core.ratios import SAMPLES, RatioProbe, averages
+from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
+from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
+from rlinf_async.core.types import Piece
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.meters import BusyMeter
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Training(Protocol):
+    """What a framework gives to the learner of one rank. Rollouts are [T, B, ...], samples [N, ...]."""
+
+    def working(self) -> AbstractContextManager[None]:
+        """The block in which the learner computes."""
+
+    def begin(self, batch: int) -> None:
+        """Batch `batch` is about to be trained: no gradients, no metrics."""
+
+    def rollout(self, pieces: Sequence[Piece]) -> Tree:
+        """The pieces side by side, masked, as inference has recorded them."""
+
+    def anchor(self, rollout: Tree) -> None:
+        """Score the rollout by the present weights: log-probabilities of the proximal policy, and values."""
+
+    def estimate(self, rollout: Tree) -> torch.Tensor | None:
+        """Add `advantages`, not yet normalised over the batch, and returns; the mask of those that count."""
+
+    def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
+        """The T * B samples of a rollout, in this order."""
+
+    def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
+        """Accumulate gradients, and make an optimizer step of them if it `steps`."""
+
+    def train_whole(self, rollout: Tree) -> dict[str, float] | None:
+        """Train a complete batch as the framework itself would, all epochs, and return the metrics.
+
+        None if the framework has no such training; the batch is then estimated, cut and repeated here.
+        """
+
+    def note(self, name: str, value: float) -> None:
+        """A metric of training; `finish` returns its mean."""
+
+    def finish(self) -> dict[str, float]:
+        """The last optimizer step of the batch is made: its metrics."""
+
+    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
+        """Inputs that `score` takes, the staleness of each, and what `score` returns, where it is known."""
+
+    def score(self, inputs: Tree) -> Pair:
+        """Log-probabilities by the present weights, and those that were stored when they were sampled."""
+
+    def summed(self, sums: dict[str, float]) -> dict[str, float]:
+        """Each sum, added over all learner ranks."""
+
+
+class StreamingLearner:
+    """Trains one global batch at a time on one rank; fills `ports.Learner`. See the module's theory."""
+
+    def __init__(
+        self,
+        training: Training,
+        settings: RunSettings,
+        *,
+        parameters: Callable[[], Sequence[torch.Tensor]],
+        busy: BusyMeter,
+        rank: int = 0,
+        probe_size: int = SAMPLES,
+    ) -> None:
+        """`parameters` are those that are trained, as `PastWeights` wants them; ratios are measured on
+        `probe_size` samples of each staleness."""
+        self.training = training
+        self._settings = settings
+        self._busy = busy
+        self._rank = rank
+        self._scale = AdvantageScale()
+        self._stream = MicroBatchStream(
+            micro_batch_size=settings.micro_batch_size, micro_batches_per_step=settings.micro_batches_per_step
+        )
+        self._past = PastWeights(parameters, keep=max(1, settings.remembered_versions))
+        self._probe: RatioProbe | None = None
+        if settings.asynchrony.measures_ratios:
+            self._probe = RatioProbe(
+                self._past,
+                training.score,
+                max_staleness=settings.asynchrony.max_staleness,
+                interpolates=settings.asynchrony.train.proximal == "loglinear",
+                size=probe_size,
+            )
+
+    def begin(self, batch: int) -> None:
+        self._batch = batch
+        self._arrived: list[Piece] = []
+        self._missing = self._settings.plan.pieces_per_rank
+        self._kept: dict[tuple[int, int, int], Tree] = {}
+        self._samples: list[Tree] = []
+        self._trained = self._streamed = self._seen = 0
+        self._later: list[list[Tree]] = [[] for _ in range(self._settings.optimizer_steps)]
+        self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._rank + 1009 * batch)
+        with self.training.working():
+            self.training.begin(batch)
+            if self._settings.remembered_versions and self._past.present != batch:
+                self._past.remember(batch)
+        if self._probe is not None:
+            self._probe.begin(batch)
+
+    def accept(self, pieces: Sequence[Piece]) -> None:
+        with self._busy.busy(), self.training.working():
+            # Whatever was trained until now was trained before these pieces, perhaps the last, had come.
+            self._streamed = self._trained
+            for piece in pieces:
+                self._arrived.append(piece)
+                self._missing -= 1
+                if len(self._arrived) == self._group or not self._missing:
+                    self._take_in(sorted(self._arrived, key=lambda piece: piece.key))
+                    self._arrived.clear()
+
+    def finish(self) -> dict[str, float]:
+        with self._busy.busy(), self.training.working():
+            metrics = self._finish()
+            if self._probe is not None:
+                ratios = averages(self.training.summed(self._probe.finish()))
+                metrics |= {f"train/{name}": value for name, value in ratios.items()}
+            return metrics
+
+    @property
+    def _group(self) -> int:
+        """Pieces that are taken in together."""
+        if not self._settings.asynchrony.streamer.enabled:
+            return self._settings.plan.pieces_per_rank
+        samples = self._settings.plan.piece_size * self._settings.horizon
+        return -(-self._settings.micro_batch_size // samples)
+
+    def _take_in(self, pieces: Sequence[Piece]) -> None:
+        rollout = self.training.rollout(pieces)
+        if self._settings.asynchrony.recomputes:
+            with self._past.at(self._batch) if self._settings.anchors_in_the_past else nullcontext():
+                self.training.anchor(rollout)
+        if self._probe is not None:
+            self._probe.add(*self.training.probe_samples(rollout))
+        if self._settings.streams and (self._scale.ready or not self._settings.normalizes):
+            self._estimate(rollout)
+            self._train_rollout(rollout)
+            return
+        start = 0
+        for piece in pieces:
+            self._kept[piece.key] = slice_samples(rollout, start, start + piece.size, dim=1)
+            start += piece.size
+
+    def _estimate(self, rollout: Tree) -> None:
+        mask = self.training.estimate(rollout)
+        if self._settings.normalizes:
+            self._scale.observe(rollout["advantages"], mask)  # type: ignore[arg-type]
+
+    def _finish(self) -> dict[str, float]:
+        whole = concatenate([self._kept[key] for key in sorted(self._kept)], dim=1) if self._kept else None
+        self._kept.clear()
+        if whole is not None and not self._settings.streams:
+            metrics = self.training.train_whole(whole)
+            if metrics is not None:
+                self._past.changed()
+                return metrics
+        if whole is not None:
+            self._estimate(whole)
+        self._scale.close()
+        if whole is not None:
+            self._train_rollout(whole)
+        self._train_later_steps()
+        self._stream.finish()
+        self._repeat_epochs()
+        per_rank = self._settings.samples_per_batch / self._settings.plan.learner_ranks
+        self.training.note("streamed", self._streamed / per_rank)
+        return self.training.finish()
+
+    def _train_rollout(self, rollout: Tree) -> None:
+        advantages = rollout["advantages"]
+        assert isinstance(advantages, torch.Tensor)
+        if self._settings.normalizes:
+            self.training.note("advantage_scale", self._scale.divisor)
+            rollout["advantages"] = self._scale.apply(advantages)
+        size = advantages.shape[0] * advantages.shape[1]
+        samples = self.training.samples(rollout, torch.randperm(size, generator=self._shuffle))
+        self._samples.append(samples)
+        if self._settings.spreads_steps:
+            samples = self._spread(samples)
+        self._trained += size_of(samples)
+        self._train_samples(samples)
+
+    def _spread(self, samples: Tree) -> Tree:
+        """The share of the first optimizer step; those of the others are kept for them."""
+        size, start = size_of(samples), 0
+        parts = []
+        for share in shares(self._seen, self._seen + size, self._settings.optimizer_steps):
+            parts.append(slice_samples(samples, start, start + share))
+            start += share
+        self._seen += size
+        for later, part in zip(self._later[1:], parts[1:], strict=True):
+            later.append(part)
+        return parts[0]
+
+    def _train_later_steps(self) -> None:
+        for parts in self._later[1:]:
+            for samples in parts:
+                self._train_samples(samples)
+        self._later.clear()
+
+    def _train_samples(self, samples: Tree) -> None:
+        for micro_batch in self._stream.add(samples):
+            self.training.train_micro_batch(micro_batch.samples, steps=micro_batch.steps)
+            if micro_batch.steps:
+                self._past.changed()
+
+    def _repeat_epochs(self) -> None:
+        """The update epochs after the first, over the whole batch, shuffled once."""
+        if self._settings.update_epoch == 1:
+            return
+        samples = self._samples[0] if len(self._samples) == 1 else self._shuffled(concatenate(self._samples))
+        self._samples.clear()
+        for _ in range(self._settings.update_epoch - 1):
+            self._train_samples(samples)
+            self._stream.finish()
+
+    def _shuffled(self, samples: Tree) -> Tree:
+        order = torch.randperm(size_of(samples), generator=self._shuffle)
+        return map_tensors(lambda tensor: tensor[order.to(tensor.device)], samples)

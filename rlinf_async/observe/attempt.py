@@ -1,0 +1,34 @@
+"""What a run tells the process that would start it again: where it writes, and how it goes on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+VARIABLE = "RLINF_ASYNC_ATTEMPT"
+"""The environment variable that names a file to tell it in; without it, nobody wants to know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A run that has found its place, and has started or is about to."""
+
+    run_dir: str
+    checkpoints: str
+    """The folder that holds its checkpoints."""
+    resume: str
+    """The override with which the same command goes on from the newest of them."""
+
+    def announce(self) -> None:
+        """Tell it to whoever has started this process, if somebody listens."""
+        if place := os.environ.get(VARIABLE):
+            half = Path(f"{place}.half")
+            half.write_text(json.dumps(asdict(self)))
+            half.replace(place)
+
+
+def read_attempt(place: Path) -> Attempt | None:
+    """What was announced there; None if nothing was."""
+    return Attempt(**json.loads(place.read_text())) if place.is_file() else None

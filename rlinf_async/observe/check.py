@@ -1,0 +1,65 @@
+"""One finding of the doctor, and the subprocess in which whatever could hang or crash is tried."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+from packaging.version import Version
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: `fail` means that a run cannot work, `warn` that it may not work well."""
+
+    name: str
+    status: Status
+    detail: str
+    mend: str = ""
+
+
+def probe(code: str, *, env: Mapping[str, str] | None = None, timeout: float = 120) -> str | None:
+    """Runs `code` in a fresh interpreter; None when it succeeds, else the last line that it wrote."""
+    # -P keeps the current folder off the path: a checkout there must not stand in for the installed package.
+    command = [sys.executable, "-P", "-c", code]
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {timeout:g} s"
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit status {done.returncode}"
+
+
+def version(package: str) -> str | None:
+    """The installed version of a distribution, without importing it; None when it is absent."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def release(text: str) -> tuple[int, ...]:
+    """The numbers of a version: `2.52.0rc1` is (2, 52, 0)."""
+    return Version(text).release
+
+
+def check_range(package: str, found: str | None, *, least: tuple[int, ...], below: tuple[int, ...]) -> Check:
+    """Whether `package` is installed with `least <= found < below`."""
+    wanted = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
+    mend = f"pip install '{package}{wanted}'"
+    if found is None:
+        return Check(package, "fail", "not installed", mend)
+    if not least <= release(found) < below:
+        return Check(package, "fail", f"{found}, where {wanted} is needed", mend)
+    return Check(package, "ok", found)

@@ -1,0 +1,66 @@
+"""A directory that one run writes into, for as long as its process lives."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+LOCK = ".lock"
+
+_HELD: dict[Path, FileLock] = {}
+"""What this process has claimed. The system takes it back when the process ends, however it ends."""
+
+
+class ClaimedError(ValueError):
+    """Another run writes there."""
+
+
+def claim_directory(directory: Path, *, key: str) -> None:
+    """Let no other run write into `directory` while this process lives; claiming again is nothing new.
+
+    The directory is made. `key` is that of the config which names it.
+
+    Raises:
+        ClaimedError: another process has claimed it, with what to do.
+        ValueError: nothing can be written there.
+    """
+    path = directory.absolute().resolve()
+    if path in _HELD:
+        return
+    file = path / LOCK
+    lock = FileLock(file, thread_local=False)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ClaimedError(
+            f"{directory} belongs to a run that still goes on{_of(file)}; wait for its end, or choose "
+            f"another place by {key}={next_free(directory)}"
+        ) from None
+    except NotImplementedError:
+        return  # a file system without locks: nobody can tell
+    except OSError as error:
+        raise ValueError(f"{directory}, by {key}, cannot be written: {error.strerror or error}") from error
+    _HELD[path] = lock
+    with suppress(OSError):
+        file.write_text(f"{os.getpid()}\n")
+
+
+def next_free(directory: Path) -> Path:
+    """`directory-2`, or with the first number of which there is none."""
+    number = 2
+    while (candidate := directory.with_name(f"{directory.name}-{number}")).exists():
+        number += 1
+    return candidate
+
+
+def _of(file: Path) -> str:
+    """The process that holds it, in words, if it has said so."""
+    with suppress(OSError):
+        text = file.read_text().strip()
+        if text.isdecimal():
+            return f" (process {text})"
+    return ""

@@ -1,0 +1,134 @@
+"""What a run says about itself: busy shares and spreads, kept out of the payloads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+class BusyMeter:
+    """The share of time that `width` parallel servers spend working rather than waiting.
+
+    Spans may be nested in time across servers, never within one.
+    """
+
+    def __init__(self, *, width: int = 1, now: Callable[[], float] = time.monotonic) -> None:
+        self.width = width
+        self._now = now
+        self._since = now()
+        self._busy = [0.0] * width
+        self._open: dict[int, float] = {}
+
+    @contextmanager
+    def busy(self, server: int = 0) -> Iterator[None]:
+        """Count the time inside the block as work of `server`."""
+        self._open[server] = self._now()
+        try:
+            yield
+        finally:
+            self._busy[server] += self._now() - self._open.pop(server)
+
+    def pop(self) -> list[float]:
+        """The busy share of each server since the last call, 0 to 1; an open span counts up to now."""
+        now = self._now()
+        busy, elapsed = self._busy, now - self._since
+        for server, start in self._open.items():
+            busy[server] += now - start
+            self._open[server] = now
+        self._busy, self._since = [0.0] * self.width, now
+        return [min(1.0, seconds / elapsed) if elapsed > 0 else 0.0 for seconds in busy]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Busy shares of the processes that do one kind of work, 0 to 1."""
+
+    mean: float
+    most: float
+
+    @classmethod
+    def of(cls, shares: Sequence[float]) -> Shares:
+        return cls(sum(shares) / len(shares), max(shares)) if shares else cls(0.0, 0.0)
+
+
+@dataclass
+class Spread:
+    """Minimum, mean and maximum of a stream of numbers, weighted."""
+
+    count: float = 0.0
+    total: float = 0.0
+    low: float = float("inf")
+    high: float = float("-inf")
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        self.count += weight
+        self.total += value * weight
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
+
+    def merge(self, other: Spread) -> None:
+        self.count += other.count
+        self.total += other.total
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """`{min, mean, max}`, or nothing when nothing was seen."""
+        return {"min": self.low, "mean": self.mean, "max": self.high} if self.count else {}
+
+    def as_metrics(self, name: str) -> dict[str, float]:
+        """`{name/min, name/mean, name/max}`."""
+        return {f"{name}/{key}": value for key, value in self.as_dict().items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What a step looked like, for the eyes of a user and for `metrics.jsonl`."""
+
+    step: int
+    total: int
+    seconds: float
+    env_steps: int
+    """Environment steps that were trained for the first time in this step."""
+    episode_return: float | None
+    success: float | None
+    busy: dict[str, Shares]
+    """Busy shares of env shards, inference ranks and learner ranks."""
+    staleness: Spread
+    batch_size: Spread
+    batch_wait: Spread
+    share: Spread = field(default_factory=Spread)
+    """What the shards contributed, in units of an equal share; empty where all contribute equally."""
+    publication: float = 0.0
+    """The share of the time in which publication kept the learner."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """How often what was started anew in the time of this step: env, env_worker, inference."""
+
+    @property
+    def busiest(self) -> dict[str, float]:
+        """The share of the busiest process of each kind, and that of publication."""
+        return {name: shares.most for name, shares in self.busy.items()} | {"publication": self.publication}
+
+    @property
+    def env_steps_per_second(self) -> float:
+        return self.env_steps / self.seconds if self.seconds > 0 else 0.0
+
+    def as_metrics(self) -> dict[str, float]:
+        """Scalars under `async/`."""
+        metrics = {f"async/busy/{name}": shares.mean for name, shares in self.busy.items()}
+        metrics |= {f"async/busiest/{name}": shares.most for name, shares in self.busy.items()}
+        metrics |= self.staleness.as_metrics("async/staleness")
+        metrics |= self.batch_size.as_metrics("async/batch/size")
+        metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
+        metrics |= self.share.as_metrics("async/share")
+        metrics |= {f"async/restarts/{name}": float(count) for name, count in self.restarts.items()}
+        metrics["async/env_steps"] = float(self.env_steps)
+        metrics["async/env_steps_per_second"] = self.env_steps_per_second
+        metrics["async/step_seconds"] = self.seconds
+        return metrics

@@ -1,0 +1,73 @@
+"""How fast the steps of a run go, in which direction that changes, and how long the others will take."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+from rlinf_async.observe.meters import StepReport
+
+WINDOW = 20
+"""Steps whose mean duration says what is left."""
+BEFORE = 5
+"""Steps with whose mean throughput a step is compared."""
+STEADY = 0.05
+"""A smaller relative change of throughput is none."""
+CURVE = 12
+"""Points of the curve beside the bar: each is the mean of as many steps."""
+
+
+class Pace:
+    """What the steps so far say about the next; the first, which also fills the pipeline, counts if alone."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=WINDOW)
+        self._rates: deque[float] = deque(maxlen=BEFORE)
+        self._values: list[float] = []
+        self._steps = 0
+        self.elapsed = 0.0
+        """Seconds that the steps have taken."""
+        self.trend = 0
+        """1 if throughput rises above that of the steps before, -1 if it falls, 0 if it does neither."""
+
+    def add(self, report: StepReport) -> None:
+        """Take in a step that has ended."""
+        if self._steps == 1:
+            self._seconds.clear()
+            self._rates.clear()
+        self._steps += 1
+        self.trend = self._change(report.env_steps_per_second)
+        self._seconds.append(report.seconds)
+        self._rates.append(report.env_steps_per_second)
+        self.elapsed += report.seconds
+        value = report.episode_return if report.success is None else report.success
+        if value is not None:
+            self._values.append(value)
+
+    def left(self, report: StepReport) -> float | None:
+        """Seconds until the last step will have ended; None if no step says how long they take."""
+        return statistics.fmean(self._seconds) * (report.total - report.step) if self._seconds else None
+
+    def curve(self) -> list[float]:
+        """Success, or the return of environments that know none, so far: at most `CURVE` means in order."""
+        size = -(-len(self._values) // CURVE)
+        return [
+            statistics.fmean(self._values[at : at + size]) for at in range(0, len(self._values), size or 1)
+        ]
+
+    def _change(self, rate: float) -> int:
+        before = statistics.fmean(self._rates) if len(self._rates) > 1 else 0.0
+        if before == 0.0 or abs(rate / before - 1) <= STEADY:
+            return 0
+        return 1 if rate > before else -1
+
+
+def clock(seconds: float | None) -> str:
+    """`0:07`, `12:05`, `1:30:00`, `3 d 4 h`; `-` of None."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,150 @@
+"""What a run has left in its directory, as far as it can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.core.nested import lookup
+from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.run_dir import RunDir, finite
+from rlinf_async.observe.spans import Span, read_spans
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """The records of one run; what is not there is empty, and `missing` says so and what follows.
+
+    A run that is still going, that has crashed, or whose files were cut off can be read like any other. If
+    it was started several times in one directory, the steps that were taken again count as they were last.
+    """
+
+    path: Path
+    name: str
+    """The name of the directory."""
+    config: dict[str, Any]
+    facts: dict[str, Any]
+    """The content of `run.json`."""
+    metrics: list[dict[str, float]]
+    """The finite numbers of each step, in order."""
+    summary: dict[str, Any]
+    status: dict[str, Any]
+    spans: list[Span]
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    """What has failed, in order; see `observe.failures`."""
+    missing: list[str]
+    """Sentences on what is not there, and on what follows."""
+
+    @classmethod
+    def read(cls, path: Path) -> RunFiles:
+        """Everything that can be read in the directory `path`.
+
+        Raises:
+            ValueError: this is no run directory; the message says why.
+        """
+        _check(path)
+        records = RunDir(path)
+        run = cls(
+            path=path,
+            name=path.resolve().name,
+            config=records.read(records.config) or records.read(records.tensorboard / records.config.name),
+            facts=records.read(records.facts),
+            metrics=records.read_metrics(),
+            summary=records.read(records.summary),
+            status=records.read(records.status),
+            spans=_spans(records.trace, records.problems),
+            faults=read_failures(path),
+            missing=records.problems,
+        )
+        run.missing.extend(_what_follows(run))
+        return run
+
+    @property
+    def stock(self) -> bool:
+        """Whether RLinf's own loop ran here, which leaves none of our records."""
+        ours = (self.facts, self.metrics, self.summary, self.status, self.spans)
+        return not any(ours) and RunDir(self.path).tensorboard.is_dir()
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """The value of a dotted key of the config."""
+        value = lookup(self.config, key)
+        return default if value is None else value
+
+
+def _check(path: Path) -> None:
+    try:
+        if not path.exists():
+            raise ValueError(f"{path} does not exist; a run directory is what runner.logger.log_path names")
+        if not path.is_dir():
+            raise ValueError(f"{path} is a file; give the directory of the run")
+        there = {each.name for each in path.iterdir()}
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    names = RunDir(path).known_by
+    if there.isdisjoint(names):
+        raise ValueError(f"{path} is no run directory: it has none of {', '.join(names)}")
+
+
+def _spans(path: Path, missing: list[str]) -> list[Span]:
+    if not path.is_dir():
+        return []
+    try:
+        spans = [span for span in read_spans(path) if _lasts(span)]
+    except (OSError, ValueError, TypeError, OverflowError) as error:
+        missing.append(f"trace/ cannot be read ({type(error).__name__}).")
+        return []
+    cut = _started_again(spans)
+    if cut is None:
+        return spans
+    missing.append("The trace holds an earlier start of this run too, which is left out.")
+    return [span for span in spans if span["began"] >= cut]
+
+
+def _lasts(span: Span) -> bool:
+    return finite(span["began"]) and finite(span["ended"]) and span["began"] <= span["ended"]
+
+
+def _started_again(spans: Sequence[Span]) -> float | None:
+    """When the start before the last one ended its last step; None where there was one start."""
+    cut, last = None, None
+    for span in spans:
+        if span["process"] != Process.DRIVER or span["kind"] != "learn" or not finite(span.get("step")):
+            continue
+        if last is not None and span["step"] <= last["step"]:
+            cut = last["ended"]
+        last = span
+    return cut
+
+
+def _what_follows(run: RunFiles) -> list[str]:
+    """What is not there, and what therefore cannot be shown."""
+    if run.stock:
+        return [
+            "This is a run of RLinf's own loop, with every level off: it has TensorBoard events and none of "
+            "the records that this page is made of, so that nothing but its config is shown."
+        ]
+    said = []
+    if not run.config:
+        said.append("There is no readable config.yaml: advice assumes the defaults.")
+    if not run.facts:
+        said.append("There is no readable run.json: versions, levels and the plan of the run are unknown.")
+    if not run.metrics:
+        said.append("No step has been reported in metrics.jsonl: there are no rates, busy shares or curves.")
+    if not run.summary:
+        said.append("There is no summary.json, " + _not_ended(run))
+    if not run.spans:
+        off = run.setting("async.trace") is False
+        why = "The run was made with async.trace=false" if off else "There is no trace"
+        said.append(f"{why}: what processes waited for, time lines and histograms cannot be shown.")
+    elif not any(span["process"] == Process.DRIVER for span in run.spans):
+        said.append("The trace lacks the driver: shares are of the time from the first to the last record.")
+    return said
+
+
+def _not_ended(run: RunFiles) -> str:
+    why = "because the run has not ended in order: it is going on, was interrupted or has failed"
+    step, total = run.status.get("step"), run.status.get("total")
+    return f"{why}; it was last seen at step {step} of {total}." if finite(step) else f"{why}."

@@ -1,0 +1,205 @@
+"""The directory of a run: its files by name, written and read in one place."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlinf_async.observe.secrets import yaml_without_secrets
+
+DEEPEST = 100
+EARLIER = "earlier"
+"""The folder for what earlier runs have left in the directory of a run."""
+LARGEST = 1e15
+"""A larger number is no measurement: a damaged file has it, or a sum that has overflowed."""
+
+
+class RunDir:
+    """The records of one run.
+
+    Reading never fails, as a run may still be going on, or have crashed: what is not there is empty, and so
+    is what cannot be read, which `problems` names in sentences.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path = Path(path)
+        self.config = path / "config.yaml"
+        self.facts = path / "run.json"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.status = path / "status.json"
+        self.trace = path / "trace"
+        self.tensorboard = path / "tensorboard"
+        """The event files of RLinf's own logger."""
+        self.stacks = path / "stacks"
+        self.failures = path / "failures.jsonl"
+        self.problems: list[str] = []
+
+    @property
+    def known_by(self) -> list[str]:
+        """The names by any of which a run directory is known."""
+        files = (
+            self.config,
+            self.facts,
+            self.metrics,
+            self.summary,
+            self.status,
+            self.trace,
+            self.tensorboard,
+        )
+        return [file.name for file in files]
+
+    def set_aside(self, *, goes_on: bool, checkpoints: Path | None = None) -> Path | None:
+        """Move what an earlier run has left here to `earlier/N`, a run directory like this one; its path.
+
+        None where no earlier run has trained anything. A run that `goes_on` where that one has ended adds to
+        its metrics, its faults and its `checkpoints`; otherwise they go, too, if they are in this directory.
+        """
+        trained = self.metrics.is_file() or (checkpoints is not None and checkpoints.is_dir())
+        if not (trained and self.facts.is_file()):
+            return None
+        number = 1
+        while (place := self.path / EARLIER / str(number)).exists():
+            number += 1
+        place.mkdir(parents=True)
+        moved = [self.config, self.facts, self.summary, self.status, self.trace]
+        if not goes_on:
+            moved += [self.metrics, self.failures, self.tensorboard]
+            moved += [checkpoints] if checkpoints is not None else []
+        elif self.metrics.is_file():
+            shutil.copy2(self.metrics, place)
+        for path in moved:
+            if path.exists() and path.is_relative_to(self.path):
+                target = place / path.relative_to(self.path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(target)
+        return place
+
+    def begin(
+        self, facts: Mapping[str, Any], *, title: str, versions: Mapping[str, str], fresh: bool = True
+    ) -> None:
+        """Write what a reader needs beside the config, when it was, and how many cores this machine gives.
+
+        What an earlier run has said of itself here goes: its clock, its processes and its end are another's.
+        Its faults stay if this one goes on where it has ended, and is not a `fresh` one.
+        """
+        for directory in (self.trace, self.stacks):
+            shutil.rmtree(directory, ignore_errors=True)
+        for file in (self.status, self.summary, *([self.failures] if fresh else [])):
+            file.unlink(missing_ok=True)
+        now = {"began": time.time(), "versions": dict(versions), "python": platform.python_version()}
+        here = {"cores": _cores()}
+        self.facts.write_text(json.dumps({"title": title, **now, **here, **facts}, indent=2) + "\n")
+
+    def write_config(self, text: str) -> None:
+        """Write a config, as YAML, with `hidden` in the place of secrets."""
+        self.config.write_text(yaml_without_secrets(text))
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append the metrics of a step, as plain numbers in the order of their names."""
+        line = {"step": step, **{name: float(value) for name, value in sorted(metrics.items())}}
+        with _warning_of(self.metrics), self.metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """In one move: whoever reads sees a whole one."""
+        half = self.status.with_suffix(".half")
+        with _warning_of(self.status):
+            half.write_text(json.dumps(status))
+            half.replace(self.status)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        self.summary.write_text(json.dumps(summary, indent=2) + "\n")
+
+    def read(self, file: Path) -> dict[str, Any]:
+        """The content of a file of JSON or YAML."""
+        parse: Callable[[str], Any] = yaml.safe_load if file.suffix == ".yaml" else json.loads
+        text = self._text(file)
+        try:
+            content = parse(text) if text.strip() else {}
+        except (yaml.YAMLError, ValueError, RecursionError):
+            self.problems.append(f"{file.name} is cut off or damaged, and is left out.")
+            return {}
+        if isinstance(content, dict) and _ends(content):
+            return content
+        self.problems.append(f"{file.name} does not hold what a run writes there, and is left out.")
+        return {}
+
+    def read_metrics(self) -> list[dict[str, float]]:
+        """The finite numbers of every step, in order; steps that were taken again are as they were last."""
+        steps: dict[int, dict[str, float]] = {}
+        bad, before = 0, 0
+        for line in self._text(self.metrics).splitlines():
+            numbers = _numbers(line)
+            if numbers is None:
+                bad += 1
+                continue
+            step = int(numbers["step"])
+            if step <= before:  # the run was started again, perhaps from a checkpoint
+                steps = {number: kept for number, kept in steps.items() if number < step}
+            steps[step], before = numbers, step
+        if bad:
+            lines, are = ("1 line", "is") if bad == 1 else (f"{bad} lines", "are")
+            self.problems.append(f"{lines} of {self.metrics.name} cannot be read and {are} left out.")
+        return list(steps.values())
+
+    def _text(self, file: Path) -> str:
+        try:
+            return file.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            self.problems.append(f"{file.name} cannot be read ({error.strerror}).")
+            return ""
+
+
+@contextmanager
+def _warning_of(path: Path) -> Iterator[None]:
+    """A full disk is no reason to end a run that only wanted to say how it goes."""
+    try:
+        yield
+    except OSError as error:
+        warnings.warn(f"{path} cannot be written: {error.strerror}", stacklevel=3)
+
+
+def _cores() -> int | None:
+    """The processor cores that this process may use; None if nobody knows."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _ends(tree: Any, above: tuple[int, ...] = ()) -> bool:
+    """Whether plain data has an end: YAML can hold what contains itself."""
+    if not isinstance(tree, dict | list):
+        return True
+    if id(tree) in above or len(above) > DEEPEST:
+        return False
+    inner = tree.values() if isinstance(tree, dict) else tree
+    return all(_ends(each, (*above, id(tree))) for each in inner)
+
+
+def _numbers(line: str) -> dict[str, float] | None:
+    """The finite numbers of a line of metrics; None if it is none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    numbers = {name: value for name, value in record.items() if finite(value)}
+    return numbers if "step" in numbers else None
+
+
+def finite(value: Any) -> bool:
+    """Whether this is a number that can be a measurement."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -LARGEST < value < LARGEST

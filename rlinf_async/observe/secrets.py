@@ -1,0 +1,103 @@
+"""Secrets, taken out of what a run writes down of itself: its config, and the errors that it meets.
+
+A run directory is read by colleagues, copied and attached to bug reports. What it holds must stay useful, so
+that here, unlike in a report (`report/redact.py`), everything stays but what is known to be a secret: by the
+name of its key, by its form, or as the value of a variable of the environment with such a name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+HIDDEN = "hidden"
+SHORTEST = 6
+"""Characters of a variable's value from which on it is looked for in texts; a shorter one could be a word."""
+
+_SPECIAL = ("pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
+"""Tokens of a tokenizer, which are no secrets."""
+_KEY = (
+    r"(?:(?:[\w-]*[_-])?(?:password|passwd|passphrase|secrets?|credentials?|cookies?|authorization|bearer"
+    r"|(?:api|access|account|private|secret|signing|wandb|ssh)[_-]?key"
+    rf"|{''.join(f'(?<!{word}[_-])' for word in _SPECIAL)}token)|[\w-]+[_-]pwd)"
+)
+"""A name of what is secret. `PWD` alone is the shell's directory."""
+KEY = re.compile(_KEY, re.IGNORECASE)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+FORMS = (
+    # A user and his password, or a token, in a URL.
+    (re.compile(r"(?<=://)[^\s/@]+(?=@)"), HIDDEN),
+    (re.compile(r"\b(authorization[\"']?\s*[:=]\s*[\"']?\w+\s+)[\w.~+/=-]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{HIDDEN}"),
+    # `key=value`, `key: value` and `"key": "value"`, in messages, command lines and queries of URLs.
+    (
+        re.compile(
+            rf"\b({_KEY})([\"']?\s*[:=]\s*)(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"')\]}}]+)", re.IGNORECASE
+        ),
+        rf"\1\2{HIDDEN}",
+    ),
+    (re.compile(rf"(--?{_KEY}\s+)(?!-)\S+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    # What GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS give out, and JSON web tokens.
+    (re.compile(r"\b(?:hf|gh[pousr]|github_pat|glpat|sk|pk|xox[abps])[_-][\w-]{16,}"), HIDDEN),
+    (re.compile(r"\bA(?:KIA|SIA)[A-Z0-9]{16}\b"), HIDDEN),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN),
+    (
+        re.compile(
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+        ),
+        HIDDEN,
+    ),
+)
+
+
+def is_secret(key: str) -> bool:
+    """Whether a key of this name holds a secret."""
+    return KEY.fullmatch(_CAMEL.sub("_", key)) is not None
+
+
+def without_secrets(tree: Any) -> Any:
+    """The same plain data with `hidden` in the place of secrets; numbers, flags and nothing stay."""
+    if isinstance(tree, Mapping):
+        return {
+            key: _hidden(value) if is_secret(str(key)) else without_secrets(value)
+            for key, value in tree.items()
+        }
+    if isinstance(tree, list | tuple):
+        return [without_secrets(value) for value in tree]
+    return said_without_secrets(tree) if isinstance(tree, str) else tree
+
+
+def said_without_secrets(text: str) -> str:
+    """The same text, such as an error's, with `hidden` in the place of secrets."""
+    for value in _of_environment():
+        text = text.replace(value, HIDDEN)
+    for form, instead in FORMS:
+        text = form.sub(instead, text)
+    return text
+
+
+def yaml_without_secrets(text: str) -> str:
+    """The same document of YAML; to the letter where nothing has to be hidden."""
+    tree = yaml.safe_load(text)
+    shown = without_secrets(tree)
+    return text if shown == tree else yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
+
+
+def _hidden(tree: Any) -> Any:
+    """`tree` under a secret key: its shape stays, so that its readers find what they expect."""
+    if isinstance(tree, Mapping):
+        return {key: _hidden(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_hidden(value) for value in tree]
+    return tree if tree is None or isinstance(tree, bool) or tree == "" else HIDDEN
+
+
+def _of_environment() -> list[str]:
+    """The longest first: one may be a part of another."""
+    values = {value for name, value in os.environ.items() if is_secret(name) and len(value) >= SHORTEST}
+    return sorted(values, key=len, reverse=True)

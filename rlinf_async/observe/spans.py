@@ -1,0 +1,177 @@
+"""A record of what was done when, written by each process for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+Span = dict[str, Any]
+"""`kind`, `began` and `ended` in seconds, and facts; `error` if an exception ended it."""
+
+LIMIT = 64 * 1024 * 1024
+"""The bytes of one file. When it is full a second one is begun, and the one before that is forgotten."""
+
+
+class SpanLog:
+    """Knows what this process does, and appends a JSON line to a file of its own for every span that ended.
+
+    `directory` None writes nothing. What has ended is not kept in memory: a line is one write at the end
+    of the file, which threads share and a dying process cannot tear. Times are of the monotonic clock,
+    which all processes of a machine share; the first line says how far it is from that of the run.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | None,
+        *,
+        process: str = "",
+        offset: float = 0.0,
+        limit: int = LIMIT,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`offset` is what has to be added to this clock to get that of the run."""
+        self.now = now
+        self.ended = 0
+        self._open_spans: dict[int, tuple[str, float, dict[str, Any]]] = {}
+        self._path: Path | None = None
+        self._limit = limit
+        self._lock = threading.Lock()
+        if directory is None:
+            return
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        name = process.replace(" ", "-") or "process"
+        self._path = Path(directory) / f"{name}-{os.getpid()}.jsonl"
+        self._header = _line({"process": process or name, "pid": os.getpid(), "offset": offset})
+        self._open(self._path)
+
+    def open_spans(self) -> list[dict[str, Any]]:
+        """What is going on: `kind`, `seconds` since it began, and facts; the oldest first."""
+        now = self.now()
+        spans = sorted(self._open_spans.copy().values(), key=lambda span: span[1])
+        return [{**facts, "kind": kind, "seconds": now - began} for kind, began, facts in spans]
+
+    def span(self, kind: str, **facts: Any) -> AbstractContextManager[Span]:
+        """Record the time inside the block; the block may add facts to what it is given."""
+        return _Block(self, kind, facts)
+
+    def _enter(self, kind: str, facts: Span) -> float:
+        began = self.now()
+        self._open_spans[id(facts)] = (kind, began, facts)
+        return began
+
+    def _leave(self, kind: str, began: float, facts: Span) -> None:
+        del self._open_spans[id(facts)]
+        self.add(kind, began, **facts)
+
+    def add(self, kind: str, began: float, **facts: Any) -> None:
+        """Record a span that ends now."""
+        self.ended += 1
+        if self._path is None:
+            return
+        line = _line({"kind": kind, "began": round(began, 6), "ended": round(self.now(), 6), **facts})
+        try:
+            with self._lock:
+                self._append(self._path, line)
+        except OSError as error:
+            # A full disk is no reason to end a run that only wanted to say where its time goes.
+            self._path = None
+            warnings.warn(f"no more spans are recorded in this process: {error.strerror}", stacklevel=2)
+
+    def _append(self, path: Path, line: bytes) -> None:
+        if self._size + len(line) > self._limit:
+            os.close(self._file)
+            path.replace(path.with_suffix(".before.jsonl"))
+            self._open(path)
+        self._size += os.write(self._file, line)
+
+    def _open(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.write(self._file, self._header)
+
+
+UNRECORDED = SpanLog(None)
+"""For loops whose time nobody looks at."""
+
+
+class _Block(AbstractContextManager[Span]):
+    """The time of one span; an exception that ends it is named, and goes on."""
+
+    def __init__(self, log: SpanLog, kind: str, facts: Span) -> None:
+        self._log = log
+        self._kind = kind
+        self._facts = facts
+
+    def __enter__(self) -> Span:
+        self._began = self._log._enter(self._kind, self._facts)
+        return self._facts
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            self._facts["error"] = error.__name__
+        self._log._leave(self._kind, self._began, self._facts)
+
+
+def read_spans(directory: Path) -> list[Span]:
+    """The spans of all processes on the clock of the run, in order of their ends; each names its `process`.
+
+    Lines that were cut off, or that somebody else has written, are left out.
+    """
+    spans: list[Span] = []
+    for path in sorted(directory.glob("*.jsonl")):
+        process, offset = path.stem, 0.0
+        for record in _records(path):
+            if "process" in record:
+                process, offset = str(record["process"]), float(record.get("offset", 0.0))
+            elif _is_span(record):
+                began, ended = record["began"] + offset, record["ended"] + offset
+                spans.append({**record, "began": began, "ended": ended, "process": process})
+    return sorted(spans, key=lambda span: span["ended"])
+
+
+def read_processes(directory: Path) -> dict[str, int]:
+    """The processes that have left spans, by name, with the numbers that their machines knew them by."""
+    found = {}
+    for path in sorted(directory.glob("*.jsonl")):
+        header = next(_records(path), {})
+        if "process" in header and isinstance(header.get("pid"), int):
+            found[str(header["process"])] = int(header["pid"])
+    return found
+
+
+def _records(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open(errors="replace") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def _is_span(record: Mapping[str, Any]) -> bool:
+    return isinstance(record.get("kind"), str) and all(
+        isinstance(record.get(name), int | float) for name in ("began", "ended")
+    )
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return (json.dumps(record, separators=(",", ":")) + "\n").encode()
+
+
+def clock_offset(trips: list[tuple[float, float, float]]) -> float:
+    """How far another clock is ahead of ours, from calls that asked it for its time.
+
+    Args:
+        trips: `(sent, theirs, received)` per call, in seconds. The shortest trip counts: its error is at
+            most half of what it took.
+    """
+    sent, theirs, received = min(trips, key=lambda trip: trip[2] - trip[0])
+    return theirs - (sent + received) / 2

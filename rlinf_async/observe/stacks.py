@@ -1,0 +1,90 @@
+"""The stacks of a running process, for whoever asks on the same machine.
+
+A thread of the process itself answers, under the interpreter's lock. A signal handler could answer without it
+(`faulthandler` does), but it would walk frames that other threads are changing meanwhile: on Python 3.11 that
+ended busy processes by SIGSEGV after some hundred questions, and whoever looks at a run must not end it. The
+price: code that holds the lock for ever is silent here, and only a debugger from outside (`py-spy dump`) sees
+it.
+
+A process asks and answers through two files in the run directory, so that their modes say who may ask:
+`NAME-PID.ask`, a named pipe, and `NAME-PID.txt`, to which an answer is appended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlinf_async.observe.run_dir import RunDir
+
+ANSWER_S = 3.0
+"""Seconds to wait for stacks: a process writes them at once, if it can."""
+
+
+def answer_for_stacks(run_dir: Path, process: str) -> None:
+    """Until this process ends, let `stacks_of` ask it for the stacks of its threads under the name `process`.
+
+    A file system without named pipes leaves the process without this; everything else goes on.
+    """
+    directory = RunDir(run_dir).stacks
+    directory.mkdir(parents=True, exist_ok=True)
+    asked = directory / f"{process.replace(' ', '-')}-{os.getpid()}.ask"
+    with contextlib.suppress(OSError):
+        asked.unlink(missing_ok=True)
+        os.mkfifo(asked, 0o600)
+        # For reading *and* writing: opening waits for nobody, and reading never meets an end.
+        pipe = os.open(asked, os.O_RDWR | os.O_CLOEXEC)
+        threading.Thread(target=_answer, args=(pipe, asked.with_suffix(".txt")), daemon=True).start()
+
+
+def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
+    """The name of every process of the run on this machine, and the stacks of its threads right now."""
+    for asked in sorted(RunDir(run_dir).stacks.glob("*.ask")):
+        answer = asked.with_suffix(".txt")
+        before = answer.stat().st_size if answer.exists() else 0
+        try:
+            pipe = os.open(asked, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            continue  # nobody reads: the process has ended, or lives on another machine
+        os.write(pipe, b"?")
+        os.close(pipe)
+        yield asked.stem.rpartition("-")[0].replace("-", " "), _appended(answer, before)
+
+
+def _answer(pipe: int, path: Path) -> None:
+    while os.read(pipe, 1):
+        # The directory may have gone, or the disk may be full: then nobody is answered.
+        with contextlib.suppress(OSError), path.open("a") as file:
+            file.write(_stacks())
+
+
+def _stacks() -> str:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "".join(
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}\n"
+        for ident, frame in sys._current_frames().items()
+        if ident != threading.get_ident()
+    )
+
+
+def _appended(path: Path, before: int) -> str:
+    give_up, size = time.monotonic() + ANSWER_S, before
+    while time.monotonic() < give_up:
+        time.sleep(0.05)
+        last, size = size, path.stat().st_size if path.exists() else 0
+        if size > before and size == last:
+            break
+    if size == before:
+        return (
+            "it does not answer: it is stopped, or native code keeps the interpreter's lock "
+            "(py-spy dump shows it)"
+        )
+    with path.open() as file:
+        file.seek(before)
+        return file.read().strip()

@@ -1,0 +1,142 @@
+"""What `rlinf-async status` shows: a run from outside, while it goes on or after it has stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.observe.activity import seconds, who_does_what
+from rlinf_async.observe.failures import counted, read_failures, sentence
+from rlinf_async.observe.pace import WINDOW, clock
+from rlinf_async.observe.run_dir import RunDir
+
+STALE_S = 20.0
+"""Seconds of silence after which a driver, which writes every few seconds, does not write any more."""
+
+
+def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
+    """What a run does, as plain data; times in seconds.
+
+    Returns:
+        `state`: `moving`, `still` (nothing has ended for a second), `silent` (the driver says nothing any
+        more) or `ended`; `step` and `total`; `pace` of the last steps, as far as they were reported:
+        `env_steps_per_second`, `step_s`, `left_s`, `success`, `return`. While it goes on also `seen_s`, the
+        age of what is said, `still_s`, `driver`, the driver's process, and `processes`: each with what it
+        is `doing`, in words, and `open`, its spans. At its end `summary`, as in summary.json. Where something
+        has failed, `faults`: how many, in words, and the `last`, as in failures.jsonl, and its age.
+
+    Raises:
+        ValueError: there is no such run, or it has not said anything yet.
+    """
+    if not run.is_dir():
+        raise ValueError(f"{run} is no directory; name the run directory, which holds config.yaml")
+    records, now = RunDir(run), time.time() if now is None else now
+    faults = _faults(run, now)
+    if summary := records.read(records.summary):
+        steps, total = summary.get("steps"), records.read(records.facts).get("steps")
+        return {
+            "state": "ended",
+            "step": steps,
+            "total": total,
+            "pace": _pace(records, 0),
+            "summary": summary,
+            **faults,
+        }
+    said = records.read(records.status)
+    if not said:
+        raise ValueError(f"{run} says nothing about itself: {_reason(records)}")
+    age = now - said["time"]
+    return {
+        "state": "silent" if age > STALE_S else "moving" if said["still_s"] < 1 else "still",
+        "step": said["step"],
+        "total": said["total"],
+        "pace": _pace(records, said["total"] - said["step"]),
+        "seen_s": round(age, 3),
+        "still_s": said["still_s"],
+        "driver": said["driver"],
+        "processes": {
+            name: {"doing": line, "open": (said["processes"][name] or {}).get("open")}
+            for name, line in who_does_what(said["processes"])
+        },
+        **faults,
+    }
+
+
+def _faults(run: Path, now: float) -> dict[str, Any]:
+    found = read_failures(run)
+    if not found:
+        return {}
+    age = round(now - found[-1]["time"], 3)
+    return {"faults": {"counted": counted(found), "last": found[-1], "age_s": age}}
+
+
+def status_of(run: Path, *, now: float | None = None) -> list[str]:
+    """What a run does, line by line.
+
+    Raises:
+        ValueError: there is no such run, or it has not said anything yet.
+    """
+    return lines_of(status_facts(run, now=now))
+
+
+def lines_of(facts: Mapping[str, Any]) -> list[str]:
+    """What `status_facts` says, in words."""
+    if facts["state"] == "ended":
+        summary, books = facts["summary"], facts["summary"].get("trajectories", {})
+        trained = f"{books.get('trained')} of {books.get('produced')} trajectories trained"
+        took = seconds(float(summary.get("seconds", 0)))
+        return [f"The run has ended: {facts['step']} steps in {took}, {trained}.", *_faults_in_words(facts)]
+    lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
+    lines += [f"  {', '.join(said)}"] if (said := _pace_in_words(facts["pace"])) else []
+    lines += _faults_in_words(facts)
+    return lines + [f"  {name}: {process['doing']}" for name, process in facts["processes"].items()]
+
+
+def _faults_in_words(facts: Mapping[str, Any]) -> list[str]:
+    if "faults" not in facts:
+        return []
+    faults = facts["faults"]
+    return [f"  {faults['counted']}; the last {seconds(faults['age_s'])} ago: {sentence(faults['last'])}"]
+
+
+def _pace(records: RunDir, left: int) -> dict[str, float]:
+    """Of the steps that were reported last; the first, which also fills the pipeline, counts if alone."""
+    lines = [line for line in records.read_metrics() if line.get("async/step_seconds", 0.0) > 0]
+    recent = (lines[1:] or lines)[-WINDOW:]
+    if not recent:
+        return {}
+    took = sum(line["async/step_seconds"] for line in recent)
+    pace = {
+        "env_steps_per_second": sum(line.get("async/env_steps", 0.0) for line in recent) / took,
+        "step_s": took / len(recent),
+        "left_s": left * took / len(recent),
+    }
+    last = {"success": "env/success_once", "return": "env/return"}
+    return pace | {name: lines[-1][metric] for name, metric in last.items() if metric in lines[-1]}
+
+
+def _pace_in_words(pace: Mapping[str, float]) -> list[str]:
+    if not pace:
+        return []
+    said = [f"{pace['env_steps_per_second']:.0f} fresh env steps/s", f"{pace['step_s']:.2f} s a step"]
+    said += [f"success {pace['success']:.0%}"] if "success" in pace else []
+    return [*said, f"{clock(pace['left_s'])} left"]
+
+
+def _moves(facts: Mapping[str, Any]) -> str:
+    age = seconds(facts["seen_s"])
+    if facts["state"] == "silent":
+        return f"the driver (process {facts['driver']}) has said nothing for {age}: it has died or hangs"
+    if facts["state"] == "moving":
+        return f"it moves (seen {age} ago)"
+    return f"nothing has ended for {seconds(facts['still_s'])} (seen {age} ago)"
+
+
+def _reason(records: RunDir) -> str:
+    if records.facts.exists():
+        return "its workers have only just started; ask again in a few seconds"
+    return (
+        "it is no run directory of rlinf-async, it runs with async.mode=off, or its workers are being built"
+    )

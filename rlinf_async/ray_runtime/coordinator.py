@@ -1,0 +1,194 @@
+"""The process that paces a run, and the sides that talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.trajectory_broker import TrainedBatch
+from rlinf_async.loops.weight_broker import WeightBroker
+from rlinf_async.observe.failures import in_words
+from rlinf_async.ray_runtime.inspection import Inspectable
+from rlinf_async.ray_runtime.saved_buffer import resume_buffer, save_buffer
+from rlinf_async.ray_runtime.wire import pack, unpack
+
+
+class Coordinator(Inspectable):
+    """The process that holds the gate, the buffer and the ledger, and references to the newest weights."""
+
+    def __init__(self, settings: RunSettings, version: int) -> None:
+        self._settings = settings
+        self._deterministic = settings.asynchrony.deterministic
+        self._broker = settings.trajectory_broker(version=version)
+        self._weights = WeightBroker(
+            ranks=settings.plan.inference_ranks,
+            on_published=self._broker.publish,
+            deadline_s=settings.asynchrony.deadline_s,
+            keeps="inference" in settings.restartable,
+        )
+
+    async def admit(self, shard: int, generation: int) -> Ticket | None:
+        return await self._broker.admit(shard, generation)
+
+    async def put_rollout(self, ticket: Ticket, pieces: Sequence[Piece], worker: Any, number: int) -> None:
+        """Take the pieces of a rollout, whose payloads `worker` gives under `number`.
+
+        What a call returns belongs to the caller. So the data stays where it is made and does not come here,
+        and is there for the learner when `worker` has died.
+        """
+        *data, given = worker.give_rollout.options(num_returns=len(pieces) + 1).remote(number)
+        await given
+        held = [replace(piece, payload=[one]) for piece, one in zip(pieces, data, strict=True)]
+        await self._broker.put(ticket, held)
+
+    async def abandon_rollout(self, ticket: Ticket, reason: str) -> None:
+        await self._broker.abandon(ticket, reason)
+
+    async def shards_lost(self, shards: Sequence[int], generation: int) -> int:
+        """Their env worker has died; the rollouts that are lost with it. Its successor is `generation`."""
+        return await self._broker.shards_lost(frozenset(shards), "env worker died", generation)
+
+    async def rank_lost(self, rank: int, generation: int) -> None:
+        """An inference rank has died; its successor is `generation`."""
+        self._weights.rank_lost(rank, generation)
+
+    async def take_pieces(self, rank: int, batch: int, whole: bool) -> tuple[list[Piece], bool]:
+        return await self._broker.take(rank, batch, whole=whole)
+
+    async def collected(self, version: int) -> None:
+        await self._broker.collected(version)
+
+    async def publish(self, version: int) -> None:
+        self._broker.publish(version)
+
+    async def close_gate(self) -> None:
+        self._broker.close()
+
+    async def read_ledger(self) -> Ledger:
+        return self._broker.ledger
+
+    async def save_buffer(self, folder: str) -> str | None:
+        """Write the books and what has not been trained into a checkpoint; what was wrong, if anything."""
+        broker = self._broker
+        try:
+            await save_buffer(Path(folder), broker.gate.version, broker.buffer, self._settings, _opened)
+        except OSError as error:
+            return in_words(error)
+        return None
+
+    async def resume_buffer(self, folder: str) -> str:
+        """Go on with the books and the buffer of a checkpoint, before any rollout starts; what came of it."""
+        gate, buffer = self._broker.gate, self._broker.buffer
+        resumed = resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, _held)
+        return str(resumed)
+
+    async def pop_trained(self, batch: int) -> TrainedBatch:
+        return self._broker.pop_trained(batch)
+
+    async def offer_weights(self, version: int, payload: Sequence[Any], whole: bool) -> None:
+        """`payload` holds references, so that the weights themselves do not come here.
+
+        `whole`: whether they are all weights, and not only those that training has changed.
+        """
+        if self._deterministic and self._weights.version is not None:
+            # No sooner than the rollouts that need the version before have ended.
+            await self._broker.collected(version)
+        self._weights.offer(version, payload, whole=whole)
+
+    async def next_weights(self, rank: int, generation: int) -> tuple[int, Sequence[Any]] | None:
+        return await self._weights.next(rank, generation)
+
+    async def weights_applied(self, rank: int, version: int, generation: int) -> None:
+        self._weights.applied(rank, version, generation)
+
+    async def weights_published(self, version: int) -> float:
+        return await self._weights.published(version)
+
+    async def close_weights(self) -> None:
+        self._weights.close()
+
+    def facts(self) -> dict[str, Any]:
+        ledger = self._broker.ledger
+        return {
+            "version": self._broker.gate.version,
+            "trajectories": str(ledger),
+            "refused": dict(ledger.refused),
+        }
+
+
+async def _opened(piece: Piece) -> Any:
+    return await piece.payload[0]
+
+
+def _held(data: Any) -> list[Any]:
+    return [ray.put(data)]
+
+
+class TrajectoryClient:
+    """The env side of the coordinator, for all shards of one worker."""
+
+    def __init__(self, coordinator: Any, worker: Any = None, *, generation: int = 0) -> None:
+        """`worker` is Ray's handle of this process, whose `give_rollout` calls `give`.
+
+        `generation` is the life of this process; see `core.generations`.
+        """
+        self._coordinator, self._worker = coordinator, worker
+        self._generation = generation
+        self._numbers = count()
+        self._rollouts: dict[int, list[Any]] = {}
+
+    async def admit(self, shard: int) -> Ticket | None:
+        return await self._coordinator.admit.remote(shard, self._generation)
+
+    async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
+        """Hand over pieces, whose payloads are the data itself."""
+        number = next(self._numbers)
+        self._rollouts[number] = [pack(piece.payload) for piece in pieces]
+        empty = [replace(piece, payload=None) for piece in pieces]
+        try:
+            await self._coordinator.put_rollout.remote(ticket, empty, self._worker, number)
+        finally:
+            del self._rollouts[number]
+
+    def give(self, number: int) -> tuple[Any, ...]:
+        """The payloads of a rollout that is being handed over, packed, and None."""
+        return (*self._rollouts[number], None)
+
+    async def abandon(self, ticket: Ticket, reason: str) -> None:
+        await self._coordinator.abandon_rollout.remote(ticket, reason)
+
+
+class PieceClient:
+    """The learner side of the coordinator, for one rank.
+
+    When the last pieces of a batch have been handed over, those of the next are fetched ahead, while the
+    learner trains: opening them takes as long as a small micro-batch.
+    """
+
+    def __init__(self, coordinator: Any, *, rank: int, until: int) -> None:
+        """`until` is the number of global batches of the run."""
+        self._coordinator = coordinator
+        self._rank = rank
+        self._until = until
+        self._ahead: dict[int, asyncio.Task[tuple[list[Piece], bool]]] = {}
+
+    async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
+        fetched = self._ahead.pop(batch, None)
+        pieces, last = await (fetched or self._fetch(batch, whole=whole))
+        if last and batch + 1 < self._until:
+            self._ahead[batch + 1] = asyncio.create_task(self._fetch(batch + 1, whole=whole))
+        return pieces, last
+
+    async def _fetch(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
+        pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
+        data = await asyncio.gather(*(piece.payload[0] for piece in pieces))
+        return [replace(piece, payload=unpack(held)) for piece, held in zip(pieces, data, strict=True)], last

@@ -1,0 +1,128 @@
+"""The inference side of a run in one process: a policy that answers batches of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import compress
+from typing import Any
+
+import torch
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.loops.env import together
+from rlinf_async.loops.inference import load_next, refresh_weights, serve_policy
+from rlinf_async.loops.request_broker import Pending
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.inspection import Inspectable
+from rlinf_async.ray_runtime.memory import readable
+from rlinf_async.ray_runtime.request_channel import RequestServer
+from rlinf_async.ray_runtime.threads import hand_over_quickly
+from rlinf_async.ray_runtime.weights import WeightClient, apply, types_of
+from rlinf_async.ray_runtime.wire import fetch_each
+
+
+class InferenceWorker(Inspectable):
+    """One inference rank; a host gives the policy and its answers.
+
+    Weights change between forward passes, never inside one: both happen in the one thread of inference.
+    """
+
+    def start_inference(
+        self, *, rank: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
+    ) -> None:
+        """Begin as this rank; `initializer` is called first in the thread of inference."""
+        hand_over_quickly()
+        self._inference_rank = rank
+        self._model_lock = asyncio.Lock()
+        self._busy = BusyMeter()
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="inference", initializer=initializer, initargs=initargs
+        )
+
+    def policy_module(self) -> torch.nn.Module:
+        """What takes the learner's weights. A host gives it."""
+        raise NotImplementedError
+
+    def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
+        """One answer per request, with the `version` that made it. A host gives them.
+
+        It is called in the thread of inference.
+
+        Args:
+            payloads: what the shards have asked with.
+            sizes: samples in each of them.
+            mode: "train" or "eval", the same for all.
+        """
+        raise NotImplementedError
+
+    def weights_changed(self, version: int) -> None:
+        """The policy has the weights of `version` now; called in the thread of inference. A host notes it."""
+        raise NotImplementedError
+
+    async def serve(self, settings: Any, requests: Any, coordinator: Any) -> None:
+        """Answer batches of requests, by the newest weights, until the channels close.
+
+        `settings` are a `RunSettings`.
+        """
+        generation = self.generation
+        weights = WeightClient(coordinator, rank=self._inference_rank, generation=generation)
+        if settings.publishes_beside_training:
+            # Nobody acts by other weights than the learner's: a successor of one that died has none yet.
+            await load_next(weights=weights, policy=self, spans=self.spans)
+        server = RequestServer(requests, rank=self._inference_rank, generation=generation)
+        loops = [serve_policy(requests=server, policy=self, spans=self.spans)]
+        if settings.publishes_beside_training:
+            loops.append(refresh_weights(weights=weights, policy=self, spans=self.spans))
+        await together(loops)
+
+    async def reads(self, places: list[list[Any]]) -> list[bool]:
+        """Which of the env workers' memory this process can read; see `MemoryPool`."""
+        return [readable(place) for place in places]
+
+    async def act(self, batch: Sequence[Pending]) -> list[Any]:
+        """One answer per request, in order; those for training and for evaluation are made apart.
+
+        Where a request cannot be read, as its env worker has died, the answer is a `PeerError`.
+        """
+        payloads = await fetch_each([pending.request.payload for pending in batch])
+        readable = [not isinstance(payload, PeerError) for payload in payloads]
+        async with self._model_lock:
+            with self._busy.busy():
+                loop = asyncio.get_running_loop()
+                chosen = list(compress(batch, readable)), list(compress(payloads, readable))
+                answers = iter(await loop.run_in_executor(self._thread, self._answers, *chosen))
+        return [next(answers) if read else payload for read, payload in zip(readable, payloads, strict=True)]
+
+    async def weight_types(self) -> dict[str, torch.dtype]:
+        """What weights the policy takes, by name."""
+        return types_of(self.policy_module())
+
+    async def load(self, version: int, data: Sequence[dict[str, Any]]) -> None:
+        """Write new weights into the policy, between two forward passes and in their thread."""
+        await self.between_passes(self._load, version, data)
+
+    async def between_passes(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Do something to the policy in its thread, while no forward pass runs."""
+        async with self._model_lock:
+            await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    async def pop_busy(self) -> list[float]:
+        """The share of time spent in forward passes since the last call."""
+        return self._busy.pop()
+
+    def _load(self, version: int, chunks: Sequence[dict[str, Any]]) -> None:
+        apply(self.policy_module(), chunks)
+        self.weights_changed(version)
+
+    def _answers(self, batch: list[Pending], payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        answers: dict[int, dict[str, Any]] = {}
+        for mode in ("train", "eval"):
+            chosen = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
+            if chosen:
+                sizes = [batch[index].size for index in chosen]
+                answers.update(
+                    zip(chosen, self.answer([payloads[i] for i in chosen], sizes, mode), strict=True)
+                )
+        return [answers[index] for index in range(len(batch))]

@@ -1,0 +1,85 @@
+"""Workers that say what they do: in a trace, to the driver that asks, and as stacks to `status --stacks`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rlinf_async import __version__
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import SpanLog, clock_offset
+from rlinf_async.observe.stacks import answer_for_stacks
+
+TRIPS = 8
+"""Calls that ask another machine for its time; the shortest one counts."""
+
+
+class Inspectable:
+    """A process that takes part in a run which can be looked at from outside."""
+
+    generation: int = 0
+    """The life of this process: how often it had died before; see `core.generations`."""
+    _observed: SpanLog | None = None
+
+    @property
+    def spans(self) -> SpanLog:
+        """What this process does; nothing is written before `join_run`, or without a trace."""
+        if self._observed is None:
+            self._observed = SpanLog(None)
+        return self._observed
+
+    async def join_run(
+        self, process: str, run_dir: str, *, trace: bool, clock: Any = None, generation: int = 0
+    ) -> None:
+        """Record as `process`, on the clock of the actor `clock` (None: on our own), in this `generation`."""
+        self.generation = generation
+        offset = 0.0 if clock is None else await _offset(clock)
+        trace_dir = RunDir(run_dir).trace if trace else None
+        self._observed = SpanLog(trace_dir, process=process, offset=offset)
+        answer_for_stacks(Path(run_dir), process)
+
+    async def plugin_version(self) -> str:
+        """The version of this package that the process runs."""
+        return __version__
+
+    async def place(self) -> tuple[str, int]:
+        """The machine of this process, and its number there."""
+        return machine(), os.getpid()
+
+    async def read_clock(self) -> tuple[str, float]:
+        """The machine, and its time in seconds since it has started."""
+        return machine(), time.monotonic()
+
+    async def doing(self) -> dict[str, Any]:
+        """What this process does right now, and how much it has done; for `observe.activity`."""
+        return {"pid": os.getpid(), "ended": self.spans.ended, "open": _plain(self.spans), **self.facts()}
+
+    def facts(self) -> dict[str, Any]:
+        """What else a worker knows about the run."""
+        return {}
+
+
+def machine() -> str:
+    """A name that the processes of one machine share, and no others."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+async def _offset(clock: Any) -> float:
+    trips = []
+    for _ in range(TRIPS):
+        sent = time.monotonic()
+        theirs, seconds = await clock.read_clock.remote()
+        if theirs == machine():
+            return 0.0  # one clock: asking for it could only add an error
+        trips.append((sent, seconds, time.monotonic()))
+    return clock_offset(trips)
+
+
+def _plain(spans: SpanLog) -> list[dict[str, Any]]:
+    """Open spans without their lists: how many there are says enough."""
+    return [
+        {name: len(value) if isinstance(value, list) else value for name, value in span.items()}
+        for span in spans.open_spans()
+    ]

@@ -1,0 +1,45 @@
+"""A run whose processes have started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.publication import Transport
+from rlinf_async.ray_runtime.run_hooks import RunHooks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """What `ray_runtime.run` drives. Nothing is asked of the processes yet."""
+
+    settings: RunSettings
+    workers: Mapping[str, Sequence[Any]]
+    """Ray's handles of "env", "inference" and "learner", in the order of the ranks."""
+    requests: Any
+    """The handle of the request channel."""
+    coordinator: Any
+    """The handle of the coordinator."""
+    hooks: RunHooks
+    run_dir: Path
+    config: str
+    """Of the run, resolved, as YAML."""
+    versions: Mapping[str, str]
+    """Of what a result depends on, by name."""
+    step: int
+    """How many steps have been trained before, and with which version the run begins."""
+    total: int
+    """The step with which it ends."""
+    checkpoint: Path | None = None
+    """What it goes on from, if from anything."""
+    transport: Transport | None = None
+    """The framework's own for weights, for `async.publication=host`."""
+    takes_turns: bool = False
+    """Whether learner, inference and simulators leave their accelerators to each other; `leave` then has
+    those of "env" and "inference" go."""
+    rebuild: Mapping[str, str] = field(default_factory=dict)
+    """The method that builds what a process of "env" or "inference" holds when it takes the place of one that
+    has died; those of groups that are not named are not brought back."""

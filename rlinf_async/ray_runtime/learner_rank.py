@@ -1,0 +1,104 @@
+"""The learner side of a run in one process: one rank, batch by batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.ports import Learner
+from rlinf_async.loops.skipped_steps import SkippedSteps
+from rlinf_async.observe.failures import in_words
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.coordinator import PieceClient
+from rlinf_async.ray_runtime.inspection import Inspectable
+from rlinf_async.ray_runtime.weights import WeightSender
+
+
+class LearnerRank(Inspectable):
+    """One learner rank; a host gives the learner and the copies of its weights.
+
+    A batch is computed in the one thread of learning, so that the process answers meanwhile.
+    """
+
+    save_checkpoint: Callable[..., Any]
+    """The framework's own."""
+
+    def start_learning(
+        self, *, rank: int, initializer: Callable[..., object], initargs: tuple[Any, ...] = ()
+    ) -> None:
+        """Begin as this rank; `initializer` is called first in the thread of learning."""
+        self._learner_rank = rank
+        self._busy = BusyMeter()
+        self.skipped = SkippedSteps()
+        self._learner: Learner | None = None
+        self._pieces: PieceClient | None = None
+        self._weight_sender: WeightSender | None = None
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="learner", initializer=initializer, initargs=initargs
+        )
+
+    def make_learner(self, settings: Any, busy: BusyMeter) -> Learner:
+        """What trains the batches of a run, `busy` while it does. A host gives it."""
+        raise NotImplementedError
+
+    def make_sender(self) -> WeightSender:
+        """What copies and sends the weights of this rank. A host gives it."""
+        raise NotImplementedError
+
+    async def compute(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do `work` in the thread of learning."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    async def learn(self, batch: int, settings: Any, coordinator: Any) -> dict[str, float]:
+        """Train global batch `batch`, offer the weights that come of it, and return its metrics.
+
+        `settings` are a `RunSettings`.
+        """
+        if self._learner is None or self._pieces is None:
+            self._learner = self.make_learner(settings, self._busy)
+            self._pieces = PieceClient(coordinator, rank=self._learner_rank, until=settings.batches)
+        self.skipped.begin(batch, settings.asynchrony.survive)
+        metrics = await learn_batch(
+            batch=batch,
+            pieces=self._pieces,
+            learner=self._learner,
+            streaming=settings.asynchrony.streamer.enabled,
+            compute=self.compute,
+            spans=self.spans,
+        )
+        if settings.publishes_beside_training:
+            metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
+        return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
+
+    async def try_to_save(self, *arguments: Any) -> str | None:
+        """Write a checkpoint by the framework's own `save_checkpoint`; what was wrong, if anything."""
+        try:
+            await self.compute(self.save_checkpoint, *arguments)
+        except (Exception, CheckpointException) as error:  # noqa: BLE001 - whoever asked says what it means
+            return in_words(error)
+        return None
+
+    async def expect_receivers(self, types: dict[str, torch.dtype]) -> None:
+        """What the inference ranks hold, by name: only that is sent, and in no wider type."""
+        self.sender.expect(types)
+
+    async def offer_weights(self, version: int, coordinator: Any) -> float:
+        """Copy the weights, to be sent as those of `version` beside what follows; the seconds taken."""
+        return await self.sender.offer(version, coordinator, self.spans)
+
+    async def weights_sent(self) -> None:
+        """Wait until the weights offered last have left; raises what has prevented it."""
+        await self.sender.sent()
+
+    @property
+    def sender(self) -> WeightSender:
+        """Made when it is first asked for: there are weights by then."""
+        if self._weight_sender is None:
+            self._weight_sender = self.make_sender()
+        return self._weight_sender

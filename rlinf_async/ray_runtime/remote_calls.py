@@ -1,0 +1,281 @@
+"""Remote calls of a run, watched together: the first failure anywhere ends every wait.
+
+Theory of operation. All waits of the driver pass `Fleet._next`, which looks at what is waited for and at
+everything that goes on beside it: calls that are watched, and revivals. A revival is a generator that brings
+a process back: it yields what it waits for and is resumed when that is there, so that nothing blocks the
+driver and no thread is needed. A loop whose process dies is kept: its reference stands for the loop of the
+successor, in every wait that had begun before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from rlinf_async.core.failures import DeadlineError, PeerError, first_cause
+
+GRACE_S = 2.0
+"""How long to wait, after a failure, for the failure that caused it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """What a revival waits for: calls, whose first error is raised to it, for `seconds` at most."""
+
+    calls: Sequence[Any] = ()
+    seconds: float
+
+
+Revival = Generator[Wait, None, Any]
+"""Brings a process back; returns the call of its loop. Calls that take too long are a TimeoutError to it."""
+Revive = Callable[[int, BaseException], Revival]
+"""Of a rank, given how it died."""
+
+
+@dataclass(eq=False)
+class _Loop:
+    """A call that lasts as long as the run, on whichever process has the place of `rank`."""
+
+    group: str
+    rank: int
+    call: Any
+    revive: Revive
+    revival: Revival | None = None
+    calls: Sequence[Any] = ()
+    give_up: float = 0.0
+    """When the revival has waited for long enough."""
+    over: bool = False
+    """It has ended, or has died when nothing was left to do."""
+
+
+class Fleet:
+    """The processes of a run in groups, called directly through Ray.
+
+    A failure is raised, so that the run can end in order, with the first error on the screen and exit
+    status 1. (The groups of frameworks may answer one by killing the driver.) The death of a process whose
+    loop is kept is none.
+    """
+
+    def __init__(self, groups: Mapping[str, Sequence[Any]], *, deadline_s: float) -> None:
+        """`groups` are Ray's handles by name, in the order of the ranks."""
+        self._groups = {name: list(actors) for name, actors in groups.items()}
+        self._deadline_s = deadline_s
+        self.while_waiting: Callable[[], float] = lambda: 60.0
+        """Called again and again during every wait; returns the seconds until it wants to be called again."""
+        self._background: dict[Any, str] = {}
+        self._loops: dict[Any, _Loop] = {}
+        """What is kept, by the first call of each."""
+        self._ending = False
+
+    def actors(self, name: str) -> list[Any]:
+        """Ray's handles of a group, in the order of the ranks."""
+        return self._groups[name]
+
+    def call(self, name: str, method: str, *arguments: Any) -> list[Any]:
+        """Start `method` on every rank of group `name`."""
+        return [getattr(actor, method).remote(*arguments) for actor in self.actors(name)]
+
+    def run(self, name: str, method: str, *arguments: Any) -> list[Any]:
+        """`call` and `wait`."""
+        return self.wait(self.call(name, method, *arguments), f"{method} on the {name} workers")
+
+    def run_on_living(self, name: str, method: str, *arguments: Any) -> list[Any]:
+        """`run`; None for ranks that have died, or die meanwhile, if loops of the group are kept."""
+        actors = self.actors(name)
+        absent = {loop.rank for loop in self._loops.values() if loop.group == name and loop.revival}
+        calls = {
+            rank: getattr(actor, method).remote(*arguments)
+            for rank, actor in enumerate(actors)
+            if rank not in absent
+        }
+        kept = any(loop.group == name for loop in self._loops.values())
+        self._wait(list(calls.values()), f"{method} on the {name} workers", lenient=kept)
+        return [_result_of_living(calls[rank]) if rank in calls else None for rank in range(len(actors))]
+
+    def watch(self, references: Sequence[Any], what: str) -> None:
+        """A failure of one of `references` ends every wait from now on."""
+        self._background.update(dict.fromkeys(references, what))
+
+    def keep(self, name: str, references: Sequence[Any], what: str, revive: Revive) -> None:
+        """`watch`, but where a process of group `name` dies `revive` brings it back; by rank."""
+        self.watch(references, what)
+        for rank, call in enumerate(references):
+            self._loops[call] = _Loop(group=name, rank=rank, call=call, revive=revive)
+
+    def let_go(self) -> None:
+        """Nobody is brought back any more: loops whose processes have died, or die now, have ended."""
+        self._ending = True
+        for loop in self._loops.values():
+            if loop.revival is not None:
+                loop.revival.close()
+                loop.revival, loop.over = None, True
+
+    def wait(self, references: Sequence[Any], what: str) -> list[Any]:
+        """The results, in order; None of a loop whose process has died after `let_go`.
+
+        Raises:
+            DeadlineError: they took longer than the deadline.
+            Exception: the first error of these calls or of a watched one.
+        """
+        self._wait(references, what)
+        return [self._result(reference) for reference in references]
+
+    def _wait(self, references: Sequence[Any], what: str, *, lenient: bool = False) -> None:
+        pending = list(references)
+        give_up = time.monotonic() + self._deadline_s
+        while pending := [reference for reference in pending if not self._is_over(reference)]:
+            ended = f"{len(references) - len(pending)} of {len(references)} ranks are done"
+            done = self._next(pending, give_up, f"{what}: {ended}", lenient=lenient)
+            pending = [reference for reference in pending if reference not in done]
+
+    def first(self, references: Sequence[Any], what: str) -> None:
+        """Return when one of `references` has ended; raises what `wait` raises."""
+        give_up = time.monotonic() + self._deadline_s
+        while not any(reference in references for reference in self._next(references, give_up, what)):
+            pass
+
+    def ended(self, references: Sequence[Any], seconds: float) -> bool:
+        """Whether calls end, well or badly, within `seconds`."""
+        calls = [self._call(reference) for reference in references]
+        _, left = ray.wait(calls, num_returns=len(calls), timeout=seconds)
+        return not left
+
+    def kill(self) -> None:
+        """End the processes of every group."""
+        for actors in self._groups.values():
+            for actor in actors:
+                ray.kill(actor)
+
+    def _next(self, pending: Sequence[Any], give_up: float, what: str, *, lenient: bool = False) -> list[Any]:
+        """What has ended next, of `pending` and of what is watched; nothing if that takes long.
+
+        `lenient`: deaths among `pending` are no failures.
+        """
+        now = time.monotonic()
+        if now >= give_up:
+            raise DeadlineError(f"waited {self._deadline_s:g} s for {what}")
+        soon = min(give_up - now, self.while_waiting(), self._revive())
+        watched = {
+            self._call(reference): reference
+            for reference in {**dict.fromkeys(pending), **self._background}
+            if not self._is_absent(reference)
+        }
+        calls = [call for loop in self._loops.values() if loop.revival for call in _unfinished(loop.calls)]
+        if not watched and not calls:
+            time.sleep(max(0.0, soon))
+            return []
+        ended, _ = ray.wait([*watched, *calls], num_returns=1, timeout=max(0.0, soon))
+        done = [watched[call] for call in ended if call in watched]
+        done = [reference for reference in done if not self._died(reference)]
+        self._raise_failures(done, pending, lenient=lenient)
+        for reference in done:
+            self._background.pop(reference, None)
+        return done
+
+    def _call(self, reference: Any) -> Any:
+        """The call that `reference` stands for."""
+        loop = self._loops.get(reference)
+        return loop.call if loop else reference
+
+    def _result(self, reference: Any) -> Any:
+        return None if self._is_over(reference) else ray.get(self._call(reference))
+
+    def _is_absent(self, reference: Any) -> bool:
+        loop = self._loops.get(reference)
+        return loop is not None and (loop.revival is not None or loop.over)
+
+    def _is_over(self, reference: Any) -> bool:
+        loop = self._loops.get(reference)
+        return loop is not None and loop.over
+
+    def _died(self, reference: Any) -> bool:
+        """Whether this is a kept loop whose process has died; its revival begins."""
+        loop = self._loops.get(reference)
+        if loop is None or (error := death_of(loop.call)) is None:
+            return False
+        if self._ending:
+            loop.over = True
+        else:
+            loop.revival, loop.calls, loop.give_up = loop.revive(loop.rank, error), (), 0.0
+        return True
+
+    def _revive(self) -> float:
+        """Go on with every revival that can; the seconds until one may without that a call has ended."""
+        soon = float("inf")
+        for loop in self._loops.values():
+            while loop.revival is not None and (left := self._left(loop)) is None:
+                self._resume(loop, loop.revival)
+            if loop.revival is not None and left is not None:
+                soon = min(soon, left)
+        return soon
+
+    def _left(self, loop: _Loop) -> float | None:
+        """How long a revival still waits at most; None if it can go on."""
+        left = loop.give_up - time.monotonic()
+        return None if left <= 0 or (loop.calls and not _unfinished(loop.calls)) else left
+
+    def _resume(self, loop: _Loop, revival: Revival) -> None:
+        late = bool(_unfinished(loop.calls))
+        errors = [error for call in loop.calls if not late and (error := _error_of(call)) is not None]
+        try:
+            if late:
+                wait = revival.throw(TimeoutError("a process that was started again does not answer"))
+            else:
+                wait = revival.throw(errors[0]) if errors else next(revival)
+        except StopIteration as came:
+            loop.call, loop.revival, loop.calls = came.value, None, ()
+        else:
+            loop.calls, loop.give_up = wait.calls, time.monotonic() + wait.seconds
+
+    def _raise_failures(self, done: Sequence[Any], pending: Sequence[Any], *, lenient: bool) -> None:
+        calls = [self._call(reference) for reference in done]
+        if lenient:
+            calls = [call for call in calls if call not in pending or death_of(call) is None]
+        errors = [error for call in calls if (error := _error_of(call)) is not None]
+        if not errors:
+            return
+        if all(isinstance(error, PeerError) for error in errors):
+            others = [
+                self._call(other)
+                for other in {**dict.fromkeys(pending), **self._background}
+                if other not in done and not self._is_absent(other)
+            ]
+            if others:
+                later, _ = ray.wait(others, num_returns=len(others), timeout=GRACE_S)
+                errors += [error for call in later if (error := _error_of(call)) is not None]
+        raise first_cause(errors)
+
+
+def death_of(call: Any) -> BaseException | None:
+    """The death of the process that a call was made to; None if it has ended otherwise.
+
+    Its own calls to a process that has died raise the same to it: that is an error of its own.
+    """
+    error = _error_of(call)
+    died = isinstance(error, ray.exceptions.RayActorError)
+    return error if died and not isinstance(error, ray.exceptions.RayTaskError) else None
+
+
+def _unfinished(calls: Sequence[Any]) -> list[Any]:
+    if not calls:
+        return []
+    return ray.wait(list(calls), num_returns=len(calls), timeout=0)[1]
+
+
+def _result_of_living(call: Any) -> Any:
+    with suppress(ray.exceptions.RayActorError):
+        return ray.get(call)
+    return None
+
+
+def _error_of(reference: Any) -> BaseException | None:
+    try:
+        ray.get(reference)
+    except (ray.exceptions.RayError, PeerError, DeadlineError) as error:
+        return error
+    return None

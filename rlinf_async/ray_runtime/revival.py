@@ -1,0 +1,241 @@
+"""How an env worker or an inference rank that has died is brought back, while everybody else goes on.
+
+Ray starts its process again, behind the same handle. What is left to do: first nobody waits for the dead any
+more, and nothing that it still says counts (`_forget`); then the new process is built and joins the run
+(`_bring_back`). What it had handed over stays; what it was doing is done again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rlinf_async.core.restarts import RestartBudget
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.failures import What, in_words, record_failure
+from rlinf_async.observe.processes import Process, kind_and_rank
+from rlinf_async.observe.spans import SpanLog
+from rlinf_async.ray_runtime.inspection import machine
+from rlinf_async.ray_runtime.remote_calls import Fleet, Revival, Wait
+
+STARTED_AGAIN: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
+"""Options of actors that Ray starts again when they die; calls of the dead are not repeated."""
+AGAIN_S = 0.5
+"""Between two tries to reach a process that is being started."""
+NAMES = {"env": Process.ENV, "inference": Process.INFERENCE}
+METRICS = {"env": "async/restarts/env_worker", "inference": "async/restarts/inference"}
+DIED: dict[str, What] = {"env": "env worker died", "inference": "inference rank died"}
+LOOPS = {"env": "run_shards", "inference": "serve"}
+
+Who = tuple[str, int]
+"""A group, and a rank in it."""
+
+
+class Revivals:
+    """Brings processes of a run back, as often as the run may; fills `remote_calls.Revive`."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: RunSettings,
+        *,
+        requests: Any,
+        coordinator: Any,
+        rebuild: Mapping[str, str],
+        run_dir: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        """`rebuild` names, by group, the method that builds what a process holds."""
+        self._fleet, self._settings = fleet, settings
+        self._requests, self._coordinator = requests, coordinator
+        self._rebuild, self._run_dir, self._say = rebuild, run_dir, say
+        self._survive = settings.asynchrony.survive
+        self.working = False
+        """Whether a step has been trained: before, a death is a mistake of the set-up."""
+        self._spans = SpanLog(None)
+        self.readable: list[bool] = []
+        """Whether inference can read the memory of each env worker; see `ShardWorker.share_memory`."""
+        self._places: dict[Who, tuple[str, int]] = {}
+        self._generations: Counter[Who] = Counter()
+        self._budgets: dict[Who, RestartBudget] = {}
+        self._silent: set[Who] = set()
+        """Those that were ended because they did not answer."""
+        self._away: set[Who] = set()
+        """Those that are being brought back."""
+        self._restarts: Counter[str] = Counter()
+
+    def of(self, group: str) -> bool:
+        """Whether processes of `group` are brought back."""
+        return group in self._settings.restartable and group in self._rebuild
+
+    def join(self, spans: SpanLog) -> None:
+        """Learn where the processes are that may be brought back, and record in `spans` that they were."""
+        self._spans = spans
+        for group in filter(self.of, NAMES):
+            for rank, place in enumerate(self._fleet.run(group, "place")):
+                self._places[group, rank] = place
+
+    def begin(self, group: str, rank: int, died: BaseException) -> Revival:
+        """Bring `rank` of `group` back, which `died`.
+
+        Raises:
+            RuntimeError: it has died before the first step, or too often, with the count and the last death;
+                or it cannot be started.
+        """
+        who, began = (group, rank), time.monotonic()
+        name = NAMES[group].numbered(rank)
+        if not self.working:
+            raise RuntimeError(f"{name} has died before a step was trained") from died
+        self._away.add(who)
+        what: What = "silent" if who in self._silent else DIED[group]
+        lost = None
+        while True:
+            self._generations[who] += 1
+            wait = self._budget(who).take(time.monotonic())
+            if wait is None:
+                record_failure(
+                    self._run_dir, process=name, what=what, error=in_words(died), action="the run ends"
+                )
+                raise RuntimeError(self._too_often(name, died)) from died
+            self._say(f"{name}: {what}; it is started again")
+            here = yield from self._forget(who)
+            lost = here if lost is None else lost
+            yield Wait(seconds=wait)
+            try:
+                loop = yield from self._bring_back(who, name)
+            except (ray.exceptions.RayActorError, TimeoutError) as again:
+                if isinstance(again, ray.exceptions.RayTaskError):
+                    raise  # what it says of others
+                died = again
+                if isinstance(again, TimeoutError):
+                    self._end(who)
+                continue
+            break
+        self._silent.discard(who)
+        self._away.discard(who)
+        self._restarts[METRICS[group]] += 1
+        seconds = time.monotonic() - began
+        self._spans.add("restart", began, worker=name, error=type(died).__name__)
+        self._say(f"{name} is back after {seconds:.0f} s; lost: {lost}")
+        record_failure(
+            self._run_dir,
+            process=name,
+            what=what,
+            error=in_words(died),
+            action="started again in its place",
+            lost=lost,
+            seconds=seconds,
+        )
+        return loop
+
+    def watches(self, process: str) -> bool:
+        """Whether it has to answer now: it does not while it is built."""
+        who = self._who(process)
+        return self.working and who is not None and who not in self._away
+
+    def silence(self, process: str) -> None:
+        """End a process that does not answer, so that it is brought back."""
+        if (who := self._who(process)) is not None:
+            self._silent.add(who)
+            self._end(who)
+
+    def _who(self, process: str) -> Who | None:
+        """The one that is called so, if it may be brought back."""
+        kind, rank = kind_and_rank(process)
+        group = next((group for group, name in NAMES.items() if name == kind and self.of(group)), None)
+        return None if group is None or rank is None else (group, rank)
+
+    def pop_metrics(self) -> dict[str, float]:
+        """How many processes were brought back since the last call."""
+        counts, self._restarts = self._restarts, Counter()
+        return {name: float(counts[name]) for name in METRICS.values()}
+
+    def _budget(self, who: Who) -> RestartBudget:
+        if who not in self._budgets:
+            self._budgets[who] = RestartBudget(self._survive.process_restarts, self._survive.window_s)
+        return self._budgets[who]
+
+    def _too_often(self, name: str, died: BaseException) -> str:
+        most, window_s = self._survive.process_restarts, self._survive.window_s
+        return (
+            f"{name} has died {most + 1} times within {window_s:g} s, more than "
+            f"async.survive.process_restarts={most} allows; the last time: {in_words(died)}"
+        )
+
+    def _forget(self, who: Who) -> Generator[Wait, None, str]:
+        """Have nobody wait for the dead, and nothing that it still says count; what was lost."""
+        (group, rank), generation = who, self._generations[who]
+        if group == "inference":
+            yield self._soon(
+                self._coordinator.rank_lost.remote(rank, generation),
+                self._requests.rank_lost.remote(rank, generation),
+            )
+            return "nothing: what it had been asked is asked again"
+        plan = self._settings.plan
+        shards = list(plan.shards_of_worker(rank))
+        rollouts = self._coordinator.shards_lost.remote(shards, generation)
+        # Those of evaluation are numbered on.
+        everything = shards + [plan.shards + shard for shard in shards]
+        yield self._soon(rollouts, self._requests.shards_lost.remote(everything, generation))
+        return f"{ray.get(rollouts)} rollouts"
+
+    def _bring_back(self, who: Who, name: str) -> Generator[Wait, None, Any]:
+        """Wait until Ray has started the process, and have it take its place; returns its loop."""
+        group, rank = who
+        actor = self._fleet.actors(group)[rank]
+        yield from self._started(who, actor)
+        asynchrony = self._settings.asynchrony
+        joined = actor.join_run.remote(
+            name,
+            str(self._run_dir),
+            trace=asynchrony.trace,
+            clock=self._coordinator,
+            generation=self._generations[who],
+        )
+        yield self._soon(joined)
+        yield self._soon(getattr(actor, self._rebuild[group]).remote())
+        if group == "env":
+            # As its predecessor's: it runs on the same node, beside the same inference ranks.
+            yield self._soon(actor.share_memory.remote(self.readable))
+        return getattr(actor, LOOPS[group]).remote(self._settings, self._requests, self._coordinator)
+
+    def _started(self, who: Who, actor: Any) -> Generator[Wait, None, None]:
+        before, give_up = self._places.get(who), time.monotonic() + self._survive.start_s
+        while True:
+            asked = actor.place.remote()
+            try:
+                yield self._soon(asked)
+                place = ray.get(asked)
+            except ray.exceptions.ActorDiedError as error:
+                raise RuntimeError("a process that has died cannot be started again") from error
+            except ray.exceptions.ActorUnavailableError:
+                if time.monotonic() > give_up:
+                    raise
+                yield Wait(seconds=AGAIN_S)  # Ray is about to start it
+                continue
+            if place != before:
+                self._places[who] = place
+                return
+            # Only the way to it was lost. What is counted as dead has to be dead.
+            self._end(who)
+            yield Wait(seconds=AGAIN_S)
+
+    def _soon(self, *calls: Any) -> Wait:
+        return Wait(calls=calls, seconds=self._survive.start_s)
+
+    def _end(self, who: Who) -> None:
+        """End a process, even one that was stopped, and have Ray start it again."""
+        group, rank = who
+        ray.kill(self._fleet.actors(group)[rank], no_restart=False)
+        there, number = self._places.get(who, ("", 0))
+        if there == machine():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)

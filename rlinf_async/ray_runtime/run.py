@@ -1,0 +1,296 @@
+"""A training run as its driver sees it, without a barrier between rollouts and training."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.failures import What, in_words, record_failure, trace_of
+from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import SpanLog
+from rlinf_async.observe.summary import RunSummary
+from rlinf_async.ray_runtime.joining import begin_records, join_run, title_of
+from rlinf_async.ray_runtime.launched import Launched
+from rlinf_async.ray_runtime.publication import Publication
+from rlinf_async.ray_runtime.remote_calls import Fleet
+from rlinf_async.ray_runtime.reporting import StepReporter, TrainedStep, mean_of_episodes, prefixed
+from rlinf_async.ray_runtime.revival import Revivals
+from rlinf_async.ray_runtime.saving import Saver
+from rlinf_async.ray_runtime.startup_checks import check_versions, share_memory
+from rlinf_async.ray_runtime.termination import TERMINATION, Terminated
+from rlinf_async.ray_runtime.turns import Turns
+
+DRAIN_S = 4.0
+"""How long an interrupted run waits for rollouts that have started, before it ends their processes."""
+
+
+class AsyncRun:
+    """Drives the learner step by step; env shards and inference ranks run beside it until the end.
+
+    A step is a global batch of trajectories, its optimizer steps, and a new version of the policy. The
+    learner waits for nothing but trajectories: while it trains a batch, the weights that the one before
+    has made travel to inference, and that step is reported.
+    """
+
+    def __init__(self, launched: Launched, *, display: RunDisplay | None = None) -> None:
+        self.settings = settings = launched.settings
+        self.step, self.total = launched.step, launched.total
+        self.display = display or RunDisplay()
+        say, hooks, run_dir = self.display.note, launched.hooks, launched.run_dir
+        requests, coordinator = launched.requests, launched.coordinator
+        self._launched, self._hooks, self._run_dir = launched, hooks, run_dir
+        self._requests, self._coordinator = requests, coordinator
+        groups = {**launched.workers, "requests": [requests], "coordinator": [coordinator]}
+        self.fleet = Fleet(groups, deadline_s=settings.asynchrony.deadline_s)
+        self.saver = Saver(self.fleet, settings, hooks, run_dir, say=say)
+        self._publication = Publication(self.fleet, settings, coordinator, transport=launched.transport)
+        turns = Turns(self.fleet, coordinator, batches=settings.batches)
+        self._turns = turns if launched.takes_turns else None
+        self._reporter = StepReporter(
+            self.fleet, hooks.log, run_dir, total=self.total, settings=settings, say=say
+        )
+        self._revivals = Revivals(
+            self.fleet,
+            settings,
+            requests=requests,
+            coordinator=coordinator,
+            rebuild=launched.rebuild,
+            run_dir=run_dir,
+            say=say,
+        )
+        self._reports: list[StepReport] = []
+        self._env_loops: list[Any] = []
+        self._inference_loops: list[Any] = []
+        self._learning: list[Any] = []
+        self._unreported: deque[TrainedStep] = deque()
+        self._spans = SpanLog(None)
+        TERMINATION.install()
+
+    def prepare(
+        self, initialise: Callable[[Fleet], None], *, resume: Callable[[Fleet], None] | None = None
+    ) -> None:
+        """Build what the processes hold, by `initialise`, and begin the run directory.
+
+        `resume` is called last, to load a checkpoint.
+
+        Raises:
+            RuntimeError: a process runs another version of this package.
+        """
+        with self.ending_in_order():
+            # First, as every process answers once it is up. A framework may end the driver, without a word of
+            # the error, if a process that is still starting is killed because another failed.
+            check_versions(self.fleet)
+            initialise(self.fleet)
+            self._revivals.readable = share_memory(self.fleet)
+            self._observe()
+            if resume is not None:
+                resume(self.fleet)
+            if self._launched.checkpoint is not None:
+                (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._launched.checkpoint))
+                self.display.note(f"going on from step {self.step}: {became}")
+
+    def train(self, *, evaluate_first: bool = False) -> None:
+        """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
+        with self.ending_in_order(), TERMINATION.patient():
+            self._inference_loops = self._begin_loops("inference", "serve", "inference")
+            self._publication.first(self.step)
+            self._env_loops = self._begin_loops("env", "run_shards", "env shards")
+            self.display.start(title_of(self.settings), step=self.step, total=self.total)
+            if evaluate_first:
+                self._hooks.log(self.step - 1, self._evaluated())
+            self._began = time.monotonic()
+            self._learn()
+            while self._learning:
+                self._step()
+            if self.step < self.total:
+                self._end_early()
+            self._finish()
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the published version, beside the rollouts for training."""
+        found = self.fleet.run_on_living("env", "evaluate_shards", self.settings, self._requests)
+        if lost := sum(result is None for result in found):
+            self.display.note(f"{lost} of {len(found)} env workers have died: their evaluation is left out")
+        return mean_of_episodes([result for result in found if result is not None])
+
+    def fetch_ledger(self) -> Ledger:
+        """The books as they are now."""
+        ledger: Ledger = self.fleet.run("coordinator", "read_ledger")[0]
+        return ledger
+
+    @contextmanager
+    def ending_in_order(self) -> Iterator[None]:
+        """On an interrupt, let rollouts end for a moment; on any failure, leave no process behind."""
+        succeeded = False
+        try:
+            yield
+            succeeded = True
+        except KeyboardInterrupt:
+            self.display.stop()
+            self.display.note("interrupted: closing the gate, waiting for rollouts that have started")
+            self._coordinator.close_gate.remote()
+            ended = not self._env_loops or self.fleet.ended(self._env_loops, DRAIN_S)
+            self.display.note("all rollouts have ended" if ended else "ending rollouts that still run")
+            raise
+        except Terminated as asked:
+            self._record("terminated", asked)
+            raise
+        except Exception as error:
+            self._record("run failed", error, trace=trace_of(error))
+            raise
+        finally:
+            if not succeeded:
+                self.display.stop()
+                self.fleet.kill()
+
+    def _record(self, what: What, error: BaseException, *, trace: str | None = None) -> None:
+        """In the run directory, if it has been begun."""
+        if self._run_dir.is_dir():
+            said, action = in_words(error), "the run ends"
+            record_failure(self._run_dir, process="driver", what=what, error=said, action=action, trace=trace)
+
+    def _step(self) -> None:
+        """Wait for a batch to be trained, and begin the next as soon as nobody needs this version alone."""
+        with self._spans.span("learn", step=self.step + 1):
+            metrics = self._learned()
+        returned = time.monotonic()
+        self.step += 1
+        self._revivals.working = True
+        published = self._publication.follow(self.step)
+        lost = time.monotonic() - returned
+        evaluation = self._evaluate_and_save(published)
+        ended = time.monotonic()
+        self._unreported.append(
+            TrainedStep(
+                step=self.step,
+                seconds=ended - self._began,
+                publication_seconds=lost + max(rank.get("publication_seconds", 0.0) for rank in metrics),
+                learners=metrics,
+                evaluation=evaluation,
+                published=published,
+            )
+        )
+        self._began = ended
+        self._learn()
+
+    def _learn(self) -> None:
+        """Begin with the next batch, if there is one and nobody has asked the run to end."""
+        self._learning = []
+        if self.step >= self.total or TERMINATION.asked:
+            return
+        if self._turns is not None:
+            self._report_all()
+            self._turns.give_to_learner(self.step)
+        self._learning = self.fleet.call("learner", "learn", self.step, self.settings, self._coordinator)
+        self.fleet.watch(self._learning, "learn on the learner workers")
+
+    def _learned(self) -> list[dict[str, float]]:
+        """What the learner ranks return. Meanwhile, steps whose version is published are reported."""
+        while self._unreported:
+            published = self._unreported[0].published
+            what = f"learn, or version {self._unreported[0].step} to reach the inference ranks"
+            self.fleet.first([*published, *self._learning], what)
+            if not self.fleet.ended(published, 0):
+                break
+            self._report(self._unreported.popleft())
+        return self.fleet.wait(self._learning, "learn on the learner workers")
+
+    def _begin_loops(self, group: str, method: str, what: str) -> list[Any]:
+        loops = self.fleet.call(group, method, self.settings, self._requests, self._coordinator)
+        if self._revivals.of(group):
+            self.fleet.keep(group, loops, what, partial(self._revivals.begin, group))
+        else:
+            self.fleet.watch(loops, what)
+        return loops
+
+    def _evaluate_and_save(self, published: list[Any]) -> dict[str, float]:
+        """What is due at this step, once the version to evaluate or to save is the one that acts."""
+        evaluate, save = self._hooks.due(self.step)
+        if evaluate or save:
+            self._publication.wait(self.step, published)
+        metrics = {}
+        if evaluate:
+            metrics = self._evaluated()
+        if save:
+            self._save()
+            metrics["async/save_failures"] = float(self.saver.failed)
+        return metrics
+
+    def _evaluated(self) -> dict[str, float]:
+        """Metrics of an evaluation; none of one that would keep the run from ending when it is asked to."""
+        try:
+            with TERMINATION.at_once(), self._spans.span("evaluate", step=self.step):
+                return prefixed("eval", self.evaluate())
+        except Terminated:
+            return {}
+
+    def _save(self) -> None:
+        if self._turns is not None:
+            self._turns.give_to_learner(self.step)
+        with self._spans.span("save", step=self.step):
+            self.saver.save(self.step, last=self.step >= self.total)
+
+    def _end_early(self) -> None:
+        """Save what has been trained, if that is new, and end as the process was asked to."""
+        self.display.note(f"asked to terminate: closing the gate after step {self.step}")
+        self.fleet.let_go()
+        self._coordinator.close_gate.remote()
+        self._report_all()
+        if self.step not in (self._launched.step, self.saver.saved):
+            self._save()
+        saved = self.saver.saved == self.step
+        self.display.note(f"saved {self._hooks.checkpoint(self.step)}" if saved else "nothing new is saved")
+        TERMINATION.end()
+
+    def _report_all(self) -> None:
+        while self._unreported:
+            self._report(self._unreported.popleft())
+
+    def _report(self, trained: TrainedStep) -> None:
+        (lag,) = set(self._publication.wait(trained.step, trained.published))
+        report, found = self._reporter.collect(trained)
+        found |= self._revivals.pop_metrics()
+        self._reporter.log(trained, {**found, **trained.metrics(lag), **report.as_metrics()})
+        self._reports.append(report)
+        self.display.step(report)
+
+    def _finish(self) -> None:
+        """Everything is trained: the gate has closed, and the loops return one after the other."""
+        self._report_all()
+        self.fleet.let_go()
+        self.fleet.wait(self._env_loops, "the env shards to hang up")
+        self.fleet.run("requests", "close_requests")
+        self.fleet.run("coordinator", "close_weights")
+        self.fleet.wait(self._inference_loops, "the inference ranks to drain")
+        self.fleet.run_on_living("env", "close_envs")
+        self.display.stop()
+        summary = RunSummary.of(self._reports, self.fetch_ledger())
+        RunDir(self._run_dir).write_summary(summary.as_dict())
+        self.display.summary(summary, str(self._run_dir))
+        self.fleet.kill()
+        self._hooks.finished()
+
+    def _observe(self) -> None:
+        records = begin_records(
+            self._run_dir,
+            self.settings,
+            config=self._launched.config,
+            versions=self._launched.versions,
+            fresh=not self.step,
+        )
+        self._spans = join_run(
+            self.fleet,
+            self.settings,
+            records,
+            self._coordinator,
+            revivals=self._revivals,
+            say=self.display.note,
+            step=lambda: (self.step, self.total),
+        )

@@ -1,0 +1,149 @@
+"""The books and the buffer as a part of a checkpoint, in files that can be read without running anything.
+
+async_state.json              the version and the books
+buffer/pieces.json            what the pieces are, and of which run
+buffer/0.safetensors, ...     what they hold
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.core.admission import AdmissionGate
+from rlinf_async.core.buffer import TrajectoryBuffer
+from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.checkpoint import read_ledger, write_ledger
+from rlinf_async.ray_runtime.tensor_file import read_tensors, write_tensors
+from rlinf_async.ray_runtime.wire import pack, unpack
+
+FOLDER = "buffer"
+INDEX = "pieces.json"
+
+Opened = Callable[[Piece], Awaitable[Any]]
+"""Fetches what a piece holds, packed for travelling."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What became of the buffer of a checkpoint."""
+
+    kept: int
+    """Trajectories that wait to be trained again."""
+    lost: int
+    why: str = ""
+    """Why any were lost, in a few words."""
+
+    def __str__(self) -> str:
+        kept = f"{self.kept} trajectories that had not been trained are there again"
+        return f"{kept}; {self.lost} are lost{f': {self.why}' if self.why else ''}" if self.lost else kept
+
+
+async def save_buffer(
+    folder: Path, version: int, buffer: TrajectoryBuffer, settings: RunSettings, opened: Opened
+) -> None:
+    """Write the books, and the pieces that have not been trained, as they are at this moment.
+
+    Only one piece is in memory at a time. One that holds something else than tensors and plain data is left
+    out, and is lost if the run is resumed.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    pieces = buffer.untrained()
+    write_ledger(folder, version=version, ledger=buffer.ledger)
+    (folder / FOLDER).mkdir()
+    entries = []
+    for number, piece in enumerate(pieces):
+        name = f"{number}.safetensors"
+        try:
+            # In a thread, as whoever asks for a ticket meanwhile must not wait for the disk.
+            await asyncio.to_thread(write_tensors, folder / FOLDER / name, unpack(await opened(piece)))
+        except TypeError:
+            continue
+        facts = asdict(replace(piece, payload=None))
+        entries.append({**facts, "payload": name})
+    index = {"run": _of_run(settings), "pieces": entries}
+    (folder / FOLDER / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def resume_buffer(
+    folder: Path,
+    version: int,
+    gate: AdmissionGate,
+    buffer: TrajectoryBuffer,
+    settings: RunSettings,
+    held: Callable[[Any], Any],
+) -> Resumed:
+    """Go on with the books of a checkpoint, and with its pieces as far as they can still be trained.
+
+    `held` makes the payload of a piece of what it holds, packed for travelling.
+    """
+    ledger = read_ledger(folder)
+    before, why = ledger.refused["lost at resume"], ""
+    try:
+        pieces, why = _usable(folder, version, settings)
+        filled = [replace(piece, payload=_held(folder, piece, held)) for piece in pieces]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        filled, why = [], f"{FOLDER} cannot be read: {error}"
+    kept = buffer.restore(version, ledger, filled)
+    gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in kept)
+    lost = ledger.refused["lost at resume"] - before
+    if not ledger.refused["lost at resume"]:
+        del ledger.refused["lost at resume"]
+    return Resumed(sum(piece.size for piece in kept), lost, why or "they are too old")
+
+
+def _held(folder: Path, piece: Piece, held: Callable[[Any], Any]) -> Any:
+    return held(pack(read_tensors(folder / FOLDER / piece.payload)))
+
+
+def _of_run(settings: RunSettings) -> dict[str, Any]:
+    """What two runs must have in common, so that one can train the pieces of the other."""
+    return {
+        "plan": asdict(settings.plan),
+        "horizon": settings.horizon,
+        "steps_per_decision": settings.steps_per_decision,
+        "recomputes": settings.asynchrony.recomputes,
+    }
+
+
+def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Piece], str]:
+    """Pieces of whole rollouts that the run can still train, and why others are not, if it is not their age.
+
+    The payload of a piece is the name of its file.
+    """
+    path = folder / FOLDER / INDEX
+    if not path.is_file():
+        return [], "the checkpoint was written without them"
+    index = json.loads(path.read_text())
+    here = _of_run(settings)
+    changed = [name for name in here if index["run"].get(name) != here[name]]
+    if here["recomputes"] is False and "recomputes" in changed:
+        changed.remove("recomputes")  # what is recomputed needs more than what is not
+    if changed:
+        return [], f"the run is another now ({', '.join(changed)})"
+    pieces = [_piece(entry) for entry in index["pieces"]]
+    fresh = [piece for piece in pieces if _is_fresh(piece, version, settings)]
+    return _of_whole_rollouts(fresh, settings.plan.parts), ""
+
+
+def _is_fresh(piece: Piece, version: int, settings: RunSettings) -> bool:
+    in_time = version <= piece.ticket.batch < settings.batches
+    return in_time and piece.staleness <= settings.asynchrony.max_staleness
+
+
+def _of_whole_rollouts(pieces: Sequence[Piece], parts: int) -> list[Piece]:
+    """A rollout of which a part is missing is collected again as a whole."""
+    arrived: Counter[Ticket] = Counter(piece.ticket for piece in pieces)
+    return [piece for piece in pieces if arrived[piece.ticket] == parts]
+
+
+def _piece(entry: Mapping[str, Any]) -> Piece:
+    return Piece(**{**entry, "ticket": Ticket(**entry["ticket"])})

@@ -1,0 +1,146 @@
+"""Writing checkpoints during a run: whole or not at all, and not at the price of the run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+
+from rlinf_async import __version__
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.failures import record_failure
+from rlinf_async.ray_runtime.checkpoint_folder import find_newest, prune, written_aside
+from rlinf_async.ray_runtime.remote_calls import Fleet
+
+TOGETHER_S = 60.0
+"""After one learner rank has failed to write, the others have ended by then, or wait for it."""
+
+
+class SaveError(RuntimeError):
+    """A checkpoint could not be written; the message says by whom and why."""
+
+
+class SaveHooks(Protocol):
+    """A framework's part of a checkpoint."""
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of the checkpoint after `step`: `.../global_step_N`."""
+
+    def save(self, step: int, folder: Path) -> None:
+        """Write the framework's own files into `folder`, which will be renamed.
+
+        Raises:
+            SaveError, OSError: they cannot be written.
+        """
+
+    def saved(self, step: int, folder: Path) -> None:
+        """The checkpoint after `step` is whole, and in its place."""
+
+
+class Saver:
+    """Writes checkpoints, removes old ones, and lets some of them fail."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: RunSettings,
+        hooks: SaveHooks,
+        run_dir: Path,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
+        self._fleet, self._hooks, self._run_dir, self._say = fleet, hooks, run_dir, say
+        self._survive = settings.asynchrony.survive
+        self._facts = {
+            "rlinf_async": __version__,
+            "plan": asdict(settings.plan),
+            "max_staleness": settings.asynchrony.max_staleness,
+        }
+        self._bytes = 0
+        self.saved: int | None = None
+        """The step of the checkpoint that was written last."""
+        self.failed = 0
+        """How many have failed since."""
+
+    def save(self, step: int, *, last: bool = False) -> bool:
+        """Write the checkpoint after `step`; whether it is there now.
+
+        Raises:
+            SaveError: it is not, and was the `last` one of the run or one too many in a row.
+        """
+        folder = self._hooks.checkpoint(step)
+        try:
+            self._write(step, folder)
+        except (OSError, SaveError) as error:
+            self._failed(step, error, last=last)
+            return False
+        self.saved, self.failed = step, 0
+        self._hooks.saved(step, folder)
+        for old in prune(folder.parent, self._survive.keep):
+            self._say(f"removed {old}: async.survive.keep={self._survive.keep}")
+        return True
+
+    def _write(self, step: int, folder: Path) -> None:
+        with written_aside(folder, self._facts) as aside:
+            # The learner ranks write together, and cannot be asked to go on when one of them has failed.
+            self._check_room(aside)
+            self._hooks.save(step, aside)
+            self._raise_errors("coordinator", self._fleet.run("coordinator", "save_buffer", str(aside)))
+            self._bytes = _bytes_of(aside)
+
+    def save_learners(self, *arguments: Any) -> None:
+        """Have every learner rank write its part, by the framework's own `save_checkpoint`.
+
+        Raises:
+            SaveError: some could not.
+        """
+        calls = self._fleet.call("learner", "try_to_save", *arguments)
+        what = "save_checkpoint on the learner workers"
+        pending = list(calls)
+        while pending:
+            self._fleet.first(pending, what)
+            ended = [call for call in pending if self._fleet.ended([call], 0)]
+            pending = [call for call in pending if call not in ended]
+            failed = any(error is not None for error in self._fleet.wait(ended, what))
+            if failed and pending and not self._fleet.ended(pending, TOGETHER_S):
+                # The one that failed would go on with the next batch, and the others wait for it in this one.
+                raise RuntimeError(f"{_said('learner', ray.get(ended))}, and the other ranks wait for it")
+        self._raise_errors("learner", self._fleet.wait(calls, what))
+
+    @staticmethod
+    def _raise_errors(group: str, errors: Sequence[str | None]) -> None:
+        if any(error is not None for error in errors):
+            raise SaveError(_said(group, errors))
+
+    def _check_room(self, aside: Path) -> None:
+        needed = self._bytes or _bytes_of(find_newest(aside.parent).folder)
+        free = shutil.disk_usage(aside).free
+        if free < needed:
+            raise SaveError(
+                f"{aside.parent} has {free / 1e9:.3g} GB left, and the checkpoint before took "
+                f"{needed / 1e9:.3g} GB"
+            )
+
+    def _failed(self, step: int, error: BaseException, *, last: bool) -> None:
+        self.failed += 1
+        most = self._survive.save_failures
+        ends = last or self.failed >= most
+        action = "the run ends" if ends else "the run goes on, and saves when it is due again"
+        said = f"the checkpoint after step {step} could not be written: {error}"
+        record_failure(self._run_dir, process="driver", what="save failed", error=said, action=action)
+        if ends:
+            often = f" ({self.failed} in a row; async.survive.save_failures={most})" if not last else ""
+            raise SaveError(said + often) from error
+        self._say(f"{said}; {action} ({self.failed} of {most} in a row that end it)")
+
+
+def _said(group: str, errors: Sequence[str | None]) -> str:
+    return "; ".join(f"{group} {rank}: {error}" for rank, error in enumerate(errors) if error is not None)
+
+
+def _bytes_of(folder: Path | None) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder else 0

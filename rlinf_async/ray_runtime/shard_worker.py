@@ -1,0 +1,226 @@
+"""The env side of a run in one process: environment shards with a thread and a loop of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+import torch
+
+from rlinf_async.core.failures import StuckThread
+from rlinf_async.core.types import Ticket
+from rlinf_async.loops.env import evaluate_shard, run_shard, together
+from rlinf_async.loops.env_restarts import Record, ShardRestarts, unrecorded
+from rlinf_async.loops.ports import Recorder, ShardEnv
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.simulator_thread import SimulatorThread
+from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.coordinator import TrajectoryClient
+from rlinf_async.ray_runtime.inspection import Inspectable
+from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool
+from rlinf_async.ray_runtime.request_channel import RequestClient
+from rlinf_async.ray_runtime.threads import hand_over_quickly
+from rlinf_async.survive_config import SurviveConfig
+
+STUCK = 70
+"""The exit status of an env worker that ends itself, as its environments hang."""
+
+Episodes = list[dict[str, torch.Tensor]]
+"""Statistics of the episodes that have ended: name -> [episodes]."""
+
+
+class EvalShardEnv(ShardEnv, Protocol):
+    """Evaluation environments that step together, and what their episodes came to."""
+
+    episodes: Episodes
+
+
+class ShardWorker(Inspectable):
+    """The env shards of one worker; a host builds their environments and records what they do.
+
+    Every simulator is built and used in the thread of its shard: simulators may block, and some are
+    bound to the thread that made their rendering context. Shards of a worker are counted from 0 as stages.
+    """
+
+    eval_rollouts: int = 1
+    """Rollouts of each shard in an evaluation."""
+
+    def start_shards(self, *, rank: int, stages: int) -> None:
+        """Begin with `stages` shards and no environments, as the env worker of this rank."""
+        hand_over_quickly()
+        self._shards_rank = rank
+        self._threads = {
+            mode: [ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{stage}") for stage in range(stages)]
+            for mode in ("train", "eval")
+        }
+        self.survive = SurviveConfig()
+        self._record: Record = unrecorded
+        self._memory: MemoryPool | None = None
+        self._offer: MemoryFile | None = None
+        self._busy = BusyMeter(width=stages)
+        self._episodes: dict[int, list[Episodes]] = defaultdict(lambda: [[] for _ in range(stages)])
+
+    async def join_run(self, process: str, run_dir: str, **options: Any) -> None:
+        """As of every process; from now on faults are recorded, too."""
+        await super().join_run(process, run_dir, **options)
+        self._record = partial(record_failure, Path(run_dir), process=process)
+
+    def simulators(self, mode: str, stage: int) -> SimulatorThread:
+        """The thread in which the environments of a stage live, which ends those that hang if it can."""
+
+        def abort(reason: str) -> bool:
+            end = self.aborting(self.environments(mode)[stage])
+            return end is not None and bool(end(reason))
+
+        shard = self._shards_rank * self._busy.width + stage
+        return SimulatorThread(shard, self._threads[mode][stage], self.survive, abort=abort)
+
+    def aborting(self, env: Any) -> Callable[[str], bool] | None:
+        """What ends the processes of environments that hang, if they have such a method: `abort(reason)`."""
+        return getattr(env, "abort", None)
+
+    def train_shard(self, stage: int) -> ShardEnv:
+        """The training environments of a stage. A host gives them."""
+        raise NotImplementedError
+
+    def eval_shard(self, stage: int) -> EvalShardEnv:
+        """The evaluation environments of a stage, with no episodes yet. A host gives them."""
+        raise NotImplementedError
+
+    def recorder(self, settings: Any, stage: int, ticket: Ticket, episodes: Episodes) -> Recorder:
+        """What records the rollout of `ticket`, and adds its episodes to `episodes`. A host gives it."""
+        raise NotImplementedError
+
+    def environments(self, mode: str) -> Sequence[Any]:
+        """The environments that have been built for "train" or "eval", by stage. A host gives them."""
+        raise NotImplementedError
+
+    async def offer_memory(self) -> list[Any]:
+        """Something that an inference rank can read if it can read this worker's memory."""
+        self._offer = MemoryFile()
+        return self._offer.write(None)
+
+    async def share_memory(self, readable: list[bool]) -> None:
+        """Hand observations to inference in memory, if all inference ranks can read that of this rank."""
+        if self._offer is not None:
+            self._offer.close()
+        self._memory = MemoryPool() if readable[self._shards_rank] else None
+
+    async def run_shards(self, settings: Any, requests: Any, coordinator: Any) -> None:
+        """Collect rollouts in all shards until the gate closes for good; `settings` are a `RunSettings`."""
+        self.survive = settings.asynchrony.survive
+        policy = self._policy(settings, requests)
+        this = ray.get_runtime_context().current_actor
+        hand_over = self._handing_over = TrajectoryClient(coordinator, this, generation=self.generation)
+        loops = (
+            run_shard(
+                shard=shard,
+                env=self.train_shard(stage),
+                policy=policy,
+                trajectories=hand_over,
+                recorder=self._recorder(settings, stage),
+                restarts=self._restarts(shard),
+                spans=self.spans,
+            )
+            for stage, shard in enumerate(settings.plan.shards_of_worker(self._shards_rank))
+        )
+        with self._ending_if_stuck(settings):
+            await together(loops)
+
+    async def give_rollout(self, number: int) -> tuple[Any, ...]:
+        """The data of a rollout that this worker hands over; see `TrajectoryClient`."""
+        return self._handing_over.give(number)
+
+    async def evaluate_shards(self, settings: Any, requests: Any) -> dict[str, torch.Tensor]:
+        """Run the evaluation episodes beside training, through the same inference ranks; their statistics."""
+        self.survive = settings.asynchrony.survive
+        policy = self._policy(settings, requests)
+        envs = [self.eval_shard(stage) for stage in range(self._busy.width)]
+        # Numbered on from the training shards, which may be asking at the same time.
+        first = settings.plan.shards + settings.plan.shards_of_worker(self._shards_rank).start
+        loops = (
+            evaluate_shard(
+                shard=first + stage,
+                env=env,
+                policy=policy,
+                rollouts=self.eval_rollouts,
+                restarts=self._restarts(first + stage),
+                spans=self.spans,
+            )
+            for stage, env in enumerate(envs)
+        )
+        with self._ending_if_stuck(settings):
+            await together(loops)
+        return concatenate_metrics([info for env in envs for info in env.episodes])
+
+    async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], list[float]]:
+        """Episode statistics of the rollouts for `batch`; busy shares of the shards since the last call."""
+        shards = self._episodes.pop(batch, [])
+        # In the order of the shards: the rounding of a mean does not depend on who was first.
+        return concatenate_metrics([info for shard in shards for info in shard]), self._busy.pop()
+
+    def _restarts(self, shard: int) -> ShardRestarts:
+        return ShardRestarts(shard, self.survive, record=self._record, spans=self.spans)
+
+    @contextmanager
+    def _ending_if_stuck(self, settings: RunSettings) -> Iterator[None]:
+        """A thread that hangs ends this process, if another is started in its place; else it ends the run."""
+        try:
+            yield
+        except StuckThread as stuck:
+            again = "env" in settings.restartable
+            action = "the env worker ends itself" if again else "the run ends"
+            what, _, stack = str(stuck).partition("\n")
+            self._record(what="simulator hangs", error=what, trace=stack, action=action)
+            if again:
+                os._exit(STUCK)
+            raise
+
+    async def close_envs(self) -> None:
+        """Close the simulators that can be closed, so that their processes end with the run."""
+        for mode, threads in self._threads.items():
+            for thread, env in zip(threads, self.environments(mode), strict=False):
+                close = getattr(env, "close", None)
+                if callable(close):
+                    await asyncio.get_running_loop().run_in_executor(thread, close)
+
+    def _policy(self, settings: RunSettings, requests: Any) -> RequestClient:
+        counts_rollouts = not settings.asynchrony.rollout.enabled
+        return RequestClient(
+            requests, counts_rollouts=counts_rollouts, memory=self._memory, generation=self.generation
+        )
+
+    def _recorder(self, settings: RunSettings, stage: int) -> Callable[[Ticket], Recorder]:
+        def build(ticket: Ticket) -> Recorder:
+            return self.recorder(settings, stage, ticket, self._episodes[ticket.batch][stage])
+
+        return build
+
+
+def in_threads(
+    threads: Sequence[ThreadPoolExecutor], build: Callable[[int], Any], *, apart: bool
+) -> list[Any]:
+    """What `build` makes for each stage, in the thread of that stage; see `each`."""
+    return each([partial(thread.submit, build, stage) for stage, thread in enumerate(threads)], apart=apart)
+
+
+def each(starts: Sequence[Callable[[], Future[Any]]], *, apart: bool) -> list[Any]:
+    """The results of what is started: all at once, or in turn where simulators share a process."""
+    if not apart:
+        return [start().result() for start in starts]
+    return [future.result() for future in [start() for start in starts]]
+
+
+def concatenate_metrics(episodes: Episodes) -> dict[str, torch.Tensor]:
+    """Join per-rollout episode statistics by name."""
+    names = {name for info in episodes for name in info}
+    return {name: torch.cat([info[name].reshape(-1) for info in episodes if name in info]) for name in names}

@@ -1,0 +1,146 @@
+"""The command: what it finds, says and writes."""
+
+import json
+
+import pytest
+import typer
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from rlinf_async.cli.planning import plan
+from rlinf_async.experiments.plan import command
+from rlinf_async.experiments.plan.search import scale, search
+from rlinf_async.experiments.plan.times_file import read_times, write_times
+from rlinf_async.hosts.virtual.times import TrainingTimes
+from rlinf_async.observe.status import status_of
+from tests.experiments.plan.given import CONFIG, FACTS, job, left_by, times
+
+APP = typer.Typer()
+APP.command()(plan)
+
+
+def test_a_search_finds_the_levels_that_a_slow_setting_lacks():
+    slow = job({"async": {"mode": "train"}}, plan={**FACTS["plan"], "shards_per_worker": 1})
+    quick_learner = times(training=TrainingTimes(sample_s=1 / 64))
+    found = search(slow, quick_learner, tries=[["async.train.max_staleness=2"]])
+    assert found.best.steps_per_s.middle > 1.1 * found.now.steps_per_s.middle
+    assert "async.mode=full" in found.best.overrides
+    names = [one.name for one in found.others]
+    assert {"RLinf, synchronous", "RLinf, two stages", "RLinf, training pipeline"} <= set(names)
+    assert names[0] == "train.max_staleness=2"
+    # What changes learning is shown and not recommended.
+    assert not any("free" in one or "staleness" in one for one in found.best.overrides)
+
+
+def test_what_is_good_is_left_as_it_is():
+    bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
+    found = search(job(), bound)
+    assert found.best is found.now
+    assert (found.now.limit.part, found.now.limit.saturated) == ("learner", True)
+
+
+def test_twice_the_accelerators_are_almost_twice_as_fast():
+    placed = scale(job(), times(), [2, 4], [])
+    assert [one.steps_per_s.middle for one in placed[2]] == sorted(
+        (one.steps_per_s.middle for one in placed[2]), reverse=True
+    )
+    growth = placed[4][0].steps_per_s.middle / placed[2][0].steps_per_s.middle
+    assert 1.6 < growth < 2.1
+
+
+def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
+    run, out = left_by(tmp_path / "run"), tmp_path / "plan.json"
+    arguments = [str(run), "--gpus", "2", "--try", "async.mode=train,async.train.max_staleness=2"]
+    arguments += ["--json", str(out), "--save-times", str(tmp_path / "times.yaml")]
+    arguments += ["--chart", str(tmp_path / "chart.png")]
+    result = CliRunner().invoke(APP, [*arguments, "--save-run", str(tmp_path / "planned")])
+    assert result.exit_code == 0, result.output
+    assert "the plan of it" in result.output
+    assert "Not known" in result.output
+    content = json.loads(out.read_text())
+    assert content["replay"]["close"] is True
+    assert content["now"]["env_steps_per_s"] > 0
+    assert content["others"][0]["overrides"] == ["async.mode=train", "async.train.max_staleness=2"]
+    assert set(content["gpus"]) == {"2"}
+    assert (tmp_path / "chart.png").stat().st_size > 1000
+    assert any("batches" in line or "steps" in line for line in status_of(tmp_path / "planned"))
+    assert read_times(tmp_path / "times.yaml").training.sample_s == pytest.approx(0.0625, rel=0.001)
+
+
+def test_a_doubtful_replay_is_the_exit_status(tmp_path):
+    run = left_by(tmp_path)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    slower = [{**line, "async/step_seconds": 2 * line["async/step_seconds"]} for line in lines]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in slower))
+    result = CliRunner().invoke(APP, [str(run)])
+    assert result.exit_code == 1
+    assert "warning" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["-n", "demo"], ["nowhere"], ["nowhere", "-n", "demo"], ["nowhere", "--gpus", "8,x"]]
+)
+def test_what_gives_no_plan_is_an_error_in_a_sentence(arguments):
+    result = CliRunner().invoke(APP, arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_service_times_are_written_and_read_back(tmp_path):
+    write_times(tmp_path / "times.yaml", times())
+    assert read_times(tmp_path / "times.yaml") == times()
+
+
+def test_a_short_file_of_times_is_enough(tmp_path):
+    path = tmp_path / "times.yaml"
+    content = {
+        "simulators": {"decision": [1.0, 2.0], "reset": 3},
+        "policy": {"by_size": [[1, 0.1], [8, 0.2]]},
+    }
+    path.write_text(yaml.safe_dump({**content, "training": {"sample_s": 0.5}}))
+    found = read_times(path)
+    assert (found.simulators.decision.mean, found.simulators.reset.mean) == (1.5, 3.0)
+    assert found.policy.forward_s(8) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"policy": {}}, "lacks simulators, training"),
+        ({"simulators": {"decision": 1}, "policy": {}, "training": {"sample": 1}}, "sample_s"),
+        ({"simulators": {"decision": 1}, "policy": {}, "training": {"sample_s": -1}}, "at least 0"),
+        ({"simulators": {"decision": "long"}, "policy": {}, "training": {"sample_s": 1}}, "must be seconds"),
+        ({"simulators": {"decision": 1}, "policy": 3, "training": {"sample_s": 1}}, "must be a block"),
+        ([1], "holds no parts"),
+    ],
+)
+def test_times_that_cannot_be_read_are_refused_by_name(tmp_path, content, said):
+    path = tmp_path / "times.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=said):
+        read_times(path)
+
+
+def test_a_plan_of_a_config_has_no_replay(tmp_path):
+    explained = {
+        "ranks": {"env": 1, "inference": 1, "learner": 1},
+        "shards": {"total": 8, "per_env_worker": 8, "environments_each": 1, "group_size": 1},
+        "inference_batch": {"at_most": 8},
+        "batch": {
+            "trajectories_per_step": 8,
+            "decisions_per_trajectory": 6,
+            "samples_per_step": 48,
+            "global_batch_size": 48,
+            "optimizer_steps_per_step": 1,
+            "micro_batch_size": 12,
+            "env_steps_per_step": 240,
+            "steps": 10,
+        },
+    }
+    write_times(tmp_path / "times.yaml", times())
+    made = command.plan_config(CONFIG, explained, tmp_path / "times.yaml")
+    assert made.replayed is None
+    console = Console(record=True, width=100)
+    command.show(made, console)
+    assert "recommended" in (text := console.export_text()) or "Leave it as it is" in text

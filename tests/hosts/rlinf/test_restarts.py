@@ -1,0 +1,55 @@
+"""Which of RLinf's workers Ray starts again when they die, and how one is built in such a place."""
+
+from types import SimpleNamespace
+
+import pytest
+import ray
+from omegaconf import OmegaConf
+
+from rlinf_async.hosts.rlinf import hooks
+from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
+from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
+from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
+
+AGAIN = {"max_restarts": -1, "max_task_retries": 0}
+
+
+def allocated(cls, monkeypatch, *restartable):
+    """Ray's options of a worker that RLinf's cluster starts."""
+    monkeypatch.setattr(hooks, "resolve", lambda cfg: SimpleNamespace(restartable=frozenset(restartable)))
+    start = hooks._restarting(lambda cluster, worker, **_: ray.remote(worker)._default_options)
+    options = start("cluster", cls=cls, cls_args=("cfg",), cls_kwargs={})
+    return {name: options[name] for name in AGAIN if name in options}
+
+
+def test_what_the_run_may_restart_is_started_again(monkeypatch):
+    assert allocated(ShardedEnvWorker, monkeypatch, "env") == AGAIN
+    assert allocated(BatchingRolloutWorker, monkeypatch, "env", "inference") == AGAIN
+
+
+@pytest.mark.parametrize(
+    ("cls", "restartable"),
+    [(BatchingRolloutWorker, ["env"]), (ShardedEnvWorker, []), (StreamingActorWorker, ["env", "inference"])],
+)
+def test_nothing_else_is(monkeypatch, cls, restartable):
+    assert allocated(cls, monkeypatch, *restartable) == {}
+
+
+def test_a_successor_waits_at_no_barrier_and_its_environments_have_another_seed():
+    seen = []
+
+    class Worker:
+        cfg = OmegaConf.create({"env": {"train": {"seed": 5}}})
+        generation = 2
+
+        def broadcast(self):
+            raise AssertionError("the others are not there")
+
+        def init_worker(self):
+            self.broadcast(True, groups=[])
+            seen.append(self.cfg.env.train.seed)
+
+    worker = Worker()
+    ShardedEnvWorker.init_again(worker)
+    assert seen == [5 + 7919 * 2000]
+    assert worker.broadcast.__func__ is Worker.broadcast

@@ -1,0 +1,106 @@
+"""Environments and policies as packages declare them, on the host of one process."""
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from rlinf_async.hosts.local import LocalSettings
+from rlinf_async.hosts.local.declared import DeclaredPolicy, environments_of, policy_of
+
+CHUNK, ACTION = 2, 3
+
+
+class Words(torch.nn.Module):
+    """Sees states and words; its actions are normal around the length of the words."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(0.5))
+        self.value_head = torch.nn.Linear(1, 1)
+
+    def predict_action_batch(self, env_obs, mode="train", **_):
+        lengths = torch.tensor([[float(len(word))] for word in env_obs["task_descriptions"]])
+        policy = self._policy(lengths)
+        actions = policy.sample()
+        inputs = {"lengths": lengths, "action": actions.flatten(1)}
+        result = {"prev_logprobs": policy.log_prob(actions), "prev_values": self.value_head(lengths)}
+        return actions, {**result, "forward_inputs": inputs}
+
+    def forward(self, forward_inputs, **_):
+        policy = self._policy(forward_inputs["lengths"])
+        logprobs = policy.log_prob(forward_inputs["action"].view(-1, CHUNK, ACTION))
+        return {"logprobs": logprobs, "values": self.value_head(forward_inputs["lengths"])}
+
+    def _policy(self, lengths):
+        mean = lengths[:, :, None].expand(-1, CHUNK, ACTION)
+        return torch.distributions.Normal(mean, self.scale.exp())
+
+
+def seen(*words):
+    return {"states": torch.zeros(len(words), 2), "extra": None, "task_descriptions": list(words)}
+
+
+def test_shards_are_seen_as_one_batch_words_and_all():
+    merged = DeclaredPolicy(Words()).merged([seen("a", "bb"), seen("ccc")])
+    assert merged["task_descriptions"] == ["a", "bb", "ccc"]
+    assert merged["states"].shape == (3, 2)
+    assert merged["extra"] is None
+    with pytest.raises(ValueError, match="the observation 'x' is a int"):
+        DeclaredPolicy(Words()).merged([{"x": 1}, {"x": 2}])
+
+
+def test_what_is_scored_again_is_what_was_thought_of_it_and_the_noise_is_all_chance():
+    policy = DeclaredPolicy(Words())
+    noise = torch.randn(2, 1)
+    rollout = [policy.act(seen("a" * n, "b"), noise + n) for n in range(4)]
+    again = policy.act(seen("aaa", "b"), noise + 3)
+    assert torch.equal(again[0], rollout[3][0])
+    assert not torch.equal(rollout[0][0][0], rollout[1][0][0] - 1)
+    actions, logprobs = (torch.stack([acted[field] for acted in rollout[:3]]) for field in (0, 1))
+    values = torch.stack([acted[2] for acted in rollout])
+    inputs = {name: torch.stack([acted[3][name] for acted in rollout]) for name in ("lengths", "action")}
+    scored, valued = policy.evaluate(inputs, actions)
+    torch.testing.assert_close(scored, logprobs)
+    torch.testing.assert_close(valued, values)
+    flat = {name: tensor[:3].flatten(0, 1) for name, tensor in inputs.items()}
+    torch.testing.assert_close(policy.evaluate(flat, actions.flatten(0, 1))[0], logprobs.flatten())
+
+
+def test_the_critic_of_a_policy_has_a_rate_of_its_own_and_a_policy_without_one_is_of_no_value():
+    policy = DeclaredPolicy(Words())
+    assert {id(each) for each in policy.critic.parameters()} == {
+        id(each) for each in policy.policy.value_head.parameters()
+    }
+    without = Words()
+    del without.value_head
+    without.value_head = lambda lengths: None
+    assert DeclaredPolicy(without).act(seen("a"), torch.zeros(1, 1))[2].tolist() == [0.0]
+    assert list(DeclaredPolicy(torch.nn.Linear(1, 1)).critic.parameters()) == []
+
+
+def test_environments_that_are_built_anew_have_another_seed_and_an_episode_stays_ended(monkeypatch):
+    cfg = OmegaConf.create({"env": {"env_class": "point_reach", "max_episode_steps": 9}})
+    settings = LocalSettings(total_envs=4, horizon=9, global_batch_size=36, micro_batch_size=36)
+    build = environments_of(cfg, settings)
+    first, again, other = build(0, 2), build(0, 2), build(2, 2)
+    starts = [envs.reset()["states"] for envs in (first, again, other)]
+    assert not any(torch.equal(starts[0], start) for start in starts[1:])
+    torch.testing.assert_close(environments_of(cfg, settings)(0, 2).reset()["states"], starts[0])
+    ended = []
+    for _ in range(9):
+        towards = -starts[0].numpy()[:, None]
+        outcome = first.step(np.clip(towards, -1, 1))
+        starts[0] = outcome.states["states"]
+        ended.append(outcome.ended.all())
+    assert ended == sorted(ended)
+    assert ended[-1]
+    first.close()
+
+
+def test_a_policy_is_built_from_the_block_that_names_it():
+    cfg = OmegaConf.create({"model": {"model_type": "gaussian_mlp", "obs_dim": 2, "action_dim": 2}})
+    policy = policy_of(cfg)(state_dim=0, action_dim=1)
+    actions, logprobs, values, inputs = policy.act({"states": torch.zeros(3, 2)}, torch.zeros(3, 1))
+    assert (actions.shape, logprobs.shape, values.shape) == ((3, 1, 2), (3,), (3,))
+    assert set(inputs) >= {"states"}

@@ -1,0 +1,86 @@
+"""The host of one process, asked as the commands ask any host."""
+
+import json
+
+import pytest
+
+pytest.importorskip("hydra", reason="Hydra is not installed")
+
+from typer.testing import CliRunner
+
+from rlinf_async.cli import app
+from rlinf_async.compose import compose_config
+from rlinf_async.hosts.host import every, host_of
+from rlinf_async.hosts.local.host import LocalHost
+from rlinf_async.observe.report.page import write_report
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import read_spans
+
+NAME = ("--config-name", "local/point_reach")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_a_config_finds_its_host_by_what_it_contains():
+    assert isinstance(host_of(compose_config("local/point_reach", [])), LocalHost)
+    others = [host for host in every() if not isinstance(host, LocalHost)]
+    assert others
+    for host in others:
+        assert not host.serves(compose_config("local/point_reach", []))
+    with pytest.raises(ValueError, match="none of the hosts local"):
+        host_of({})
+
+
+def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
+    ended = invoke("train", *NAME, f"run_dir={tmp_path}")
+    assert ended.exit_code == 0, ended.output
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["trajectories"] == {"produced": 960, "trained": 960, "in_flight": 0, "refused": {}}
+    assert summary["success"]["first"] < 0.3 < 0.8 < summary["success"]["last"]
+    assert {span["process"] for span in read_spans(tmp_path / "trace")} == {
+        "env worker 0",
+        "inference rank 0",
+        "learner rank 0",
+    }
+    assert len(RunDir(tmp_path).read_metrics()) == 30
+    assert "full" in write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "has ended: 30 steps" in invoke("status", str(tmp_path)).output
+
+
+def test_it_is_explained_as_it_will_run():
+    explained = json.loads(invoke("explain", *NAME, "async.streamer.enabled=false", "--json").output)
+    assert explained["levels"] == {"train": True, "rollout": True, "streamer": False}
+    assert (explained["total_envs"], explained["shards_per_worker"], explained["streams"]) == (32, 2, False)
+    assert "train + rollout" in invoke("explain", *NAME, "async.streamer.enabled=false").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("+settings.total_env=4",), "unknown key settings.total_env; did you mean 'total_envs'?"),
+        (("settings.horizon=0",), "horizon=0 must be at least 1"),
+        (("--gpus", "8"), "takes no cluster"),
+        (("async.mode=ful",), "did you mean 'full'"),
+    ],
+)
+def test_what_it_cannot_run_is_one_line(arguments, message):
+    ended = invoke("explain", *NAME, *arguments)
+    assert ended.exit_code == 2
+    assert message in ended.output
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("env.env_class=nowhere", "no package provides rlinf_async.envs: nowhere"),
+        ("model.model_type=nowhere", "no package provides rlinf_async.models: nowhere"),
+        ("~model", "a config of the local host has no model.model_type"),
+        ("+env.auto_reset=true", "env.auto_reset=true: a rollout of the local host begins with a reset"),
+    ],
+)
+def test_environments_and_policies_that_it_cannot_have_are_refused_by_name(override, message):
+    ended = invoke("train", *NAME, override)
+    assert ended.exit_code == 2
+    assert message in ended.output.replace("\n", " ")

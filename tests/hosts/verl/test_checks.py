@@ -1,0 +1,59 @@
+"""What the doctor finds of veRL."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from rlinf_async.doctor.installation import check_entry_points, entry_points
+from rlinf_async.hosts.rlinf.host import RLinfHost
+from rlinf_async.hosts.verl import checks
+
+
+def test_without_verl_it_is_one_line_and_no_failure(monkeypatch):
+    monkeypatch.setattr(checks, "version", lambda _: None)
+    (found,) = checks.checks()
+    assert (found.name, found.status) == ("verl", "ok")
+    assert "not installed" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [("auto", "ok"), ("rlinf_async", "ok"), ("other, rlinf_async", "ok"), ("none", "fail")],
+)
+def test_plugins_that_are_switched_off_are_found(value, status):
+    found = checks.check_plugins({"VERL_USE_EXTERNAL_PLUGINS": value})
+    assert found.status == status
+    assert ("VERL_USE_EXTERNAL_MODULES" in found.mend) == (status == "fail")
+
+
+def test_a_machine_without_a_gpu_is_told_how_verl_finds_its_cpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert checks.check_platform({}).status == "warn"
+    assert "VERL_PLATFORM=cpu" in checks.check_platform({}).mend
+    assert checks.check_platform({"VERL_PLATFORM": "cpu"}).status == "ok"
+
+
+def test_a_trainer_that_verl_does_not_know_is_a_failure_with_its_cause():
+    found = checks.check_trainer("raise ValueError(\"Unknown trainer 'vla_async'\")")
+    assert found.status == "fail"
+    assert "Unknown trainer 'vla_async'" in found.detail
+
+
+@pytest.mark.verl
+def test_the_trainer_is_registered_by_importing_verl():
+    pytest.importorskip("verl", reason="veRL is not installed")
+    assert checks.check_trainer().status == "ok"
+
+
+@pytest.mark.verl
+def test_where_only_verl_is_installed_the_other_framework_is_not_missed():
+    """The environment of `make setup-verl`; what each class imports is found by importing it."""
+    pytest.importorskip("verl", reason="veRL is not installed")
+    if find_spec("rlinf"):
+        pytest.skip("RLinf is installed here, too")
+    (rlinf,) = RLinfHost().checks()
+    assert (rlinf.status, rlinf.detail.split(";")[0]) == ("ok", "not installed")
+    points = entry_points()
+    assert "smol_vla" in {point.name for point in points}
+    assert "logged" not in {point.name for point in points}
+    assert check_entry_points(points).status == "ok"

@@ -1,0 +1,77 @@
+"""The host that commands ask, and where runs go on."""
+
+import sys
+
+import pytest
+
+pytest.importorskip("omegaconf", reason="OmegaConf is not installed")
+
+from omegaconf import OmegaConf
+
+from rlinf_async.hosts import host
+from rlinf_async.hosts.verl.checkpoint import note_latest, resumed, step_folder
+from rlinf_async.hosts.verl.host import VerlHost
+
+
+def trainer(**changes):
+    return OmegaConf.create({"trainer": {"resume_mode": "auto", "resume_from_path": None, **changes}})
+
+
+def test_a_config_is_ours_by_its_trainer_mode():
+    ours = OmegaConf.create({"trainer": {"v1": {"trainer_mode": "vla_async"}}})
+    assert VerlHost().serves(ours)
+    assert isinstance(host.host_of(ours), VerlHost)
+    for other in ({"trainer": {"v1": {"trainer_mode": "sync"}}}, {"trainer": 3}, {"host": "local"}):
+        assert not VerlHost().serves(OmegaConf.create(other))
+
+
+def test_making_the_host_imports_no_framework():
+    before = set(sys.modules)
+    assert VerlHost().remove() is None
+    assert not {"verl", "rlinf"} & (set(sys.modules) - before)
+
+
+def test_a_run_that_has_saved_nothing_begins_anew(tmp_path):
+    assert resumed(trainer(default_local_dir=str(tmp_path))) == (None, 0)
+
+
+def test_a_run_goes_on_from_the_newest_complete_checkpoint(tmp_path):
+    config = trainer(default_local_dir=str(tmp_path))
+    for step in (2, 4):
+        (step_folder(config, step) / "actor").mkdir(parents=True)
+    note_latest(config, 2)  # that of step 4 was interrupted
+    assert resumed(config) == (tmp_path / "global_step_2", 2)
+    config.trainer.resume_mode = "disable"
+    assert resumed(config) == (None, 0)
+
+
+def test_a_checkpoint_is_named_by_its_path(tmp_path):
+    folder = tmp_path / "global_step_7"
+    (folder / "actor").mkdir(parents=True)
+    asked = {"resume_mode": "resume_path", "default_local_dir": "elsewhere"}
+    assert resumed(trainer(resume_from_path=str(folder), **asked)) == (folder, 7)
+    for wrong in (tmp_path, tmp_path / "global_step_8"):
+        with pytest.raises(ValueError, match="must be a folder global_step_N with a folder actor"):
+            resumed(trainer(resume_from_path=str(wrong), **asked))
+
+
+@pytest.mark.verl
+def test_verls_own_checks_are_errors_that_a_command_can_print():
+    pytest.importorskip("verl", reason="veRL is not installed")
+    from tests.hosts.verl.configs import composed
+
+    config = composed("actor_rollout_ref.rollout.val_kwargs.do_sample=true")
+    config.actor_rollout_ref.rollout.temperature = 0
+    with pytest.raises(ValueError, match="veRL refuses this config"):
+        VerlHost().prepare(config)
+
+
+@pytest.mark.verl
+def test_a_resolved_config_is_plain_and_leaves_the_given_one_alone():
+    pytest.importorskip("verl", reason="veRL is not installed")
+    from tests.hosts.verl.configs import composed
+
+    config = composed()
+    resolved = VerlHost().resolved(config)
+    assert resolved["async"]["rollout"]["shards"] == 2
+    assert "rollout" not in config["async"]

@@ -1,0 +1,155 @@
+"""Answers of one inference rank: whose they are, who made them, and what padding leaves of them."""
+
+import asyncio
+from importlib.metadata import EntryPoint
+
+import pytest
+
+pytest.importorskip("omegaconf", reason="OmegaConf is not installed")
+pytest.importorskip("ray", reason="Ray is not installed")
+
+import torch
+from torch import nn
+
+from rlinf_async.hosts.observations import merge
+from rlinf_async.hosts.verl import inference_actor, policy
+from rlinf_async.loops.request_broker import Pending
+from rlinf_async.ray_runtime.wire import pack, seal
+from tests.hosts.verl.given import ACTION, CHUNK, settings
+from tests.making import request
+
+
+class Reckoner(nn.Module):
+    """Acts by the state, which it says back, and counts its passes."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(1))
+        self.sizes, self.modes = [], []
+        self.values = bool(cfg.add_value_head)
+
+    def predict_action_batch(self, env_obs, mode="train"):
+        states = env_obs["states"]
+        self.sizes.append(len(states))
+        self.modes.append(mode)
+        actions = states[:, :1, None].expand(-1, CHUNK, ACTION)
+        return actions, {
+            "prev_logprobs": actions.flatten(1),
+            "prev_values": states[:, :1] * self.weight.detach() if self.values else None,
+            "forward_inputs": {"states": states, "pixels": env_obs["main_images"]},
+        }
+
+
+@pytest.fixture
+def actor(monkeypatch):
+    monkeypatch.setattr(policy, "load_class", lambda *_: lambda cfg, dtype: Reckoner(cfg))
+
+    def make(*, rank=0, add_value_head=True, **changes):
+        section = {"model_type": "reckoner", "add_value_head": add_value_head}
+        made = inference_actor.InferenceActor(section, None, settings(**changes), rank)
+        asyncio.run(made.initialise())
+        return made
+
+    return make
+
+
+def observation(shard, size):
+    states = torch.arange(size)[:, None] + 10.0 * shard
+    pictures = torch.full((size, 2, 2), shard, dtype=torch.uint8)
+    return {
+        "states": states,
+        "main_images": pictures,
+        "wrist_images": None,
+        "task_descriptions": ["walk"] * size,
+    }
+
+
+def asked(shard, size, *, mode="train", final=None):
+    payload = {"obs": observation(shard, size), "final_obs": final}
+    return Pending(number=shard, request=request(shard, size, payload=seal(payload), mode=mode))
+
+
+def answers(worker, *batch):
+    return asyncio.run(worker.act(list(batch)))
+
+
+def test_everyone_gets_the_answer_to_what_he_asked(actor):
+    one, two = answers(actor(), asked(1, 2), asked(2, 3))
+    assert one["actions"][:, 0, 0].tolist() == [10, 11]
+    assert two["actions"][:, 0, 0].tolist() == [20, 21, 22]
+    assert two["logprobs"].shape == (3, CHUNK * ACTION)
+    assert two["forward_inputs"]["states"].flatten().tolist() == [20, 21, 22]
+
+
+def test_pictures_do_not_travel_back(actor):
+    (answer,) = answers(actor(), asked(1, 2))
+    assert answer["echoes"] == {"pixels": "main_images"}
+    assert "pixels" not in answer["forward_inputs"]
+
+
+def test_a_padded_batch_is_trimmed_to_what_was_asked(actor):
+    worker = actor(buckets=(4, 8))
+    one, two = answers(worker, asked(1, 2), asked(2, 3))
+    assert worker.policy_module().sizes == [8]
+    assert (len(one["actions"]), len(two["actions"]), len(two["values"])) == (2, 3, 3)
+
+
+def test_an_evaluation_is_asked_apart_and_brings_actions_alone(actor):
+    worker = actor()
+    one, two = answers(worker, asked(1, 2, mode="eval"), asked(2, 3))
+    assert worker.policy_module().modes == ["train", "eval"]
+    assert one.keys() == {"version", "actions"}
+    assert "logprobs" in two
+
+
+def test_final_observations_are_valued_for_those_who_have_some(actor):
+    worker = actor()
+    one, two = answers(worker, asked(1, 2), asked(2, 3, final=observation(5, 3)))
+    weight = worker.policy_module().weight.detach()
+    assert "bootstrap_values" not in one
+    assert torch.equal(two["bootstrap_values"], torch.tensor([50.0, 51.0, 52.0]) * weight)
+
+
+def test_a_policy_without_a_critic_says_no_values(actor):
+    (answer,) = answers(actor(add_value_head=False), asked(1, 2, final=observation(5, 2)))
+    assert answer["values"] is None
+    assert "bootstrap_values" not in answer
+
+
+def test_answers_name_the_version_whose_weights_made_them(actor):
+    worker = actor()
+    asyncio.run(worker.load(4, [pack({"weight": torch.tensor([2.0])})]))
+    (answer,) = answers(worker, asked(1, 2))
+    assert answer["version"] == 4
+    assert answer["values"].tolist() == [20.0, 22.0]
+
+
+def test_ranks_draw_the_same_weights_and_then_apart(actor):
+    weights, drawn = [], []
+    for rank in (0, 1, 0):
+        worker = actor(rank=rank)
+        weights.append(worker.policy_module().weight.item())
+        drawn.append(float(torch.rand(1)))
+    assert weights[0] == weights[1] == weights[2]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_a_checkpoint_that_does_not_fit_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(policy, "load_class", lambda *_: lambda cfg, dtype: nn.Linear(2, 1))
+    torch.save({"other": torch.zeros(1)}, tmp_path / "policy.pt")
+    with pytest.raises(ValueError, match=r"policy\.pt' does not fit vla\.model"):
+        policy.build_policy({"model_type": "x"}, ckpt_path=str(tmp_path / "policy.pt"), seed=0)
+    with pytest.raises(ValueError, match="is no file"):
+        policy.build_policy({"model_type": "x"}, ckpt_path=str(tmp_path / "none.pt"), seed=0)
+
+
+def test_observations_of_any_other_type_are_refused():
+    with pytest.raises(ValueError, match="the observation 'states' is a float"):
+        merge([{"states": 1.0}])
+
+
+def test_what_stands_beside_verl_is_found_by_entry_points():
+    from rlinf_async.entry_points import find
+
+    found: EntryPoint = find("rlinf_async.verl_workers", "inference")
+    assert found.load() is inference_actor.InferenceActor

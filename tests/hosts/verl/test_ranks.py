@@ -1,0 +1,77 @@
+"""Two learner ranks: FSDP2 over gloo, each with half of a batch, against one rank with all of it."""
+
+import pytest
+
+pytest.importorskip("verl", reason="needs veRL")
+
+import torch
+import torch.multiprocessing
+
+from rlinf_async.hosts.verl.weights import EngineWeights
+from tests.hosts.verl.engines import free_port, join, learner, learner_of, pieces, rollout, settings, weights
+
+pytestmark = pytest.mark.verl
+
+PLAIN = ("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=0.3")
+"""A step as long as its gradient, so that weights show how far two gradients are apart."""
+GROUPS = {"estimator": "grpo", "normalizes": False, "group_size": 4}
+CASES = {
+    "whole, gae": {"asynchrony": {"mode": "off"}},
+    "whole, gae, environments that reset themselves": {"asynchrony": {"mode": "off"}, "auto_reset": True},
+    "whole, all advantages of a batch": {"asynchrony": {"mode": "off"}, **GROUPS, "estimator": "gpg"},
+    "streamed, groups": {"asynchrony": {"mode": "streamer"}, **GROUPS},
+    "streamed, groups, two epochs": {"asynchrony": {"mode": "streamer"}, **GROUPS, "update_epoch": 2},
+    "streamed, off-policy": {"asynchrony": {"mode": "full"}, **GROUPS},
+}
+"""One optimizer step each epoch, so that the order of samples, which is a rank's own, does not matter."""
+
+
+def train(name, ranks, rank):
+    """(Weights and metrics after one batch, weights that leave) of one of `ranks` learner ranks."""
+    case = CASES[name]
+    of = settings(**{**case, "global_batch_size": 32, "plan": {"learner_ranks": ranks}})
+    worker = learner(of, *PLAIN, f"algorithm.adv_estimator={of.estimator}")
+    trained = learner_of(worker, of)
+    fields = rollout(of, seed=1)
+    if of.asynchrony.off_policy:
+        fields["versions"][:, ::2] -= 1
+    trained.begin(0)
+    for one in pieces(of, fields, rank=rank):
+        trained.accept([one])
+    metrics = trained.finish()
+    sent = EngineWeights(worker.engine, sends=rank == 0).take()
+    return {"weights": weights(worker), "metrics": metrics, "sent": sent}
+
+
+def work(rank, port, directory):
+    torch.set_num_threads(1)
+    join(rank, 2, port)
+    torch.save({name: train(name, 2, rank) for name in CASES}, f"{directory}/{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory):
+    """What each of two ranks has made of each case."""
+    directory = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(work, (free_port(), str(directory)), nprocs=2)
+    return [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_make_of_a_batch_what_one_makes_of_it(of_two, name):
+    alone = train(name, 1, 0)
+    for found in (ranks[name] for ranks in of_two):
+        for tensor, expected in alone["weights"].items():
+            torch.testing.assert_close(found["weights"][tensor], expected, atol=2e-6, rtol=1e-5)
+        for metric in ("train/actor/grad_norm", "train/loss", "train/actor/pg_loss", "rollout/rewards"):
+            assert found["metrics"][metric] == pytest.approx(alone["metrics"][metric], rel=1e-3, abs=1e-6)
+
+
+def test_one_rank_sends_the_weights_of_both(of_two):
+    first, second = ({name: ranks[name]["sent"] for name in CASES} for ranks in of_two)
+    for name in CASES:
+        (chunk,) = first[name]
+        expected = of_two[1][name]["weights"]
+        assert chunk.keys() == expected.keys()
+        assert all(torch.equal(tensor, expected[tensor_name]) for tensor_name, tensor in chunk.items())
+        assert second[name] == []

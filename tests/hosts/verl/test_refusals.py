@@ -1,0 +1,111 @@
+"""What trainer mode vla_async does not serve is named, all at once, with what to do."""
+
+import pytest
+
+pytest.importorskip("verl", reason="veRL is not installed")
+
+from omegaconf import OmegaConf, open_dict
+
+from rlinf_async.hosts.reasons import RefusedError
+from rlinf_async.hosts.verl.config import read
+from rlinf_async.hosts.verl.refusals import REFUSALS
+from tests.hosts.verl.configs import composed
+
+pytestmark = pytest.mark.verl
+
+ACTOR = "actor_rollout_ref.actor"
+NOT_SERVED = {"false": True, "true": False, "null": "something", "0": 3, "1": 2, "fsdp2": "fsdp"}
+"""For each value that is served, one that is not."""
+
+
+@pytest.fixture(scope="module")
+def config():
+    return composed()
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.key)
+def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(config, refusal):
+    value = "bypass_mode" if refusal.key.endswith("loss_mode") else NOT_SERVED[refusal.use]
+    asked = config.copy()
+    with open_dict(asked):
+        OmegaConf.update(asked, refusal.key, value, force_add=True)
+    with pytest.raises(RefusedError) as caught:
+        read(asked)
+    (reason,) = caught.value.reasons
+    assert f"{refusal.key}={value!r}" in reason.text
+    key, _, mended = reason.override.partition("=")
+    OmegaConf.update(asked, key, OmegaConf.from_dotlist([f"x={mended}"]).x)
+    read(asked)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["algorithm.adv_estimator=remax"], "adv_estimator=remax: it needs a second"),
+        (["vla.model.add_value_head=false"], "adv_estimator=gae needs values"),
+        (["algorithm.adv_estimator=grpo", "env.train.auto_reset=true"], "compares whole episodes"),
+        (["algorithm.adv_estimator=grpo", "async.train.correction=vtrace"], "correction=vtrace"),
+        (["algorithm.adv_estimator=gpg", "async.streamer.normalization=running"], "looks at the whole batch"),
+        (["async.publication=host"], "async.publication=host"),
+        (["async.mode=train", "async.deterministic=true", "trainer.test_freq=2"], "async.deterministic"),
+        (["async.train.max_stalenes=2"], "did you mean async.train.max_staleness"),
+        (["trainer.resume_mode=latest"], "resume_mode='latest' must be auto"),
+        (["vla.ratio_level=step"], "vla.ratio_level='step'"),
+        ([f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=fp16"], "use bf16"),
+        (["data.train_batch_size=30"], "nearest: data.train_batch_size=32"),
+        ([f"{ACTOR}.ppo_mini_batch_size=7"], "nearest: 8"),
+        ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=150"], "nearest: 160"),
+        ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=null"], "ppo_micro_batch_size_per_gpu is missing"),
+        (["trainer.total_training_steps=null"], "trainer.total_training_steps is missing"),
+        (["async.rollout.shards=3"], "nearest number of shards"),
+        (["async.rollout.max_batch_size=4"], "use at least 16"),
+        (["trainer.test_freq=2", "env.eval.total_num_envs=7", "async.rollout.shards=2"], "nearest: 8"),
+        (["vla.model.num_action_chunks=3"], "nearest: 21"),
+        (["env.train.env_class=null"], "env.train.env_class is missing"),
+        (["trainer.val_before_train=true", "env.eval=null"], "there is no env.eval"),
+    ],
+)
+def test_what_does_not_go_together_is_said_with_what_does(overrides, words):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - what it says is looked at below
+        read(composed(*overrides))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "override"),
+    [
+        ("geo_mean", "async.streamer.enabled=false"),
+        ("sapo", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
+    ],
+)
+def test_a_loss_whose_micro_batches_are_no_sum_is_refused_where_level_3_streams(loss, override):
+    asked = (f"{ACTOR}.policy_loss.loss_mode={loss}", f"{ACTOR}.ppo_epochs=1")
+    with pytest.raises(RefusedError, match=f"loss_mode={loss}") as caught:
+        read(composed(*asked))
+    (reason,) = caught.value.reasons
+    assert reason.override == override
+    assert override in reason.text
+    read(composed(*asked, override))
+    # With several epochs the learner waits for the batch, which veRL's own loop trains.
+    read(composed(asked[0]))
+
+
+def test_everything_that_stands_in_the_way_is_said_at_once():
+    with pytest.raises(RefusedError) as caught:
+        read(
+            composed(f"{ACTOR}.strategy=fsdp", "algorithm.use_kl_in_reward=true", "data.train_batch_size=30")
+        )
+    assert len(caught.value.reasons) == 3
+    assert f"as overrides: {ACTOR}.strategy=fsdp2 algorithm.use_kl_in_reward=false" in str(caught.value)
+
+
+def test_verls_own_default_config_is_told_what_it_lacks():
+    from hydra import compose, initialize_config_module
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        stock = compose("ppo_trainer", overrides=["trainer.v1.trainer_mode=vla_async"])
+    with pytest.raises(RefusedError) as caught:
+        read(stock)
+    said = str(caught.value)
+    for key in ("strategy", "use_remove_padding", "critic.enable", "env.train"):
+        assert key in said

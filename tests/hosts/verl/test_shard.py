@@ -1,0 +1,161 @@
+"""Shards that train and shards that evaluate, on small environments."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from rlinf_async.core.failures import ShardFailure
+from rlinf_async.hosts.verl.shard import EvalShard, TrainShard
+from rlinf_async.loops.simulator_thread import SimulatorThread
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.survive_config import SurviveConfig
+from tests.hosts.verl.given import Walks, moves
+
+SIZE = 3
+
+
+@pytest.fixture
+def thread():
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def section(env):
+    return {"auto_reset": env.auto_reset, "ignore_terminations": env.ignore_terminations}
+
+
+def common(thread, rebuild=None):
+    simulators = SimulatorThread(0, thread, SurviveConfig())
+    return {"size": SIZE, "horizon": 4, "simulators": simulators, "rebuild": rebuild}
+
+
+def train_shard(env, thread, rebuild=None):
+    return TrainShard(env, section(env), busy=BusyMeter(), stage=0, **common(thread, rebuild))
+
+
+def eval_shard(env, thread, rebuild=None):
+    return EvalShard(env, section(env), **common(thread, rebuild))
+
+
+def rollout(shard, *, decisions=4, length=0.5):
+    async def main():
+        outputs = [await shard.start()]
+        for _ in range(decisions):
+            outputs.append(await shard.step(moves(SIZE, length)))
+        shard.finish()
+        return outputs
+
+    return asyncio.run(main())
+
+
+def test_an_episode_that_has_ended_stays_ended_where_nothing_resets_it(thread):
+    outputs = rollout(train_shard(Walks(SIZE, most=4), thread))
+    # Environment i arrives at i + 1, by one step of a unit each decision.
+    assert [output.ended.tolist() for output in outputs] == [
+        [False, False, False],
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+        [True, True, True],
+    ]
+
+
+def test_rewards_of_a_decision_are_summed(thread):
+    outputs = rollout(train_shard(Walks(SIZE, most=4), thread))
+    assert [output.rewards.tolist() for output in outputs] == [[0.0] * SIZE, *[[1.0] * SIZE] * 4]
+
+
+def test_every_rollout_begins_with_a_reset_where_nothing_resets_by_itself(thread):
+    env = Walks(SIZE, most=4)
+    shard = train_shard(env, thread)
+    first, second = rollout(shard), rollout(shard)
+    assert (env.resets, env.rewinds, env.is_start) == (2, 2, True)
+    assert torch.equal(first[0].observation["states"], second[0].observation["states"])
+    assert not second[0].ended.any()
+
+
+def test_an_episode_that_resets_itself_goes_on_in_the_next_rollout(thread):
+    shard = train_shard(Walks(SIZE, most=9, auto_reset=True), thread)
+    first = rollout(shard, decisions=2)
+    second = rollout(shard, decisions=1)
+    assert torch.equal(first[-1].observation["states"], second[0].observation["states"])
+    # The third environment arrives with its third decision, the first of the second rollout.
+    assert second[1].ended.tolist() == [True, False, True]
+
+
+def test_the_end_of_an_episode_is_shown_beside_the_beginning_of_the_next(thread):
+    outputs = rollout(train_shard(Walks(SIZE, most=9, auto_reset=True), thread), decisions=1)
+    assert outputs[1].final_observation["states"].flatten().tolist() == [1.0, 1.0, 1.0]
+    assert outputs[1].observation["states"].flatten().tolist() == [0.0, 1.0, 1.0]
+    assert outputs[1].episodes["return"].tolist() == [1.0]  # of the one that has ended
+
+
+def test_an_episode_that_arrives_when_it_is_cut_off_is_not_continued(thread):
+    outputs = rollout(train_shard(Walks(SIZE, most=1, auto_reset=True), thread), decisions=1)
+    assert outputs[1].ended.tolist() == [True, True, True]
+    assert outputs[1].truncated.tolist() == [False, True, True]
+
+
+def test_where_ends_are_ignored_statistics_come_with_the_cut(thread):
+    outputs = rollout(train_shard(Walks(SIZE, most=2, ignore=True), thread), decisions=2)
+    assert [bool(output.episodes) for output in outputs] == [False, False, True]
+
+
+def test_inference_is_shown_final_observations_only_where_there_are_some(thread):
+    shard = train_shard(Walks(SIZE, most=9, auto_reset=True), thread)
+    outputs = rollout(shard, decisions=1)
+    assert shard.observation(outputs[0])["final_obs"] is None
+    assert shard.observation(outputs[1])["final_obs"] is outputs[1].final_observation
+
+
+def test_every_episode_of_an_evaluation_counts_once(thread):
+    env = Walks(SIZE, most=4)
+    shard = eval_shard(env, thread)
+    rollout(shard)
+    returns = torch.cat([episode["return"] for episode in shard.episodes])
+    # As far as each had walked when it arrived.
+    assert returns.tolist() == [1.0, 2.0, 3.0]
+    assert env.rewinds == 1
+
+
+@pytest.mark.parametrize("make", [train_shard, eval_shard])
+def test_what_an_environment_raises_is_a_failure_of_its_shard(make, thread, monkeypatch):
+    shard = make(Walks(SIZE, most=4), thread)
+    for name, calls in (("chunk_step", {"decisions": 1}), ("update_reset_state_ids", {"decisions": 0})):
+        with monkeypatch.context() as patch:
+            patch.setattr(Walks, name, lambda *_: 1 / 0)
+            with pytest.raises(ShardFailure) as raised:
+                rollout(shard, **calls)
+            assert isinstance(raised.value.error, ZeroDivisionError)
+
+
+def test_environments_that_were_built_anew_begin_with_a_reset(thread):
+    first, second = (Walks(SIZE, most=9, auto_reset=True) for _ in range(2))
+    shard = train_shard(first, thread, rebuild=lambda: second)
+    rollout(shard, decisions=2)
+    resets = first.resets
+    asyncio.run(shard.restart())
+    outputs = rollout(shard, decisions=0)
+    assert (first.resets, second.resets) == (resets, 1)
+    assert outputs[0].observation["states"].flatten().tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_the_episodes_of_an_evaluation_that_has_failed_are_forgotten(thread, resets):
+    first, second = (Walks(SIZE, most=4, auto_reset=resets) for _ in range(2))
+    shard = eval_shard(first, thread, rebuild=lambda: second)
+    rollout(shard)
+    complete = list(shard.episodes)
+
+    async def fails():
+        await shard.start()
+        await shard.step(moves(SIZE, 4.0))
+
+    asyncio.run(fails())
+    assert len(shard.episodes) > len(complete)
+    asyncio.run(shard.restart())
+    assert len(shard.episodes) == len(complete)
+    rollout(shard)
+    assert second.resets >= 1

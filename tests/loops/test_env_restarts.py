@@ -1,0 +1,155 @@
+"""Environments that fail are built anew, as often as the run may; on a virtual clock."""
+
+import asyncio
+
+import pytest
+
+from rlinf_async.core.failures import ShardFailure
+from rlinf_async.loops.env_restarts import ShardRestarts
+from rlinf_async.survive_config import SurviveConfig
+from tests.loops.virtual import now, run
+
+
+class Env:
+    """Building it fails so many times."""
+
+    def __init__(self, fails=0):
+        self.built, self._fails = [], fails
+
+    async def restart(self):
+        self.built.append(now())
+        if self._fails:
+            self._fails -= 1
+            raise failure("building")
+        await asyncio.sleep(2.0)
+
+
+def failure(word="the door is locked", what="env failed"):
+    try:
+        raise KeyError(word)
+    except KeyError as error:
+        made = ShardFailure(f"environments failed: {word}", what=what)
+        made.__cause__ = error
+        return made
+
+
+def restarts_of(records=None, *, worked=True, **survive):
+    record = (lambda **facts: records.append(facts)) if records is not None else (lambda **facts: None)
+    return ShardRestarts(3, SurviveConfig(**survive), record=record, worked=worked)
+
+
+def test_environments_are_built_anew_after_waits_that_grow():
+    env, restarts = Env(), restarts_of()
+
+    async def main():
+        for _ in range(3):
+            await restarts.restart(env, failure(), lost="a rollout")
+
+    run(main())
+    assert env.built == [0.5, 0.5 + 2 + 1, 0.5 + 2 + 1 + 2 + 2]
+    assert (restarts.pop_count(), restarts.pop_count()) == (3, 0)
+
+
+def test_a_fault_is_recorded_with_what_it_cost_and_what_was_done():
+    records = []
+    run(restarts_of(records).restart(Env(), failure(what="simulator died"), lost="a rollout for batch 2"))
+    (record,) = records
+    assert "KeyError: 'the door is locked'" in record.pop("trace")
+    assert record == {
+        "what": "simulator died",
+        "shard": 3,
+        "error": "KeyError: 'the door is locked'",
+        "action": "environments built anew",
+        "lost": "a rollout for batch 2",
+        "seconds": 2.5,
+    }
+
+
+def test_over_the_budget_the_run_ends_with_the_first_error_and_the_count():
+    records = []
+    restarts = restarts_of(records, env_restarts=2, window_s=60)
+
+    async def main():
+        for word in ("first", "second", "third"):
+            await restarts.restart(Env(), failure(word), lost="a rollout")
+
+    with pytest.raises(RuntimeError, match="shard 3 have failed 3 times within 60 s") as raised:
+        run(main())
+    assert "env_restarts=2" in str(raised.value)
+    assert "the first time: KeyError: 'first'" in str(raised.value)
+    assert str(raised.value.__cause__) == "'first'"
+    assert [record["action"] for record in records] == ["environments built anew"] * 2 + ["the run ends"]
+
+
+def test_what_has_failed_long_ago_is_forgotten():
+    restarts = restarts_of(env_restarts=1, window_s=10)
+
+    async def main():
+        for _ in range(4):
+            await restarts.restart(Env(), failure(), lost="a rollout")
+            await asyncio.sleep(10)
+
+    run(main())
+    assert restarts.pop_count() == 4
+
+
+def test_environments_that_have_never_worked_are_built_anew_once():
+    restarts = restarts_of(worked=False)
+
+    async def main():
+        for word in ("first", "second"):
+            await restarts.restart(Env(), failure(word), lost="a rollout")
+
+    with pytest.raises(RuntimeError, match=r"failed 2 times before they had completed one rollout.*'first'"):
+        run(main())
+
+
+def test_environments_that_have_worked_have_the_whole_budget():
+    restarts = restarts_of(worked=False, env_restarts=3)
+
+    async def main():
+        await restarts.restart(Env(), failure(), lost="a rollout")
+        for _ in range(3):
+            restarts.worked()
+            await restarts.restart(Env(), failure(), lost="a rollout")
+        await restarts.restart(Env(), failure(), lost="a rollout")
+
+    with pytest.raises(RuntimeError, match="5 times within 600 s"):
+        run(main())
+
+
+def test_without_a_budget_the_first_error_is_raised_itself():
+    records = []
+    with pytest.raises(KeyError, match="the door is locked"):
+        run(restarts_of(records, env_restarts=0).restart(Env(), failure(), lost="a rollout"))
+    assert [record["action"] for record in records] == ["the run ends"]
+
+
+def test_building_that_fails_is_tried_again_within_the_budget():
+    records, env = [], Env(fails=2)
+    restarts = restarts_of(records)
+    run(restarts.restart(env, failure(), lost="a rollout"))
+    assert env.built == [0.5, 1.5, 3.5]
+    assert restarts.pop_count() == 1
+    again = "building the environments anew has failed"
+    assert [record["action"] for record in records] == [again, again, "environments built anew"]
+    assert [record["lost"] for record in records] == ["a rollout", "nothing more", "nothing more"]
+
+
+def test_the_time_of_a_restart_is_a_span_that_names_the_error():
+    spans = []
+
+    class Spans:
+        def span(self, kind, **facts):
+            spans.append((kind, facts))
+            return self
+
+        def __enter__(self):
+            return {}
+
+        def __exit__(self, *_):
+            return None
+
+    restarts = ShardRestarts(3, SurviveConfig(), spans=Spans())
+    run(restarts.restart(Env(), failure(), lost="a rollout"))
+    assert spans == [("restart", {"shard": 3, "error": "KeyError"})]

@@ -1,0 +1,152 @@
+"""What fails or hangs in the thread of a shard is said, and as far as it can be, ended."""
+
+import asyncio
+import threading
+
+import pytest
+
+from rlinf_async.core.failures import ShardFailure, SimulatorDied, StuckThread
+from rlinf_async.loops import simulator_thread
+from rlinf_async.loops.simulator_thread import DaemonThread, SimulatorThread
+from rlinf_async.survive_config import SurviveConfig
+
+
+@pytest.fixture
+def thread():
+    made = DaemonThread("shard-3")
+    yield made
+    made.shutdown(wait=False)
+
+
+@pytest.fixture
+def held():
+    """Whoever waits for it is let go when the test ends."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def simulators(thread, *, abort=simulator_thread.nothing_to_abort, **survive):
+    return SimulatorThread(3, thread, SurviveConfig(**survive), abort=abort)
+
+
+def raising(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("call", ["build", "step"])
+def test_what_is_called_runs_in_the_thread_and_gives_its_result(thread, call):
+    found = asyncio.run(getattr(simulators(thread), call)(threading.current_thread))
+    assert found.name == "shard-3"
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (KeyError("door"), "env failed"),
+        (SimulatorDied("process 7 was killed"), "simulator died"),
+        (EOFError(), "simulator died"),
+        (BrokenPipeError(), "simulator died"),
+        (ConnectionResetError(), "simulator died"),
+    ],
+)
+@pytest.mark.parametrize("call", ["build", "step"])
+def test_an_error_is_the_shards_and_known_by_its_kind(thread, call, error, what):
+    with pytest.raises(ShardFailure, match="shard 3") as raised:
+        asyncio.run(getattr(simulators(thread), call)(raising(error)))
+    assert raised.value.error is error
+    assert (raised.value.what, raised.value.reason) == (what, "env failed")
+
+
+def hang_here(event):
+    event.wait()
+
+
+@pytest.mark.parametrize(("call", "key"), [("build", "start_s"), ("step", "step_s")])
+def test_a_thread_that_nothing_can_end_is_named_with_its_stack(thread, held, call, key, monkeypatch):
+    monkeypatch.setattr(simulator_thread, "GRACE_S", 3600.0)  # for what was ended, and nothing was
+    mine = simulators(thread, **{key: 0.05})
+    with pytest.raises(
+        StuckThread, match=rf"shard 3 have not answered for 0.05 s \(async.survive.{key}\)"
+    ) as raised:
+        asyncio.run(getattr(mine, call)(lambda: hang_here(held)))
+    assert "in hang_here" in str(raised.value)
+    assert mine.stuck
+
+
+def test_simulators_with_processes_are_ended_when_they_hang(thread, held):
+    died, reasons = SimulatorDied("process 7 was ended"), []
+
+    def abort(reason):
+        reasons.append(reason)
+        held.set()
+        return True
+
+    def step():
+        held.wait()
+        raise died
+
+    mine = simulators(thread, abort=abort, step_s=0.05)
+    with pytest.raises(ShardFailure) as raised:
+        asyncio.run(mine.step(step))
+    assert (raised.value.what, raised.value.error) == ("simulator hangs", died)
+    assert reasons == ["the environments of shard 3 have not answered for 0.05 s (async.survive.step_s)"]
+    assert not mine.stuck
+
+
+def test_what_does_not_notice_that_it_was_ended_is_stuck(thread, held, monkeypatch):
+    monkeypatch.setattr(simulator_thread, "GRACE_S", 0.05)
+    mine = simulators(thread, abort=lambda reason: True, step_s=0.05)
+    with pytest.raises(StuckThread):
+        asyncio.run(mine.step(held.wait))
+
+
+def test_a_step_may_take_many_times_as_long_as_the_longest_before(thread, monkeypatch):
+    limits = []
+    monkeypatch.setattr(SurviveConfig, "step_limit", lambda self, longest: limits.append(longest) or 60.0)
+    mine, gate = simulators(thread), threading.Event()
+
+    async def main():
+        await mine.step(lambda: gate.wait(0.05))
+        gate.set()
+        await mine.step(lambda: gate.wait(60))
+        await mine.build(gate.wait)
+        await mine.step(gate.wait)
+
+    asyncio.run(main())
+    assert limits[0] == 0
+    assert limits[1] >= 0.05
+    assert limits[2] == limits[1]
+
+
+def test_work_that_nobody_waits_for_any_more_is_not_begun(thread, held):
+    begun = []
+
+    async def main():
+        first = asyncio.create_task(simulators(thread).build(held.wait))
+        second = asyncio.create_task(simulators(thread).build(lambda: begun.append(1)))
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        held.set()
+        await first
+
+    asyncio.run(main())
+    thread.submit(lambda: None).result()
+    assert begun == []
+
+
+def test_a_daemon_thread_works_in_turn_and_ends_when_it_is_told_to():
+    thread = DaemonThread("worker")
+    results = [thread.submit(divmod, number, 2) for number in range(3)]
+    failing = thread.submit(divmod, 1, 0)
+    thread.shutdown()
+    assert [result.result() for result in results] == [(0, 0), (0, 1), (1, 0)]
+    with pytest.raises(ZeroDivisionError):
+        failing.result()
+    assert not thread._thread.is_alive()
+    assert thread._thread.daemon

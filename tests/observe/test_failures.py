@@ -1,0 +1,130 @@
+import json
+from multiprocessing import Process
+
+import pytest
+
+from rlinf_async.observe.failures import (
+    LONGEST_ERROR,
+    FailureReader,
+    counted,
+    in_words,
+    read_failures,
+    record_failure,
+    restarts,
+    sentence,
+    trace_of,
+)
+from rlinf_async.observe.run_dir import RunDir
+
+
+def record(run_dir, **facts):
+    said = {"process": "env worker 0", "what": "env failed", "error": "ValueError: x", "action": "built anew"}
+    record_failure(run_dir, **{**said, **facts})
+
+
+def test_a_fault_is_read_as_it_was_recorded_without_what_nobody_knows(tmp_path):
+    record(tmp_path, shard=3, lost="a rollout for batch 2", seconds=1.23456, trace="Traceback ...")
+    record(tmp_path, what="silent", process="inference rank 1")
+    first, second = read_failures(tmp_path)
+    assert first.pop("time") <= second.pop("time")
+    assert first == {
+        "process": "env worker 0",
+        "what": "env failed",
+        "shard": 3,
+        "error": "ValueError: x",
+        "action": "built anew",
+        "lost": "a rollout for batch 2",
+        "seconds": 1.235,
+        "trace": "Traceback ...",
+    }
+    assert second == {
+        "process": "inference rank 1",
+        "what": "silent",
+        "error": "ValueError: x",
+        "action": "built anew",
+    }
+
+
+def test_of_a_long_error_its_beginning_is_kept_and_of_a_long_trace_its_end(tmp_path):
+    record(tmp_path, error="first" + "x" * 100_000, trace="y" * 100_000 + "last")
+    (fault,) = read_failures(tmp_path)
+    assert fault["error"].startswith("first")
+    assert len(fault["error"]) == LONGEST_ERROR
+    assert fault["trace"].endswith("last")
+    assert len(fault["trace"]) < 10_000
+
+
+def test_a_run_without_faults_has_none_and_damaged_lines_are_left_out(tmp_path):
+    assert read_failures(tmp_path) == []
+    RunDir(tmp_path).failures.write_text('[1]\n{"what": "something else"}\n{"what": "env fai')
+    assert read_failures(tmp_path) == []
+
+
+def _record_many(run_dir, process):
+    for _ in range(200):
+        record(run_dir, process=process, trace="z" * 3000)
+
+
+def test_processes_record_in_one_file_and_no_line_is_torn(tmp_path):
+    processes = [Process(target=_record_many, args=(tmp_path, f"env worker {rank}")) for rank in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    lines = RunDir(tmp_path).failures.read_text().splitlines()
+    assert len([json.loads(line) for line in lines]) == 600
+
+
+def test_what_cannot_be_recorded_is_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="a fault of env worker 0 is not in the record"):
+        record(tmp_path / "gone")
+
+
+def raise_with_a_cause():
+    try:
+        raise KeyError("door")
+    except KeyError as cause:
+        raise RuntimeError("the simulator died") from cause
+
+
+def test_an_error_is_named_with_its_causes():
+    with pytest.raises(RuntimeError) as raised:
+        raise_with_a_cause()
+    assert in_words(raised.value) == "RuntimeError: the simulator died"
+    assert "KeyError: 'door'" in trace_of(raised.value)
+    assert in_words(EOFError()) == "EOFError"
+
+
+def test_a_reader_sees_what_comes_after_it_once(tmp_path):
+    record(tmp_path, shard=0)
+    reader = FailureReader(tmp_path)
+    assert reader.new() == []
+    record(tmp_path, shard=1)
+    record(tmp_path, shard=2)
+    assert [fault["shard"] for fault in reader.new()] == [1, 2]
+    record(tmp_path, shard=3)
+    assert [fault["shard"] for fault in reader.new()] == [3]
+
+
+def test_what_was_outlived_is_counted_by_what_was_started_anew(tmp_path):
+    for what in ("env failed", "simulator died", "simulator hangs", "not finite"):
+        record(tmp_path, what=what, seconds=1.0)
+    record(tmp_path, what="env failed")  # at which the run ended
+    record(tmp_path, what="env worker died", seconds=3.0)
+    record(tmp_path, what="silent", process="inference rank 1", seconds=3.0)
+    record(tmp_path, what="save failed", process="driver", seconds=0.0)
+    assert restarts(read_failures(tmp_path)) == {"env": 4, "env_worker": 1, "inference": 1}
+
+
+def test_faults_are_said_in_a_line(tmp_path):
+    record(tmp_path, shard=3, error="ValueError: door\nis locked", lost="a rollout for batch 2", seconds=2.5)
+    record(tmp_path, what="silent")
+    record(tmp_path)
+    faults = read_failures(tmp_path)
+    assert counted(faults) == "3 faults: env failed 2, silent 1"
+    assert counted(faults[:1]) == "1 fault: env failed 1"
+    assert sentence(faults[0]) == (
+        "env worker 0, shard 3: env failed (ValueError: door); built anew after 2.5 s; "
+        "lost: a rollout for batch 2"
+    )
+    assert sentence(faults[1]) == "env worker 0: silent (ValueError: x); built anew"

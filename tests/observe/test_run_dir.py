@@ -1,0 +1,57 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rlinf_async.observe.run_dir import RunDir
+
+
+def test_what_an_earlier_run_said_of_itself_goes_when_another_begins(tmp_path):
+    earlier, metrics = RunDir(tmp_path), {"b": 2, "a": 1}
+    for directory in (earlier.trace, earlier.stacks):
+        directory.mkdir()
+    earlier.begin({"steps": 1}, title="first", versions={})
+    earlier.write_status({"step": 1})
+    earlier.write_summary({"steps": 1})
+    earlier.log(1, metrics)
+    earlier.failures.write_text("{}\n")
+    again = RunDir(tmp_path)
+    again.begin({"steps": 2}, title="second", versions={})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.json"]
+    facts = again.read(again.facts)
+    assert (facts["title"], facts["steps"]) == ("second", 2)
+    assert {"began", "versions", "python"} <= facts.keys()
+    assert again.read_metrics() == [{"step": 1, "a": 1.0, "b": 2.0}]
+
+
+def test_the_faults_of_a_run_stay_when_it_goes_on(tmp_path):
+    records = RunDir(tmp_path)
+    records.failures.write_text("{}\n")
+    records.begin({}, title="the same", versions={}, fresh=False)
+    assert records.failures.exists()
+
+
+def test_what_is_written_is_read_and_what_is_not_there_is_empty(tmp_path):
+    records = RunDir(tmp_path)
+    assert (records.read(records.status), records.read_metrics(), records.problems) == ({}, [], [])
+    records.write_status({"step": 3, "processes": {"x": None}})
+    assert records.read(records.status) == {"step": 3, "processes": {"x": None}}
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+    assert list(json.loads(records.status.read_text())) == ["step", "processes"]
+
+
+def test_a_run_says_how_many_cores_it_may_use(tmp_path):
+    records = RunDir(tmp_path)
+    records.begin({"steps": 3}, title="a run", versions={})
+    assert records.read(records.facts)["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_a_disk_that_is_full_or_gone_is_a_warning_and_no_end(tmp_path):
+    records = RunDir(tmp_path / "gone")
+    for full in (records.metrics, Path("/dev/full")):
+        records.metrics = full
+        with pytest.warns(UserWarning, match="cannot be written: No"):
+            records.log(1, {"loss": 0.5})
+    with pytest.warns(UserWarning, match=r"status.json cannot be written: No such file"):
+        records.write_status({"step": 1})

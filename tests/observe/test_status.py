@@ -1,0 +1,161 @@
+"""A run from outside: what it says of itself, and the stacks of its processes."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.status import status_facts, status_of
+from rlinf_async.observe.watch import show_watched, watch
+
+SAID = {
+    "time": 1000.0,
+    "driver": 4711,
+    "step": 3,
+    "total": 9,
+    "still_s": 0.2,
+    "processes": {
+        "env worker 0": {"pid": 1, "ended": 5, "open": [{"kind": "step", "seconds": 4.0, "shard": 2}]},
+        "learner rank 0": None,
+    },
+}
+
+
+def said(run, **changes):
+    run.mkdir(exist_ok=True)
+    (run / "status.json").write_text(json.dumps(SAID | changes))
+    return run
+
+
+def test_a_run_that_moves_says_what_every_process_does(tmp_path):
+    assert status_of(said(tmp_path), now=1002.0) == [
+        "step 3 of 9; it moves (seen 2.0 s ago)",
+        "  env worker 0: shard 2 stepping for 4.0 s",
+        "  learner rank 0: does not answer",
+    ]
+
+
+def test_a_stalled_run_says_for_how_long_and_a_dead_driver_that_it_is_silent(tmp_path):
+    assert "nothing has ended for 63 s" in status_of(said(tmp_path, still_s=63.0), now=1001.0)[0]
+    assert "has died or hangs" in status_of(said(tmp_path), now=1100.0)[0]
+
+
+def test_a_run_that_has_ended_says_so(tmp_path):
+    said(tmp_path)
+    ended = {"steps": 9, "seconds": 80.0, "trajectories": {"trained": 4, "produced": 4}}
+    (tmp_path / "summary.json").write_text(json.dumps(ended))
+    assert status_of(tmp_path) == ["The run has ended: 9 steps in 80 s, 4 of 4 trajectories trained."]
+
+
+def test_a_run_says_what_has_failed(tmp_path):
+    said(tmp_path)
+    fault = {"time": 990.0, "process": "env worker 0", "what": "env failed", "error": "X"}
+    fault["action"] = "built anew"
+    (tmp_path / "failures.jsonl").write_text(json.dumps(fault) + "\n")
+    line = "  1 fault: env failed 1; the last 12 s ago: env worker 0: env failed (X); built anew"
+    assert status_of(tmp_path, now=1002.0)[1] == line
+    end(tmp_path)
+    assert status_of(tmp_path, now=1002.0)[1:] == [line]
+    assert status_facts(tmp_path, now=1002.0)["faults"]["last"] == fault
+
+
+def reported(run, *, steps):
+    for step in range(1, steps + 1):
+        metrics = {"async/step_seconds": 100.0 if step == 1 else 5.0, "async/env_steps": 50.0}
+        RunDir(run).log(step, {**metrics, "env/success_once": step / 10})
+    return run
+
+
+def end(run):
+    ended = {"steps": 9, "seconds": 80.0, "trajectories": {"trained": 4, "produced": 4}}
+    (run / "summary.json").write_text(json.dumps(ended))
+
+
+def test_a_run_says_how_fast_it_goes_and_how_long_it_takes(tmp_path):
+    lines = status_of(reported(said(tmp_path), steps=3), now=1002.0)
+    assert lines[1] == "  10 fresh env steps/s, 5.00 s a step, success 30%, 0:30 left"
+
+
+def test_a_status_is_plain_data(tmp_path):
+    facts = status_facts(reported(said(tmp_path), steps=3), now=1002.0)
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["state"], facts["step"], facts["total"], facts["seen_s"]) == ("moving", 3, 9, 2.0)
+    assert facts["pace"] == {"env_steps_per_second": 10.0, "step_s": 5.0, "left_s": 30.0, "success": 0.3}
+    assert facts["processes"] == {
+        "env worker 0": {
+            "doing": "shard 2 stepping for 4.0 s",
+            "open": SAID["processes"]["env worker 0"]["open"],
+        },
+        "learner rank 0": {"doing": "does not answer", "open": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("still_s", "now", "state"), [(0.2, 1001.0, "moving"), (5.0, 1001.0, "still"), (0.2, 1100.0, "silent")]
+)
+def test_a_status_has_one_word_for_what_is_going_on(tmp_path, still_s, now, state):
+    assert status_facts(said(tmp_path, still_s=still_s), now=now)["state"] == state
+
+
+def test_the_status_of_a_run_that_has_ended_is_its_summary(tmp_path):
+    end(reported(said(tmp_path), steps=3))
+    facts = status_facts(tmp_path)
+    assert (facts["state"], facts["step"], facts["summary"]["seconds"]) == ("ended", 9, 80.0)
+
+
+def looks(run, *, until):
+    """Looks at a run that ends after so many waits of no time."""
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == until:
+            end(run)
+
+    return watch(run, every_s=7.0, wait=wait), waits
+
+
+def test_a_run_is_watched_until_it_has_ended(tmp_path):
+    found, waits = looks(said(tmp_path), until=2)
+    assert [facts["state"] for facts in found] == ["silent", "silent", "ended"]
+    assert waits == [7.0, 7.0]
+
+
+def test_a_pipe_gets_a_line_for_each_look(tmp_path):
+    console = Console(file=io.StringIO(), width=60)
+    show_watched(looks(reported(said(tmp_path), steps=3), until=1)[0], console)
+    first, last = console.file.getvalue().splitlines()
+    assert "step 3 of 9" in first
+    assert first.endswith("0:30 left")
+    assert "The run has ended: 9 steps in 80 s" in last
+
+
+def test_a_terminal_gets_every_process_and_an_interrupt_ends_it_quietly(tmp_path):
+    def interrupted():
+        yield status_facts(said(tmp_path))
+        raise KeyboardInterrupt
+
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    show_watched(interrupted(), console)
+    assert "env worker 0: shard 2 stepping for 4.0 s" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (None, None, "is no directory"),
+        ("other.txt", "", "no run directory"),
+        ("run.json", "{}", "only just started"),
+        ("status.json", '{"time": 1', "no run directory"),
+        ("status.json", "[]", "no run directory"),
+    ],
+)
+def test_a_directory_that_says_nothing_is_refused_with_a_reason(tmp_path, name, content, message):
+    run = tmp_path / "run"
+    if name is not None:
+        run.mkdir()
+        (run / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        status_of(run)

@@ -1,0 +1,99 @@
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.observe.diagnosis import Diagnosis
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.meters import Shares, Spread, StepReport
+from rlinf_async.observe.summary import RunSummary
+
+
+def report(step: int, *, success: float | None, seconds: float = 1.0, env: float = 0.5) -> StepReport:
+    return StepReport(
+        step=step,
+        total=9,
+        seconds=seconds,
+        env_steps=10,
+        episode_return=success,
+        success=success,
+        busy={
+            name: Shares(share, share) for name, share in (("env", env), ("inference", 0.0), ("learner", 1.0))
+        },
+        staleness=Spread(),
+        batch_size=Spread(),
+        batch_wait=Spread(),
+    )
+
+
+def shown(summary: RunSummary) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    RunDisplay(console).summary(summary, "somewhere")
+    return console.file.getvalue()
+
+
+def test_shares_and_rates_are_weighted_by_time():
+    summary = RunSummary.of(
+        [report(1, success=0.0, seconds=1.0, env=1.0), report(2, success=1.0, seconds=3.0, env=0.0)], Ledger()
+    )
+    assert summary.busy == {"env": 0.25, "inference": 0.0, "learner": 1.0}
+    assert summary.env_steps_per_second == 5.0
+
+
+def test_what_bounds_a_run_is_weighted_by_time_and_leaves_the_first_step_out():
+    reports = [report(1, success=None, env=0.0), report(2, success=None, seconds=3.0, env=1.0)]
+    idle = [replace(one, busy={**one.busy, "learner": Shares(0.5, 0.5)}) for one in reports]
+    summary = RunSummary.of(idle, Ledger())
+    assert summary.bound == Diagnosis("env", 1.0)
+    assert "Environments bound this run: the busiest shard works 100% of the time." in shown(summary)
+    assert RunSummary.of([], Ledger()).bound is None
+
+
+def test_a_short_run_says_over_how_many_steps_its_success_is_a_mean():
+    summary = RunSummary.of([report(step, success=step / 10) for step in (1, 2, 3)], Ledger())
+    assert "first and last 3 steps" in shown(summary)
+
+
+def test_a_long_run_compares_its_first_four_steps_with_its_last():
+    summary = RunSummary.of([report(step, success=float(step > 4)) for step in range(1, 9)], Ledger())
+    assert summary.success == (0.0, 1.0)
+    assert "0% -> 100%  (means of the first and last 4 steps)" in shown(summary)
+
+
+def test_an_environment_without_success_is_not_given_one():
+    summary = RunSummary.of([report(1, success=None)], Ledger())
+    assert summary.as_dict()["success"] is None
+    assert "not reported" in shown(summary)
+
+
+def test_a_summary_is_plain_data():
+    staleness, size = Spread(), Spread()
+    staleness.add(1.0)
+    size.add(8.0)
+    reports = [
+        replace(report(step, success=step / 4, seconds=2.0), staleness=staleness, batch_size=size)
+        for step in (1, 2)
+    ]
+    ledger = Ledger(produced=9, trained=5)
+    ledger.refused["stale"] = 3
+    spread = {"min": 1.0, "mean": 1.0, "max": 1.0}
+    assert RunSummary.of(reports, ledger).as_dict() == {
+        "steps": 2,
+        "seconds": 4.0,
+        "env_steps": 20,
+        "env_steps_per_second": 5.0,
+        "busy": {"env": 0.5, "inference": 0.0, "learner": 1.0},
+        "bound": {"part": "learner", "share": 1.0},
+        "staleness": spread,
+        "batch_size": {name: 8.0 for name in spread},
+        "success": {"first": 0.375, "last": 0.375},
+        "trajectories": {"produced": 9, "trained": 5, "in_flight": 1, "refused": {"stale": 3}},
+    }
+    assert RunSummary.of([], Ledger()).as_dict()["bound"] is None
+
+
+def test_success_is_a_mean_of_each_end():
+    summary = RunSummary.of([report(step, success=step / 10) for step in range(1, 7)], Ledger())
+    assert summary.success == pytest.approx((0.25, 0.45))

@@ -1,0 +1,76 @@
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.ray_runtime.coordinator import PieceClient, TrajectoryClient
+from tests.loops.virtual import run
+from tests.making import piece, ticket
+
+
+class Channel:
+    """Answers every call at once with one piece, which is the batch's last."""
+
+    def __init__(self):
+        self.asked = []
+        self.take_pieces = SimpleNamespace(remote=self._take)
+
+    async def _take(self, rank, batch, whole):
+        self.asked.append((rank, batch, whole))
+        payload = asyncio.get_running_loop().create_future()
+        payload.set_result({"of": batch})
+        ticket = Ticket(shard=0, batch=batch, epoch=0, place=0, version=batch)
+        size = {"size": 1, "oldest": batch, "newest": batch, "env_steps": 1}
+        return [Piece(ticket=ticket, part=0, rank=rank, payload=[payload], **size)], True
+
+
+def test_pieces_of_the_next_batch_are_fetched_ahead_and_no_further():
+    async def learn():
+        channel = Channel()
+        client, seen = PieceClient(channel, rank=1, until=3), []
+        for batch in range(3):
+            (piece,), last = await client.take(batch, whole=False)
+            await asyncio.sleep(0)
+            seen.append((piece.payload, last, len(channel.asked)))
+        return channel.asked, seen
+
+    asked, seen = run(learn())
+    assert asked == [(1, 0, False), (1, 1, False), (1, 2, False)]
+    assert seen == [({"of": 0}, True, 2), ({"of": 1}, True, 3), ({"of": 2}, True, 3)]
+
+
+class Coordinating:
+    """Ray's handle of a coordinator, and of the env worker that hands over to it."""
+
+    def __init__(self):
+        self.client, self.taken = TrajectoryClient(self, self, generation=3), []
+        self.put_rollout = SimpleNamespace(remote=self._put)
+        self.admit = SimpleNamespace(remote=self._admit)
+
+    async def _admit(self, shard, generation):
+        return shard, generation
+
+    async def _put(self, ticket, pieces, worker, number):
+        assert worker is self
+        *data, nothing = worker.client.give(number)
+        self.taken += zip(pieces, data, strict=True)
+        assert nothing is None
+
+
+def test_a_rollout_is_asked_for_by_the_coordinator_and_kept_no_longer():
+    async def main():
+        coordinator = Coordinating()
+        client, of = coordinator.client, ticket(2)
+        given = [piece(of, part=part, payload={"rewards": torch.full((2,), float(part))}) for part in (0, 1)]
+        await client.put(of, given)
+        assert [(one.part, one.payload) for one, _ in coordinator.taken] == [(0, None), (1, None)]
+        assert [data["rewards"].tolist() for _, data in coordinator.taken] == [[0.0, 0.0], [1.0, 1.0]]
+        with pytest.raises(KeyError):
+            client.give(0)
+        assert await client.admit(2) == (2, 3)
+
+    run(main())

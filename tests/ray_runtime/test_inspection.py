@@ -1,0 +1,74 @@
+"""A worker that takes part in a run, with a clock that the test gives."""
+
+import asyncio
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from rlinf_async.observe.spans import read_spans
+from rlinf_async.ray_runtime.inspection import TRIPS, Inspectable, machine
+
+
+def clock_of(name, ahead):
+    """An actor on another machine, `ahead` seconds of ours."""
+    calls = []
+
+    async def remote():
+        calls.append(time.monotonic())
+        return name, time.monotonic() + ahead
+
+    return SimpleNamespace(read_clock=SimpleNamespace(remote=remote), calls=calls)
+
+
+def joined(run_dir, *, trace=True, clock=None):
+    worker = Inspectable()
+    asyncio.run(worker.join_run("env worker 3", str(run_dir), trace=trace, clock=clock))
+    return worker
+
+
+def test_a_worker_writes_its_spans_and_answers_what_it_does(tmp_path):
+    worker = joined(tmp_path)
+    with worker.spans.span("forward", shards=[1, 2, 3]):
+        said = asyncio.run(worker.doing())
+    assert (said["pid"], said["ended"]) == (os.getpid(), 0)
+    assert (said["open"][0]["kind"], said["open"][0]["shards"]) == ("forward", 3)
+    assert [span["process"] for span in read_spans(tmp_path / "trace")] == ["env worker 3"]
+
+
+def test_without_a_trace_nothing_is_written_but_the_worker_still_answers(tmp_path):
+    worker = joined(tmp_path, trace=False)
+    with worker.spans.span("step", shard=1):
+        assert asyncio.run(worker.doing())["open"][0]["kind"] == "step"
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_worker_that_has_not_joined_records_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    worker = joined(tmp_path / "run")
+    fresh = Inspectable()
+    with fresh.spans.span("step"):
+        pass
+    assert fresh.spans is not worker.spans
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_spans_of_another_machine_are_put_on_the_clock_of_the_run(tmp_path):
+    clock = clock_of("elsewhere", 5000.0)
+    worker = joined(tmp_path, clock=clock)
+    assert len(clock.calls) == TRIPS
+    before = time.monotonic()
+    with worker.spans.span("step"):
+        pass
+    (span,) = read_spans(tmp_path / "trace")
+    assert span["began"] == pytest.approx(before + 5000.0, abs=1.0)
+
+
+def test_on_one_machine_the_clock_is_the_same_and_nothing_is_added(tmp_path):
+    worker = joined(tmp_path, clock=clock_of(machine(), 5000.0))
+    before = time.monotonic()
+    with worker.spans.span("step"):
+        pass
+    (span,) = read_spans(tmp_path / "trace")
+    assert before - 0.001 <= span["began"] <= time.monotonic()

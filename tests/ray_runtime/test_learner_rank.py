@@ -1,0 +1,142 @@
+"""What a learner rank does for every host, with the least that a host has to give."""
+
+import asyncio
+import threading
+from traceback import StackSummary
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from torch.distributed.checkpoint.api import CheckpointException
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.ray_runtime.learner_rank import LearnerRank
+from tests.making import piece, run_settings, ticket
+
+
+class Keeping:
+    """Keeps what it is given."""
+
+    def __init__(self, used):
+        self.used, self.accepted = used, []
+
+    def begin(self, batch):
+        self.used.append(threading.current_thread().name)
+
+    def accept(self, pieces):
+        self.accepted += [one.payload for one in pieces]
+
+    def finish(self):
+        return {"train/pieces": float(len(self.accepted))}
+
+
+class Sender:
+    """Says what it was asked to send."""
+
+    def __init__(self):
+        self.types, self.offered = None, []
+
+    def expect(self, types):
+        self.types = types
+
+    async def offer(self, version, coordinator, spans):
+        self.offered.append(version)
+        return 0.25
+
+
+class Rank(LearnerRank):
+    def __init__(self):
+        self.used, self.made, self.senders = [], [], []
+        self.start_learning(rank=3, initializer=self.used.append, initargs=("begun",))
+
+    def make_learner(self, settings, busy):
+        self.made.append(Keeping(self.used))
+        return self.made[-1]
+
+    def make_sender(self):
+        self.senders.append(Sender())
+        return self.senders[-1]
+
+
+def no_room(*arguments):
+    raise OSError("no space left on device")
+
+
+def torn(*arguments):
+    raise CheckpointException("save", {0: (OSError("rank 0 could not write"), StackSummary())})
+
+
+@pytest.mark.parametrize(("save", "said"), [(no_room, "no space left"), (torn, "rank 0 could not write")])
+def test_a_checkpoint_that_fails_is_said_and_the_rank_goes_on(save, said):
+    rank = Rank()
+    rank.save_checkpoint = save
+    assert said in asyncio.run(rank.try_to_save("folder", 3))
+    given = []
+    rank.save_checkpoint = lambda *arguments: given.append((*arguments, threading.current_thread().name))
+    assert asyncio.run(rank.try_to_save("folder", 4)) is None
+    assert given == [("folder", 4, "learner_0")]
+
+
+class Coordinator:
+    """Has one piece for each batch, which is the last."""
+
+    def __init__(self):
+        self.asked = []
+        self.take_pieces = SimpleNamespace(remote=self._take)
+
+    async def _take(self, rank, batch, whole):
+        self.asked.append((rank, batch, whole))
+        held = asyncio.get_running_loop().create_future()
+        held.set_result({"of": batch})
+        return [piece(ticket(batch=batch), rank=rank, payload=[held])], True
+
+
+def learn(rank, coordinator, *, batches, publication="beside", streaming=True):
+    asynchrony = AsyncConfig.from_mapping(
+        {"mode": "full" if streaming else "train", "publication": publication}
+    )
+    settings = run_settings(asynchrony=asynchrony, batches=batches)
+
+    async def run():
+        return [await rank.learn(batch, settings, coordinator) for batch in range(batches)]
+
+    return asyncio.run(run())
+
+
+def test_one_learner_trains_all_batches_in_one_thread_of_its_own():
+    rank, coordinator = Rank(), Coordinator()
+    metrics = learn(rank, coordinator, batches=3)
+    (learner,) = rank.made
+    assert learner.accepted == [{"of": 0}, {"of": 1}, {"of": 2}]
+    assert [one["train/pieces"] for one in metrics] == [1.0, 2.0, 3.0]
+    assert all(0.0 <= one["busy"] <= 1.0 for one in metrics)
+    assert rank.used[0] == "begun"
+    assert len(set(rank.used[1:])) == 1
+    assert rank.used[1] != threading.current_thread().name
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_whole_batch_is_waited_for_unless_the_run_streams(streaming):
+    rank, coordinator = Rank(), Coordinator()
+    learn(rank, coordinator, batches=2, streaming=streaming)
+    assert coordinator.asked == [(3, 0, not streaming), (3, 1, not streaming)]
+
+
+def test_the_weights_of_every_batch_are_offered_as_the_next_version_where_they_travel_beside_training():
+    rank = Rank()
+    beside = learn(rank, Coordinator(), batches=2)
+    assert [one["publication_seconds"] for one in beside] == [0.25, 0.25]
+    assert [sender.offered for sender in rank.senders] == [[1, 2]]
+    host = Rank()
+    by_the_host = learn(host, Coordinator(), batches=2, publication="host")
+    assert host.senders == []
+    assert "publication_seconds" not in by_the_host[0]
+
+
+def test_what_receivers_hold_is_known_before_the_first_offer():
+    rank = Rank()
+    asyncio.run(rank.expect_receivers({"weight": "float32"}))
+    assert rank.sender.types == {"weight": "float32"}
+    assert len(rank.senders) == 1

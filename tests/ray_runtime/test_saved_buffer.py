@@ -1,0 +1,195 @@
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("ray", reason="Ray is not installed")
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.admission import AdmissionGate
+from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.saved_buffer import FOLDER, INDEX, resume_buffer, save_buffer
+from rlinf_async.ray_runtime.wire import pack, unpack
+
+PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=2)
+
+
+def settings(*, max_staleness=2, plan=PLAN, proximal="recomputed", **changes):
+    train = {"max_staleness": max_staleness, "proximal": proximal}
+    given = {
+        "horizon": 4,
+        "batches": 9,
+        "global_batch_size": 8,
+        "micro_batch_size": 8,
+        "update_epoch": 1,
+        "max_batch_size": 8,
+        "normalizes": True,
+        "seed": 0,
+    }
+    asynchrony = AsyncConfig.from_mapping({"mode": "full", "train": train})
+    return RunSettings(asynchrony=asynchrony, plan=plan, **given | changes)
+
+
+SETTINGS = settings()
+
+
+def piece(batch, shard, *, oldest, plan=PLAN, part=0):
+    ticket = Ticket(shard=shard, batch=batch, epoch=0, place=shard, version=oldest)
+    data = {"actions": torch.full((3,), float(batch)), "inputs": {"image": torch.ones(2).bfloat16()}}
+    return Piece(
+        ticket=ticket,
+        part=part,
+        rank=0,
+        size=plan.piece_size,
+        oldest=oldest,
+        newest=oldest,
+        env_steps=16,
+        payload=[pack(data)],
+    )
+
+
+def buffer_of(*pieces, version, settings):
+    """A buffer in the middle of a run, in which `pieces` wait."""
+    plan = settings.plan
+    buffer = TrajectoryBuffer(
+        pieces_per_rank=plan.pieces_per_rank, max_staleness=settings.asynchrony.max_staleness
+    )
+    trained = version * plan.trajectories_per_batch
+    buffer.restore(version, Ledger(produced=trained, trained=trained))
+    assert [buffer.put(piece) for piece in pieces] == [None] * len(pieces)
+    return buffer
+
+
+def saved(folder, *pieces, version=3, settings=SETTINGS):
+    folder.mkdir()
+    buffer = buffer_of(*pieces, version=version, settings=settings)
+    buffer.take(version, 0)  # fetched ahead by the learner, and not trained
+
+    async def opened(piece):
+        return piece.payload[0]
+
+    asyncio.run(save_buffer(folder, version, buffer, settings, opened))
+    return folder
+
+
+def resumed(folder, *, version=3, settings=SETTINGS):
+    """A gate and a buffer that have gone on from there, and what was said of it."""
+    plan, bound = settings.plan, settings.asynchrony.max_staleness
+    buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=bound)
+    gate = AdmissionGate(
+        shards=plan.shards, epochs=1, max_staleness=bound, until=settings.batches, version=version
+    )
+    became = resume_buffer(folder, version, gate, buffer, settings, lambda data: [data])
+    buffer.ledger.check(buffer.held())
+    return gate, buffer, str(became)
+
+
+THREE = (piece(3, 0, oldest=2), piece(3, 1, oldest=3), piece(5, 0, oldest=3))
+
+
+def test_what_was_not_trained_waits_again_and_is_not_collected_twice(tmp_path):
+    gate, buffer, became = resumed(saved(tmp_path / "c", *THREE))
+    assert became == "12 trajectories that had not been trained are there again"
+    assert (buffer.ledger.produced, buffer.ledger.trained, dict(buffer.ledger.refused)) == (36, 24, {})
+    first, second = buffer.take(3, 0)
+    assert (first.ticket, first.oldest, first.env_steps) == (THREE[0].ticket, 2, 16)
+    data = unpack(second.payload[0])
+    assert torch.equal(data["actions"], torch.full((3,), 3.0))
+    assert data["inputs"]["image"].dtype == torch.bfloat16
+    assert [gate.admit(0).batch for _ in range(1)] == [4]  # of its three places two are done
+    assert gate.admit(0) is None
+    assert [gate.admit(1).batch for _ in range(2)] == [4, 5]
+
+
+def test_what_is_too_old_now_is_lost_and_collected_again(tmp_path):
+    gate, buffer, became = resumed(saved(tmp_path / "c", *THREE), settings=settings(max_staleness=0))
+    assert became == "4 trajectories that had not been trained are there again; 8 are lost: they are too old"
+    assert buffer.ledger.refused == {"lost at resume": 8}
+    assert gate.admit(1) is None
+    assert gate.admit(0).batch == 3
+
+
+BARE = {"max_staleness": 2, "proximal": "loglinear"}
+"""Level 1 that recomputes nothing, and so needs no last observations."""
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "word"),
+    [
+        ({}, {"horizon": 5}, "horizon"),
+        ({}, {"plan": replace(PLAN, shards_per_worker=1)}, "plan"),
+        (BARE, {}, "recomputes"),
+    ],
+)
+def test_pieces_of_another_kind_of_run_are_lost_and_said_why(tmp_path, before, now, word):
+    folder = saved(tmp_path / "c", *THREE, settings=settings(**before))
+    _, buffer, became = resumed(folder, settings=settings(**now))
+    assert became.startswith("0 trajectories")
+    assert word in became
+    assert buffer.ledger.refused == {"lost at resume": 12}
+
+
+def test_pieces_that_hold_more_than_is_needed_are_kept(tmp_path):
+    assert resumed(saved(tmp_path / "c", *THREE), settings=settings(**BARE))[2].startswith("12 trajectories")
+
+
+def test_of_a_rollout_in_parts_all_must_be_there(tmp_path):
+    plan = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=2, shards_per_worker=1)
+    two = settings(plan=plan)
+    whole = [piece(4, 0, oldest=3, plan=plan, part=part) for part in (0, 1)]
+    folder = saved(tmp_path / "c", *whole, settings=two)
+    assert resumed(folder, settings=two)[2].startswith("8 trajectories")
+    index = folder / FOLDER / INDEX
+    content = json.loads(index.read_text())
+    index.write_text(json.dumps({**content, "pieces": content["pieces"][:1]}))
+    gate, buffer, became = resumed(folder, settings=two)
+    assert became.startswith("0 trajectories")
+    assert buffer.ledger.refused == {"lost at resume": 8}
+    assert gate.admit(0).batch == 3
+
+
+@pytest.mark.parametrize("damage", ["index", "piece", "cut"])
+def test_a_buffer_that_cannot_be_read_is_lost_and_the_run_goes_on(tmp_path, damage):
+    folder = saved(tmp_path / "c", *THREE)
+    if damage == "index":
+        (folder / FOLDER / INDEX).write_text("{")
+    elif damage == "piece":
+        (folder / FOLDER / "1.safetensors").unlink()
+    else:
+        (folder / FOLDER / "1.safetensors").write_bytes(b"123")
+    gate, buffer, became = resumed(folder)
+    assert "12 are lost: buffer cannot be read" in became
+    assert buffer.held() == 0
+    assert gate.admit(0).batch == 3
+
+
+def test_what_cannot_be_written_is_left_out_and_lost(tmp_path):
+    odd = piece(3, 0, oldest=3)
+    odd.payload[0]["object"] = object()
+    _, buffer, became = resumed(saved(tmp_path / "c", odd, THREE[1]))
+    assert became.startswith("4 trajectories")
+    assert buffer.ledger.refused == {"lost at resume": 4}
+
+
+def test_losses_of_several_resumes_add_up(tmp_path):
+    strict = settings(max_staleness=0)
+    _, buffer, _ = resumed(saved(tmp_path / "c", *THREE), settings=strict)
+    (tmp_path / "d").mkdir()
+
+    async def opened(piece):
+        return piece.payload[0]
+
+    asyncio.run(save_buffer(tmp_path / "d", 3, buffer, strict, opened))
+    assert resumed(tmp_path / "d", settings=strict)[1].ledger.refused == {"lost at resume": 8}
+
+
+def test_a_checkpoint_of_the_framework_alone_has_empty_books(tmp_path):
+    _, buffer, became = resumed(tmp_path)
+    assert buffer.ledger == Ledger()
+    assert became.startswith("0 trajectories")

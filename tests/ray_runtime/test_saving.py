@@ -1,0 +1,141 @@
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.observe.failures import read_failures
+from rlinf_async.ray_runtime import saving
+from rlinf_async.ray_runtime.checkpoint_folder import find_newest
+from rlinf_async.ray_runtime.saving import SaveError, Saver
+from rlinf_async.survive_config import SurviveConfig
+
+PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=2, shards_per_worker=2)
+
+
+class Fleet:
+    """Two learner ranks and a coordinator; a call is what it will return, or None while it goes on."""
+
+    def __init__(self):
+        self.errors = {"try_to_save": [None, None], "save_buffer": [None]}
+        self.hangs = set()
+
+    def call(self, name, method, *arguments):
+        return [SimpleNamespace(name=(method, rank), error=e) for rank, e in enumerate(self.errors[method])]
+
+    def run(self, name, method, *arguments):
+        return self.wait(self.call(name, method, *arguments), method)
+
+    def wait(self, calls, what):
+        assert all(call.name not in self.hangs for call in calls)
+        return [call.error for call in calls]
+
+    def first(self, calls, what):
+        assert any(call.name not in self.hangs for call in calls)
+
+    def ended(self, calls, seconds):
+        return all(call.name not in self.hangs for call in calls)
+
+
+class Hooks:
+    def __init__(self, parent, saver):
+        self.parent, self.saver, self.done = parent, saver, []
+
+    def checkpoint(self, step):
+        return self.parent / f"global_step_{step}"
+
+    def save(self, step, folder):
+        (folder / "actor").write_bytes(b"x" * 1000)
+        self.saver().save_learners(str(folder), step)
+
+    def saved(self, step, folder):
+        assert folder.is_dir()
+        self.done.append(step)
+
+
+@pytest.fixture
+def given(tmp_path):
+    """A saver, its fleet, its hooks, and what it has said."""
+
+    def build(**survive):
+        fleet, said = Fleet(), []
+        asynchrony = SimpleNamespace(survive=SurviveConfig(**survive), max_staleness=1)
+        settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN)
+        hooks = Hooks(tmp_path / "checkpoints", lambda: saver)
+        saver = Saver(fleet, settings, hooks, tmp_path, say=said.append)
+        return saver, fleet, hooks, said
+
+    return build
+
+
+def test_a_checkpoint_is_whole_before_anybody_is_told(given):
+    saver, _, hooks, said = given()
+    assert saver.save(2)
+    assert (saver.saved, hooks.done, said) == (2, [2], [])
+    assert find_newest(hooks.parent).step == 2
+
+
+def test_as_many_are_kept_as_asked(given):
+    saver, _, hooks, said = given(keep=2)
+    for step in (1, 2, 3):
+        saver.save(step)
+    assert sorted(path.name for path in hooks.parent.iterdir()) == ["global_step_2", "global_step_3"]
+    assert [str(hooks.parent / "global_step_1") in remark for remark in said] == [True]
+
+
+@pytest.mark.parametrize("who", ["try_to_save", "save_buffer"])
+def test_a_failure_is_recorded_and_said_and_the_run_goes_on(given, tmp_path, who):
+    saver, fleet, hooks, said = given()
+    saver.save(2)
+    fleet.errors[who] = ["OSError: no space left on device"] * len(fleet.errors[who])
+    assert not saver.save(4)
+    assert (saver.saved, saver.failed, hooks.done) == (2, 1, [2])
+    assert "no space left on device; the run goes on, and saves when it is due again (1 of 3" in said[0]
+    (fault,) = read_failures(tmp_path)
+    assert (fault["what"], fault["action"]) == (
+        "save failed",
+        "the run goes on, and saves when it is due again",
+    )
+    assert find_newest(hooks.parent).step == 2
+    fleet.errors[who] = [None] * len(fleet.errors[who])
+    assert saver.save(6)
+    assert (saver.saved, saver.failed) == (6, 0)
+
+
+def test_too_many_in_a_row_end_the_run_and_so_does_the_last(given):
+    saver, fleet, _, _ = given(save_failures=2)
+    fleet.errors["try_to_save"] = ["OSError: read-only", "OSError: read-only"]
+    assert not saver.save(2)
+    with pytest.raises(
+        SaveError, match=r"learner 1: OSError: read-only \(2 in a row; async.survive.save_fail"
+    ):
+        saver.save(4)
+    saver.failed = 0
+    with pytest.raises(SaveError, match="after step 9 could not be written"):
+        saver.save(9, last=True)
+
+
+def test_where_the_last_one_would_not_fit_the_learners_are_not_asked(given, monkeypatch):
+    saver, fleet, _, said = given()
+    saver.save(2)
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(free=900))
+    monkeypatch.setattr(fleet, "call", pytest.fail)
+    assert not saver.save(4)
+    assert "the checkpoint before took" in said[0]
+
+
+def test_a_place_that_cannot_be_written_is_a_failure_like_others(given):
+    saver, _, hooks, said = given()
+    hooks.parent.write_text("a file")
+    assert not saver.save(2)
+    assert "could not be written" in said[0]
+
+
+def test_ranks_that_wait_for_one_that_has_failed_end_the_run(given, monkeypatch):
+    saver, fleet, _, _ = given()
+    monkeypatch.setattr(saving.ray, "get", lambda calls: [call.error for call in calls])
+    fleet.errors["try_to_save"] = ["OSError: no space", None]
+    fleet.hangs = {("try_to_save", 1)}
+    with pytest.raises(RuntimeError, match="no space, and the other ranks wait for it"):
+        saver.save(2)

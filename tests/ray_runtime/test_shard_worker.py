@@ -1,0 +1,126 @@
+"""What an env worker does for every host, with the least that a host has to give."""
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+import torch
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.failures import StuckThread
+from rlinf_async.observe.failures import read_failures
+from rlinf_async.ray_runtime.memory import read
+from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each, in_threads
+from tests.making import run_settings
+
+
+class Closing:
+    def __init__(self, closed):
+        self.close = lambda: closed.append(threading.current_thread().name)
+
+
+class Worker(ShardWorker):
+    def __init__(self, *, rank=1, stages=2):
+        self.start_shards(rank=rank, stages=stages)
+        self.closed = []
+        self.built = {
+            "train": [Closing(self.closed) for _ in range(stages)],
+            "eval": [object(), Closing(self.closed)],
+        }
+
+    def environments(self, mode):
+        return self.built[mode]
+
+
+def test_statistics_of_a_batch_are_in_the_order_of_the_shards_and_given_once():
+    worker = Worker()
+    worker._episodes[4][1].append({"return": torch.tensor([3.0])})
+    worker._episodes[4][0] += [
+        {"return": torch.tensor([1.0])},
+        {"return": torch.tensor([2.0]), "won": torch.ones(1)},
+    ]
+    episodes, busy = asyncio.run(worker.pop_metrics(4))
+    assert episodes["return"].tolist() == [1.0, 2.0, 3.0]
+    assert episodes["won"].tolist() == [1.0]
+    assert len(busy) == 2
+    assert asyncio.run(worker.pop_metrics(4))[0] == asyncio.run(worker.pop_metrics(5))[0] == {}
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_observations_are_in_memory_if_all_inference_ranks_can_read_that_of_this_rank(reads):
+    worker = Worker(rank=1)
+    place = asyncio.run(worker.offer_memory())
+    assert read(place) is None
+    asyncio.run(worker.share_memory([not reads, reads]))
+    assert (worker._memory is not None) == reads
+
+
+def test_what_can_be_closed_is_closed_in_the_thread_of_its_shard():
+    worker = Worker()
+    asyncio.run(worker.close_envs())
+    assert worker.closed == ["train-0_0", "train-1_0", "eval-1_0"]
+
+
+def test_environments_are_built_in_the_threads_of_their_shards():
+    worker = Worker()
+    built = in_threads(
+        worker._threads["train"], lambda stage: (stage, threading.current_thread().name), apart=True
+    )
+    assert built == [(0, "train-0_0"), (1, "train-1_0")]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_all_are_started_at_once_only_where_simulators_are_apart(apart):
+    worker = Worker()
+    first, second = worker._threads["train"]
+    started = threading.Event()
+    waits = partial(started.wait, 5.0 if apart else 0.01)
+    found = each([partial(first.submit, waits), partial(second.submit, started.set)], apart=apart)
+    assert found == [apart, None]
+
+
+def test_statistics_that_not_every_rollout_has_are_joined_by_name():
+    joined = concatenate_metrics([{"a": torch.ones(2, 1)}, {"a": torch.zeros(1), "b": torch.ones(1)}])
+    assert {name: value.tolist() for name, value in joined.items()} == {"a": [1.0, 1.0, 0.0], "b": [1.0]}
+
+
+class Gone(BaseException):
+    """In the place of `os._exit`."""
+
+
+def end_stuck(worker, monkeypatch, **survive):
+    def gone(status):
+        raise Gone(status)
+
+    monkeypatch.setattr("os._exit", gone)
+    asynchrony = AsyncConfig.from_mapping({"mode": "full", "survive": survive})
+    with worker._ending_if_stuck(run_settings(asynchrony=asynchrony)):
+        raise StuckThread("shard 3 has not answered for 120 s; it stands at:\nin hang_here")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "raised", "action"),
+    [(5, Gone, "the env worker ends itself"), (0, StuckThread, "the run ends")],
+)
+def test_a_worker_whose_simulators_hang_ends_itself_if_another_takes_its_place(
+    restarts, raised, action, monkeypatch, tmp_path
+):
+    worker = Worker()
+    asyncio.run(worker.join_run("env worker 1", str(tmp_path), trace=False))
+    with pytest.raises(raised):
+        end_stuck(worker, monkeypatch, process_restarts=restarts)
+    (fault,) = read_failures(tmp_path)
+    assert (fault["process"], fault["what"], fault["action"]) == ("env worker 1", "simulator hangs", action)
+    assert (fault["error"].startswith("shard 3"), fault["trace"]) == (True, "in hang_here")
+
+
+def test_simulators_that_hang_are_ended_by_the_environments_that_can():
+    class Ending(Closing):
+        def abort(self, reason):
+            return bool(reason)
+
+    worker = Worker()
+    assert not worker.simulators("train", 1)._abort("no answer")
+    worker.built["train"][1] = Ending(worker.closed)
+    assert worker.simulators("train", 1)._abort("no answer")

@@ -1,0 +1,171 @@
+import asyncio
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.ray_runtime import wire
+from rlinf_async.ray_runtime.wire import INLINE_BYTES, fetch, pack, seal, unpack
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.complex64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.bool,
+]
+
+
+def made(dtype, shape):
+    raw = torch.arange(int(np.prod(shape, dtype=int))).reshape(shape) % 5
+    return raw.to(dtype)
+
+
+def same(left, right):
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and left.contiguous().numpy(force=True).tobytes() == right.contiguous().numpy(force=True).tobytes()
+        if left.dtype not in (torch.bfloat16, torch.float8_e4m3fn)
+        else left.dtype == right.dtype and torch.equal(left.float(), right.float())
+    )
+
+
+def sent(value):
+    """As Ray does it: protocol 5, the buffers beside the message and read-only. Returns how to receive it."""
+    buffers = []
+    message = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    shared = [bytes(buffer.raw()) for buffer in buffers]
+    return lambda: pickle.loads(message, buffers=shared)
+
+
+def through_pickle(value):
+    return sent(value)()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_tensor_of_any_type_arrives_as_it_was(dtype, shape):
+    tensor = made(dtype, shape)
+    assert same(unpack(through_pickle(pack(tensor))), tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_writing_to_a_tensor_leaves_the_read_only_memory_it_arrived_in_alone(dtype):
+    tensor = made(dtype, (4,))
+    receive = sent(pack(tensor))
+    unpack(receive()).zero_()
+    assert same(unpack(receive()), tensor)
+
+
+def test_what_arrives_has_no_part_in_what_was_sent_once_it_has_travelled():
+    tensor = torch.zeros(3)
+    arrived = unpack(through_pickle(pack(tensor)))
+    arrived += 1
+    assert tensor.tolist() == [0, 0, 0]
+
+
+def test_a_view_is_sent_without_what_it_is_a_view_of():
+    packed = pack(torch.zeros(1000, 8)[:, 0])
+    assert packed.nbytes == 1000 * 4
+    assert packed.flags.c_contiguous
+
+
+def test_gradients_stay_at_home():
+    assert not unpack(pack(torch.ones(2, requires_grad=True))).requires_grad
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.integers(),
+    st.text(max_size=5),
+    st.booleans(),
+    st.builds(made, st.sampled_from(DTYPES), st.sampled_from([(), (2,), (2, 3)])),
+)
+NESTED = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+    ),
+    max_leaves=12,
+)
+
+
+def equal(left, right):
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and same(left, right)
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(equal(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple):
+        return (
+            type(left) is type(right)
+            and len(left) == len(right)
+            and all(equal(one, other) for one, other in zip(left, right, strict=True))
+        )
+    return type(left) is type(right) and left == right
+
+
+@settings(deadline=None, max_examples=80)
+@given(NESTED)
+def test_whatever_is_nested_arrives_as_it_was(value):
+    assert equal(unpack(through_pickle(pack(value))), value)
+
+
+@settings(deadline=None, max_examples=40)
+@given(NESTED)
+def test_no_tensor_travels_as_a_tensor(value):
+    def leaves(packed):
+        if isinstance(packed, dict):
+            return [leaf for item in packed.values() for leaf in leaves(item)]
+        if isinstance(packed, list | tuple):
+            return [leaf for item in packed for leaf in leaves(item)]
+        return [packed]
+
+    assert not any(isinstance(leaf, torch.Tensor) for leaf in leaves(pack(value)))
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(NESTED, max_size=3))
+def test_whatever_is_sealed_arrives_as_it_was(values):
+    sealed = pickle.loads(pickle.dumps([seal(value) for value in values]))
+    assert all(isinstance(payload, bytes) for payload in sealed)
+    for arrived, value in zip(asyncio.run(fetch(sealed)), values, strict=True):
+        assert equal(arrived, value)
+
+
+def test_what_was_small_can_be_written_to_where_it_arrives():
+    (arrived,) = asyncio.run(fetch([seal(torch.ones(3))]))
+    assert arrived.zero_().tolist() == [0, 0, 0]
+
+
+def test_only_what_is_large_goes_through_shared_memory(monkeypatch):
+    stored = []
+
+    async def reference(value):
+        return value
+
+    def put(value):
+        stored.append(value)
+        return reference(value)
+
+    monkeypatch.setattr(wire.ray, "put", put)
+    small = {"image": torch.zeros(INLINE_BYTES // 2, dtype=torch.uint8), "words": ["x" * (INLINE_BYTES // 2)]}
+    large = {**small, "state": (torch.zeros(1, dtype=torch.bfloat16),)}
+    sealed = [seal(large), seal(small), seal(large)]
+    assert [type(payload) for payload in sealed] == [list, bytes, list]
+    assert len(stored) == 2
+    arrived = asyncio.run(fetch(sealed))
+    assert equal(arrived, [large, small, large])

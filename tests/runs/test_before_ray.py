@@ -1,0 +1,43 @@
+"""What cannot run ends before Ray starts. These tests start no cluster, and share the machine with others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlinf_async.experiments.bench import cell
+from rlinf_async.experiments.bench.cell import BenchCell
+from tests.runs.conftest import COMMAND, SMALL, Runner
+from tests.runs.test_bench import QUICK
+from tests.runs.test_entry_script import SCRIPT, run_script, users_config
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("async.train.max_stalenes=2", "did you mean async.train.max_staleness"),
+        ("async.rollout.shards=3", "nearest number of shards"),
+        ("reward.use_reward_model=true", "reward.use_reward_model"),
+    ],
+)
+def test_bad_input_is_one_clear_error_before_ray_starts(runs: Runner, override: str, words: str) -> None:
+    process = runs.start(*COMMAND, "train", "-n", "metaworld_ppo_mlp", *SMALL, override)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert words in output
+    assert "Traceback" not in output
+    assert "ray" not in output.lower().replace("arrays", "")
+
+
+def test_a_wrong_block_ends_a_script_before_ray_starts(runs: Runner, tmp_path: Path) -> None:
+    status, output = run_script(runs, SCRIPT, users_config(tmp_path), "+async.rollout.shard=2")
+    assert status == 1
+    assert "did you mean async.rollout.shards" in output
+    assert "CLASSES" not in output
+    assert "Started a local Ray" not in output
+
+
+def test_a_run_of_the_bench_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cell.SCENARIOS, "broken", replace(QUICK, extra=("actor.micro_batch_size=7",)))
+    result = BenchCell(scenario="broken", mode="full", repetition=0, warm_up=1, steps=1).run()
+    assert "micro_batch_size=7" in result["error"]

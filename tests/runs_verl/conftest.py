@@ -1,0 +1,104 @@
+"""Real runs under veRL: a command in a process of its own, on a real Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rlinf_async.observe.report.page import write_report
+from rlinf_async.observe.status import status_of
+from rlinf_async.observe.trace.command import write_trace
+from tests.runs.conftest import COMMAND, Run, Runner
+
+ACTOR = "actor_rollout_ref.actor"
+SMALL = (
+    "++warm_start=null",
+    "env.train.total_num_envs=8",
+    "env.train.max_episode_steps=4",
+    "env.train.action_repeat=1",
+    "env.eval.total_num_envs=8",
+    "data.train_batch_size=8",
+    f"{ACTOR}.ppo_mini_batch_size=4",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu=8",
+    f"{ACTOR}.ppo_epochs=2",
+    "trainer.total_training_steps=3",
+)
+"""Eight environments, four decisions: 32 samples a step, two optimizer steps of two micro-batches."""
+GROUPS = (
+    "data.train_batch_size=2",
+    "actor_rollout_ref.rollout.n=4",
+    f"{ACTOR}.ppo_mini_batch_size=1",
+)
+"""Two groups of four in the place of eight."""
+VERLS = [sys.executable, "-m", "verl.trainer.main_ppo"]
+
+
+class VerlRunner(Runner):
+    """Starts runs of configs for veRL."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.environment["VERL_PLATFORM"] = "cpu"
+        self.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+
+    def begin(self, config: str, *overrides: str, run_dir: str = "run"):
+        """`rlinf-async train` of a small run, not waited for."""
+        place = f"vla.run_dir={self.directory / run_dir}"
+        return self.start(*COMMAND, "train", "-n", config, *SMALL, place, *overrides)
+
+    def train(self, config: str, *overrides: str, run_dir: str = "run") -> Run:
+        process = self.begin(config, *overrides, run_dir=run_dir)
+        output, _ = process.communicate(timeout=400)
+        return Run(process.returncode, output, self.directory / run_dir)
+
+    def by_verls_command(self, config: str, *overrides: str) -> Run:
+        """`python -m verl.trainer.main_ppo` to its end."""
+        place = f"vla.run_dir={self.directory / 'run'}"
+        process = self.start(*VERLS, "--config-name", config, *SMALL, place, *overrides)
+        output, _ = process.communicate(timeout=400)
+        return Run(process.returncode, output, self.directory / "run")
+
+    def several(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Run]:
+        """Small runs of `(config, overrides)`, one after the other in one process."""
+        directories = [self.directory / f"run-{number}" for number in range(len(cases))]
+        given = [
+            (config, [*SMALL, *overrides, f"vla.run_dir={directory}"])
+            for (config, overrides), directory in zip(cases, directories, strict=True)
+        ]
+        file = self.directory / "several.json"
+        file.write_text(json.dumps(given))
+        process = self.start(sys.executable, "-m", "tests.runs_verl.several", str(file))
+        output, _ = process.communicate(timeout=580)
+        return [_part(output, number, directory) for number, directory in enumerate(directories)]
+
+
+def _part(output: str, number: int, directory: Path) -> Run:
+    """What concerns one of several runs; everything if the process did not come so far."""
+    mine = re.search(rf"RUN {number} BEGINS\n(.*?)RUN {number} ENDS", output, re.DOTALL)
+    return Run(0, mine[1], directory) if mine else Run(1, output, directory)
+
+
+def check_books(run: Run, *, steps: int = 3, staleness: int = 1, trained: int | None = None) -> None:
+    """It has ended well: everything was trained once, and nothing too late; its records can be read."""
+    assert run.status == 0, run.output
+    summary, metrics = run.summary, run.metrics
+    books = summary["trajectories"]
+    assert books["produced"] == books["trained"] + sum(books["refused"].values())
+    assert books["trained"] == (8 * steps if trained is None else trained)
+    assert [line["step"] for line in metrics][-1] == steps
+    assert max(line["async/staleness/max"] for line in metrics) <= staleness
+    assert write_trace(run.directory, run.directory / "trace.json") > 50
+    assert status_of(run.directory)
+    assert write_report([run.directory], run.directory / "report.html").stat().st_size > 10_000
+
+
+@pytest.fixture
+def runs(tmp_path: Path):
+    runner = VerlRunner(tmp_path)
+    yield runner
+    runner.close()

@@ -1,0 +1,115 @@
+"""Runs under veRL from command to prompt, in every mode."""
+
+import json
+import signal
+
+import pytest
+
+pytest.importorskip("verl", reason="veRL is not installed")
+pytest.importorskip("metaworld", reason="Meta-World is not installed")
+
+from tests.runs_verl.conftest import ACTOR, GROUPS, VerlRunner, check_books
+
+pytestmark = [pytest.mark.verl, pytest.mark.ray]
+
+MODES = {
+    "off": ("async.mode=off",),
+    "train": ("async.mode=train",),
+    "rollout": ("async.mode=rollout",),
+    "streamer": ("async.mode=streamer", f"{ACTOR}.ppo_epochs=1"),
+    "resetting": ("async.mode=full", "env.train.auto_reset=true"),
+}
+
+
+def test_every_mode_trains_what_it_has_collected_once(runs: VerlRunner) -> None:
+    made = runs.several([("verl_metaworld_ppo_mlp", overrides) for overrides in MODES.values()])
+    for mode, run in zip(MODES, made, strict=True):
+        check_books(run, staleness=int(mode in ("train", "resetting")))
+
+
+def test_verls_own_command_trains_in_full(runs: VerlRunner) -> None:
+    run = runs.by_verls_command("verl_metaworld_ppo_mlp")
+    check_books(run)
+    assert (run.directory / "tensorboard").is_dir()
+
+
+def test_several_ranks_of_everything_go_on_from_a_checkpoint(runs: VerlRunner) -> None:
+    ranks = (
+        "trainer.n_gpus_per_node=2",
+        "vla.inference.ranks=2",
+        "env.workers=2",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
+        "async.rollout.shards=1",
+        "trainer.save_freq=2",
+        "trainer.test_freq=2",
+        "trainer.val_before_train=true",
+    )
+    first = runs.train("verl_metaworld_grpo_mlp", *GROUPS, *ranks, "trainer.total_training_steps=2")
+    check_books(first, steps=2)
+    assert "eval/success_once" in first.metrics[-1]
+    saved = first.directory / "checkpoints" / "global_step_2"
+    assert (first.directory / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "2"
+    assert len(list((saved / "actor").glob("model_world_size_2_rank_*.pt"))) == 2
+    state = json.loads((saved / "async_state.json").read_text())
+    assert (state["version"], state["trained"]) == (2, 16)
+
+    second = runs.train("verl_metaworld_grpo_mlp", *GROUPS, *ranks, "trainer.total_training_steps=4")
+    check_books(second, steps=4, trained=16 + 16)
+    assert [line["step"] for line in second.metrics] == [1, 2, 3, 4]
+    # Nothing older than the checkpoint exists.
+    assert second.metrics[2]["async/staleness/max"] == 0
+
+
+def test_a_policy_that_sees_pictures_and_words_trains(runs: VerlRunner) -> None:
+    small = (
+        "env.train.total_num_envs=4",
+        "env.eval.total_num_envs=4",
+        "env.train.max_episode_steps=10",
+        "vla.model.image_size=16",
+        "data.train_batch_size=4",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
+        "trainer.total_training_steps=2",
+    )
+    run = runs.train("verl_metaworld_ppo_vla", *small)
+    check_books(run, steps=2, trained=8)
+
+
+def test_the_first_error_ends_the_run_with_status_one(runs: VerlRunner) -> None:
+    runs.declare("rlinf_async.envs", "broken", "tests.runs_verl.broken:BrokenEnv")
+    process = runs.begin(
+        "verl_metaworld_ppo_mlp", "env.train.env_class=broken", "trainer.total_training_steps=50"
+    )
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, output
+    assert "FloatingPointError" in output
+    assert "the simulator has exploded" in output
+    assert "PeerError" not in output.splitlines()[-1]
+    assert runs.survivors(process) == []
+
+
+def test_an_interrupt_ends_in_order_and_leaves_no_process(runs: VerlRunner) -> None:
+    process = runs.begin("verl_metaworld_ppo_mlp", "trainer.total_training_steps=100000")
+    assert process.stdout is not None
+    while "2/100000" not in (line := process.stdout.readline()):
+        assert line, "the run ended before it was interrupted"
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "closing the gate" in output
+    assert runs.survivors(process) == []
+
+
+def test_bad_input_is_one_clear_error_before_ray_starts(runs: VerlRunner) -> None:
+    process = runs.begin("verl_metaworld_ppo_mlp", f"{ACTOR}.strategy=fsdp", "trainer.critic_warmup=2")
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 2
+    assert "2 things stand in the way" in output
+    assert f"{ACTOR}.strategy=fsdp2 trainer.critic_warmup=0" in output
+    assert "Traceback" not in output
+
+
+def test_too_few_places_are_refused_before_anything_waits(runs: VerlRunner) -> None:
+    process = runs.begin("verl_metaworld_ppo_mlp", "ray_kwargs.ray_init.num_cpus=2")
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert "set ray_kwargs.ray_init.num_cpus to at least 3" in output
