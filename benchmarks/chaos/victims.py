@@ -38,7 +38,7 @@ def victims(run_dir: Path) -> list[Victim]:
             continue
         found.append(Victim(str(kind), name, said["pid"]))
         if kind == Process.ENV:
-            found += [Victim("simulator", f"of {name}", pid) for pid in _simulators(said["pid"])]
+            found += [Victim("simulator", f"of {name}", pid) for pid in simulators_of(said["pid"])]
     return found
 
 
@@ -92,7 +92,7 @@ def _status(run_dir: Path) -> dict[str, Any]:
     return status
 
 
-def _simulators(pid: int) -> list[int]:
+def simulators_of(pid: int) -> list[int]:
     """Children of a process that are simulators; none if it has just ended."""
     children: list[int] = []
     with suppress(OSError):

@@ -1,0 +1,207 @@
+"""Does a run whose simulators are killed learn what it learns when it is left alone?
+
+    python -m benchmarks.chaos.learning
+
+The demo's task and policy on the local host with all levels on. Five seeds, each left alone, with a simulator
+killed every 20 s, and with one killed every 5 s, as a run takes little more than half a minute. A run that is
+in `learning.json` is not repeated.
+
+Stated before the first run: it has passed if the two runs of each seed, left alone and killed every 20 s,
+are equivalent within 5 % of what those left alone reach, both in the area under the success curve and in the
+success of the last quarter of the batches (two one-sided paired t-tests at 5 % each), if no trajectory is
+unaccounted for and none is staler than the bound. The same is asked of every 5 s, and said beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.victims import simulators_of
+from benchmarks.learning.cells import ACTION_REPEAT, HORIZON, Cell
+from benchmarks.learning.experiments import PRESS
+from benchmarks.learning.local_cell import WARM_STARTS, settings_of
+from benchmarks.learning.statistics import Tost, tost_paired
+from benchmarks.learning.verdicts import area, final
+from rlinf_async.demo.local_metaworld import metaworld
+from rlinf_async.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.demo.warm_start import WarmStart, warm_start
+from rlinf_async.experiments.table import markdown
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer
+from rlinf_async.observe.failures import read_failures, restarts
+
+RESULTS = Path(__file__).with_name("learning.json")
+BATCHES, SEEDS = 30, 5
+MARGIN, FINAL_SHARE = 0.05, 0.25
+ALONE = "left alone"
+SIDES: dict[str, float | None] = {ALONE: None, "killed every 20 s": 20.0, "killed every 5 s": 5.0}
+RESTARTS = 1000
+"""So many that none ends a run: what is learned is asked here, and not when a run gives up."""
+
+
+class SimulatorKiller(threading.Thread):
+    """Sends SIGKILL to one simulator of this process every `every_s`, until `stop`."""
+
+    def __init__(self, *, every_s: float, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._every_s = every_s
+        self._draw = random.Random(seed)
+        self._stopped = threading.Event()
+        self.killed = 0
+
+    def run(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            found = simulators_of(os.getpid())
+            if found:
+                with suppress(ProcessLookupError):
+                    os.kill(self._draw.choice(found), signal.SIGKILL)
+                    self.killed += 1
+
+    def stop(self) -> None:
+        """Kill nobody any more; returns once that is so."""
+        self._stopped.set()
+        if self.is_alive():
+            self.join()
+
+
+def settings(seed: int) -> LocalSettings:
+    """Those of the demo, as the other experiments on learning have them."""
+    block = {"mode": "full", "survive": {"env_restarts": RESTARTS}}
+    cell = Cell(
+        host="local",
+        task=PRESS,
+        algorithm="ppo",
+        label="full",
+        asynchrony=block,
+        batches=BATCHES,
+        seed=seed,
+    )
+    return settings_of(cell)
+
+
+def run(seed: int, every_s: float | None) -> dict[str, Any]:
+    """Train, and kill a simulator every `every_s` from the first step on, if that is given."""
+    torch.set_num_threads(1)
+    ours = settings(seed)
+    start = warm_start(WarmStart(task_name=PRESS, seed=seed), WARM_STARTS)
+    task = TaskSettings(PRESS, max_episode_steps=HORIZON, action_repeat=ACTION_REPEAT)
+    environments = metaworld(task, obs_stats=start.obs_stats_path, seed=seed, processes=1)
+    killer = SimulatorKiller(every_s=every_s or 0.0, seed=seed)
+
+    def begin(report: Any) -> None:
+        if every_s is not None and report.step == 1:
+            killer.start()
+
+    with TemporaryDirectory() as run_dir:
+        ours = replace(ours, asynchrony=replace(ours.asynchrony, trace=False))
+        weights = torch.load(start.policy_path)
+        trainer = LocalTrainer(ours, environments, weights=weights, on_step=begin, run_dir=Path(run_dir))
+        try:
+            result = trainer.run()
+        finally:
+            killer.stop()
+        outlived = restarts(read_failures(Path(run_dir)))
+    return {
+        "success": [round(one["env/success_once"], 4) for one in result.metrics],
+        "seconds": round(sum(report.seconds for report in result.reports), 1),
+        "killed": killer.killed,
+        "restarts": outlived.get("env", 0),
+        "staleness": max(report.staleness.high for report in result.reports),
+        "bound": ours.asynchrony.max_staleness,
+        "books": str(result.ledger),
+        "unaccounted": result.ledger.in_flight,
+    }
+
+
+def tests(results: Mapping[str, Any], side: str) -> dict[str, Tost]:
+    """`side` against the runs left alone, of the seeds that both have, as shares of what those reach."""
+    pairs = [
+        (results[name_of(ALONE, seed)], results[name_of(side, seed)])
+        for seed in range(SEEDS)
+        if name_of(ALONE, seed) in results and name_of(side, seed) in results
+    ]
+    found = {}
+    for measure, of in {"area": area, "final": lambda curve: final(curve, FINAL_SHARE)}.items():
+        alone, killed = ([of(pair[place]["success"]) for pair in pairs] for place in (0, 1))
+        if pairs:
+            mean = sum(alone) / len(alone)
+            found[measure] = tost_paired([v / mean for v in alone], [v / mean for v in killed], MARGIN)
+    return found
+
+
+def passed(results: Mapping[str, Any], side: str) -> bool:
+    """Whether the runs of `side` have learned the same and kept their books; False while some are missing."""
+    runs = [results.get(name_of(one, seed)) for one in (ALONE, side) for seed in range(SEEDS)]
+    kept = all(one and one["unaccounted"] == 0 and one["staleness"] <= one["bound"] for one in runs)
+    return kept and all(test.equivalent for test in tests(results, side).values())
+
+
+def name_of(side: str, seed: int) -> str:
+    return f"{side}, seed {seed}"
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """A line per side."""
+    rows = []
+    for side in SIDES:
+        runs = [results[name_of(side, seed)] for seed in range(SEEDS) if name_of(side, seed) in results]
+        against = tests(results, side) if side != ALONE else {}
+        rows.append(
+            [
+                side,
+                str(len(runs)),
+                *(_sum(runs, name) for name in ("killed", "restarts", "unaccounted")),
+                _mean([area(one["success"]) for one in runs]),
+                _mean([final(one["success"], FINAL_SHARE) for one in runs]),
+                *(_interval(against.get(name)) for name in ("area", "final")),
+                "–" if side == ALONE else "yes" if passed(results, side) else "no",
+            ]
+        )
+    heads = ["side", "runs", "kills", "restarts", "unaccounted", "area", "final"]
+    return markdown([*heads, "difference of area", "of final", "passed"], rows)
+
+
+def _sum(runs: Sequence[Mapping[str, Any]], name: str) -> str:
+    return str(sum(one[name] for one in runs))
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.3f}" if values else "–"
+
+
+def _interval(test: Tost | None) -> str:
+    if test is None or test.ci_low is None or test.ci_high is None:
+        return "–"
+    return f"{test.difference:+.1%} [{test.ci_low:+.1%}, {test.ci_high:+.1%}]"
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
+) -> None:
+    """Run what is missing, and print the table."""
+    kept = Kept(RESULTS)
+    for seed, (side, every_s) in product(range(SEEDS), SIDES.items()):
+        if not report and name_of(side, seed) not in kept.results:
+            kept.add(name_of(side, seed), run(seed, every_s))
+    typer.echo(table(kept.results))
+
+
+if __name__ == "__main__":
+    app()
