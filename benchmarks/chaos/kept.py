@@ -15,8 +15,9 @@ class Kept:
         self.results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
     def add(self, name: str, result: Any) -> None:
-        """Keep a result, on the disk when this returns; one of this name is replaced."""
+        """Keep a result, a line of the file; one of this name is replaced."""
         self.results[name] = result
         draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps(self.results, indent=1) + "\n")
+        lines = [f"{json.dumps(name)}: {json.dumps(kept)}" for name, kept in self.results.items()]
+        draft.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         draft.replace(self._path)

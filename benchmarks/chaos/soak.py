@@ -1,0 +1,307 @@
+"""Do memory, disk and open files of a run stay flat over many steps?
+
+    python -m benchmarks.chaos.soak --steps 10000
+    python -m benchmarks.chaos.soak --host rlinf --steps 2000
+
+A run whose steps are as short as they can be, with all levels on, is started as users start one and is
+looked at once a second from outside: the resident memory of each of its processes, its open files, and what
+its run directory holds.
+
+Stated before the first run: it has passed if it has ended with status 0, and between the second and the last
+tenth of its steps
+  - no process that is there in both has grown by more than 5 %, and there are no more processes;
+  - all of them together have no more files open;
+  - the run directory has grown by nothing but the metrics, a line of at most 4 KB for each step, and the
+    trace, which two files of 64 MB bound for each process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.chaos.kept import Kept
+from rlinf_async.experiments.process import OWN_CLUSTER
+from rlinf_async.experiments.table import markdown
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import LIMIT
+
+RESULTS = Path(__file__).with_name("soak.json")
+FIGURE = Path(__file__).with_name("soak.png")
+RUNS = Path("runs/soak")
+LOOK_S = 1.0
+POINTS = 200
+"""Samples that are kept of a run, about."""
+
+GROWTH = 0.05
+METRICS_BYTES = 4096
+OTHER_BYTES = 1 << 20
+"""By how much status, faults and the like may differ between two looks."""
+
+SETTINGS = {
+    "local": [
+        "-n",
+        "local/point_reach",
+        "settings.total_envs=8",
+        "settings.horizon=2",
+        "settings.global_batch_size=16",
+        "settings.micro_batch_size=8",
+    ],
+    "rlinf": [
+        "-n",
+        "bench/emulated",
+        "async.mode=full",
+        "runner.val_check_interval=-1",
+        "runner.save_interval=-1",
+        "env.train.total_num_envs=8",
+        "env.train.max_episode_steps=20",
+        "env.train.service.decision_s=0",
+        "actor.model.service.act_fixed_s=0",
+        "actor.model.service.act_sample_s=0",
+        "actor.model.service.train_sample_s=0",
+        "actor.model.service.weights_mb=1",
+        "actor.micro_batch_size=8",
+        "actor.global_batch_size=16",
+        "algorithm.update_epoch=1",
+    ],
+}
+"""Runs in which little is computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One look at a run."""
+
+    step: int
+    seconds: float
+    memory: dict[str, float]
+    """MB that are resident, by process."""
+    files: int
+    """Open in all processes together."""
+    metrics: int
+    """Bytes of metrics.jsonl."""
+    trace: int
+    other: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What came of a run, from its samples."""
+
+    status: int
+    steps: int
+    seconds: float
+    processes: int
+    growth: float
+    """Of the process that has grown most, as a share; 0 if none has."""
+    grown: str
+    files: tuple[int, int]
+    """Most that were open at once, in the second tenth and in the last."""
+    metrics_bytes: float
+    """For a step."""
+    trace_mb: float
+    other_bytes: int
+    """By which everything else in the run directory has grown."""
+    passed: bool
+
+
+class Watch:
+    """Looks at a process, at all that it has started, and at its run directory."""
+
+    def __init__(self, pid: int, run_dir: Path) -> None:
+        self._pid, self._run = pid, RunDir(run_dir)
+        self._began = time.monotonic()
+        self._names: dict[int, str] = {}
+        self._steps = self._read = 0
+
+    def look(self) -> Sample:
+        memory: dict[str, float] = {}
+        files = 0
+        for pid in family(self._pid):
+            with suppress(OSError, IndexError):  # it may end meanwhile
+                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+                memory[self._name(pid)] = round(pages * 4096 / 1e6, 1)
+        metrics = _bytes(self._run.metrics)
+        return Sample(
+            step=self._step(),
+            seconds=round(time.monotonic() - self._began, 1),
+            memory=memory,
+            files=files,
+            metrics=metrics,
+            trace=_bytes(self._run.trace),
+            other=_bytes(self._run.path) - metrics - _bytes(self._run.trace),
+        )
+
+    def _name(self, pid: int) -> str:
+        if pid not in self._names or self._names[pid].startswith("ray::IDLE"):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            title = words[0].split(".")[0] if words[0].startswith("ray::") else Path(words[0]).name
+            self._names[pid] = f"{title} {pid}"
+        return self._names[pid]
+
+    def _step(self) -> int:
+        with suppress(FileNotFoundError), self._run.metrics.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+            self._read += len(new)
+            self._steps += new.count(b"\n")
+        return self._steps
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for member in found:
+        found += [child for child, parent in parents.items() if parent == member]
+    return found
+
+
+def _bytes(path: Path) -> int:
+    total = 0
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        with suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def run(host: str, steps: int, directory: Path) -> tuple[int, list[Sample]]:
+    """Train so many steps; the exit status, and what was seen meanwhile."""
+    directory.mkdir(parents=True)
+    where = {
+        "local": [f"run_dir={directory}", f"settings.batches={steps}"],
+        "rlinf": [f"runner.logger.log_path={directory}", f"runner.max_epochs={steps}"],
+    }
+    command = [sys.executable, "-m", "rlinf_async.cli", "train", *SETTINGS[host], *where[host]]
+    samples = []
+    with directory.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **OWN_CLUSTER}
+        )
+        watch = Watch(process.pid, directory)
+        while process.poll() is None:
+            samples.append(watch.look())
+            time.sleep(LOOK_S)
+    return process.returncode, samples
+
+
+def verdict(status: int, samples: Sequence[Sample], steps: int) -> Verdict:
+    """Compare the second tenth of the steps with the last."""
+    early = [one for one in samples if 0.1 * steps <= one.step < 0.2 * steps]
+    late = [one for one in samples if 0.9 * steps <= one.step < steps]
+    if not early or not late:
+        raise ValueError(f"{len(samples)} looks at {steps} steps are too few to compare them")
+    common = set.intersection(*(set(one.memory) for one in [*early, *late]))
+    shares = {name: _mean(late, name) / _mean(early, name) - 1 for name in common}
+    grown, growth = max(shares.items(), key=lambda item: item[1])
+    files = (max(one.files for one in early), max(one.files for one in late))
+    processes = (max(len(one.memory) for one in early), max(len(one.memory) for one in late))
+    first, last = early[0], late[-1]
+    metrics = (last.metrics - first.metrics) / (last.step - first.step)
+    other = last.other - first.other
+    flat = growth <= GROWTH and files[1] <= files[0] and processes[1] <= processes[0]
+    bounded = metrics <= METRICS_BYTES and other <= OTHER_BYTES and last.trace <= 2 * LIMIT * processes[1]
+    return Verdict(
+        status=status,
+        steps=last.step,
+        seconds=last.seconds,
+        processes=processes[1],
+        growth=round(max(0.0, growth), 4),
+        grown=grown.rpartition(" ")[0],
+        files=files,
+        metrics_bytes=round(metrics, 1),
+        trace_mb=round(last.trace / 1e6, 1),
+        other_bytes=other,
+        passed=status == 0 and flat and bounded,
+    )
+
+
+def _mean(samples: Sequence[Sample], name: str) -> float:
+    return sum(one.memory[name] for one in samples) / len(samples)
+
+
+def thinned(samples: Sequence[Sample]) -> list[Sample]:
+    """About `POINTS` of them, and the last."""
+    return [*samples[:: max(1, len(samples) // POINTS)], samples[-1]]
+
+
+def table(results: dict[str, Any]) -> str:
+    """A line per run."""
+    rows = []
+    for name, kept in results.items():
+        found = kept["verdict"]
+        rows.append(
+            [
+                name,
+                str(found["status"]),
+                str(found["processes"]),
+                f"{found['growth']:+.1%} ({found['grown']})",
+                "{} and {}".format(*found["files"]),
+                f"{found['metrics_bytes']:.0f}",
+                f"{found['trace_mb']:.1f}",
+                str(found["other_bytes"]),
+                "yes" if found["passed"] else "no",
+            ]
+        )
+    heads = ["run", "status", "processes", "largest growth", "open files", "metrics, bytes a step"]
+    return markdown([*heads, "trace, MB", "other, bytes", "passed"], rows)
+
+
+def draw(results: dict[str, Any], save: Callable[[Any], None]) -> None:
+    """Resident memory over steps, a panel for each run and a line for each process."""
+    from rlinf_async.experiments.chart import new_figure
+
+    figure = new_figure(9, 3.2 * len(results))
+    for place, (name, kept) in enumerate(results.items(), start=1):
+        panel = figure.add_subplot(len(results), 1, place)
+        samples = [one for one in kept["samples"] if one["step"]]
+        for process in sorted({name for one in samples for name in one["memory"]}):
+            seen = [(one["step"], one["memory"][process]) for one in samples if process in one["memory"]]
+            panel.plot(*zip(*seen, strict=True), lw=1.2, label=process.rpartition(" ")[0])
+        panel.set(title=name, xlabel="step", ylabel="resident memory, MB")
+        panel.set_ylim(bottom=0)
+        panel.spines[["top", "right"]].set_visible(False)
+    save(figure)
+
+
+def _save(figure: Any) -> None:
+    # Without the version of matplotlib in it, the file depends on the data alone.
+    figure.savefig(FIGURE, dpi=110, metadata={"Software": None})
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    steps: Annotated[int, typer.Option(help="Of the run.")] = 10_000,
+    host: Annotated[str, typer.Option(help="local or rlinf.")] = "local",
+    report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
+) -> None:
+    """Run, keep what was seen, and print the table of all runs."""
+    kept = Kept(RESULTS)
+    if not report:
+        directory = RUNS / f"{host}-{int(time.time())}"
+        status, samples = run(host, steps, directory)
+        found = verdict(status, samples, steps)
+        few = [asdict(one) for one in thinned(samples)]
+        kept.add(f"{host}, {steps} steps", {"verdict": asdict(found), "samples": few})
+    draw(kept.results, _save)
+    typer.echo(table(kept.results))
+
+
+if __name__ == "__main__":
+    app()
