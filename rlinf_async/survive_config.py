@@ -31,7 +31,8 @@ class SurviveConfig:
     the longest step that the shard has seen if that is more, and `start_s` for its first, which may
     compile."""
     silent_s: float = 100.0
-    """An env worker or inference rank that has not answered for so long is killed, and so started anew."""
+    """A process that has not answered for so long is killed: an env worker or inference rank is started
+    anew, without a learner rank or a channel the run ends."""
     non_finite: Literal["refuse", "stop", "off"] = "refuse"
     """What a rollout or a gradient with a NaN or an infinity does: it is refused and counted, it ends the
     run, or nobody looks."""

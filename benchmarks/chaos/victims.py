@@ -32,7 +32,7 @@ class Victim:
 def victims(run_dir: Path) -> list[Victim]:
     """The env workers and inference ranks that answer, and the simulators of those env workers."""
     found = []
-    for name, said in _status(run_dir).get("processes", {}).items():
+    for name, said in processes(run_dir).items():
         kind, _ = kind_and_rank(name)
         if kind not in (Process.ENV, Process.INFERENCE) or not said.get("pid"):
             continue
@@ -40,6 +40,12 @@ def victims(run_dir: Path) -> list[Victim]:
         if kind == Process.ENV:
             found += [Victim("simulator", f"of {name}", pid) for pid in simulators_of(said["pid"])]
     return found
+
+
+def processes(run_dir: Path) -> dict[str, Any]:
+    """What every process of a run that answers says of itself, by its name."""
+    said = _status(run_dir).get("processes", {})
+    return {name: facts for name, facts in said.items() if facts is not None}
 
 
 def step_of(run_dir: Path) -> int:

@@ -14,18 +14,9 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.ray_runtime.remote_calls import Fleet
-from rlinf_async.ray_runtime.revival import Revivals
+from rlinf_async.ray_runtime.revival import PROCESSES, Revivals
 from rlinf_async.ray_runtime.status_poller import Pulse
 from rlinf_async.ray_runtime.termination import TERMINATION
-
-PROCESSES = {
-    "env": Process.ENV,
-    "inference": Process.INFERENCE,
-    "learner": Process.LEARNER,
-    "requests": Process.REQUESTS,
-    "coordinator": Process.COORDINATOR,
-}
-"""The groups of a run, and what their processes are called in records."""
 
 
 def begin_records(

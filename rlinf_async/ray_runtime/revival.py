@@ -30,7 +30,14 @@ STARTED_AGAIN: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
 """Options of actors that Ray starts again when they die; calls of the dead are not repeated."""
 AGAIN_S = 0.5
 """Between two tries to reach a process that is being started."""
-NAMES = {"env": Process.ENV, "inference": Process.INFERENCE}
+PROCESSES = {
+    "env": Process.ENV,
+    "inference": Process.INFERENCE,
+    "learner": Process.LEARNER,
+    "requests": Process.REQUESTS,
+    "coordinator": Process.COORDINATOR,
+}
+"""The groups of a run, and what their processes are called in records."""
 METRICS = {"env": "async/restarts/env_worker", "inference": "async/restarts/inference"}
 DIED: dict[str, What] = {"env": "env worker died", "inference": "inference rank died"}
 LOOPS = {"env": "run_shards", "inference": "serve"}
@@ -77,9 +84,9 @@ class Revivals:
         return group in self._settings.restartable and group in self._rebuild
 
     def join(self, spans: SpanLog) -> None:
-        """Learn where the processes are that may be brought back, and record in `spans` that they were."""
+        """Learn where the processes are, and record in `spans` which of them were brought back."""
         self._spans = spans
-        for group in filter(self.of, NAMES):
+        for group in PROCESSES:
             for rank, place in enumerate(self._fleet.run(group, "place")):
                 self._places[group, rank] = place
 
@@ -91,7 +98,7 @@ class Revivals:
                 or it cannot be started.
         """
         who, began = (group, rank), time.monotonic()
-        name = NAMES[group].numbered(rank)
+        name = PROCESSES[group].numbered(rank)
         if not self.working:
             raise RuntimeError(f"{name} has died before a step was trained") from died
         self._away.add(who)
@@ -142,16 +149,27 @@ class Revivals:
         return self.working and who is not None and who not in self._away
 
     def silence(self, process: str) -> None:
-        """End a process that does not answer, so that it is brought back."""
-        if (who := self._who(process)) is not None:
+        """End a process that does not answer, so that it is brought back.
+
+        Raises:
+            RuntimeError: it is none that can be, and is named.
+        """
+        if (who := self._who(process)) is None:
+            return
+        if self.of(who[0]):
             self._silent.add(who)
             self._end(who)
+            return
+        self._kill(who)  # nothing less ends a process that was stopped
+        error = f"{process} has not answered for {self._survive.silent_s:g} s (async.survive.silent_s)"
+        record_failure(self._run_dir, process=process, what="silent", error=error, action="the run ends")
+        raise RuntimeError(error)
 
     def _who(self, process: str) -> Who | None:
-        """The one that is called so, if it may be brought back."""
+        """The one that is called so; None for the driver."""
         kind, rank = kind_and_rank(process)
-        group = next((group for group, name in NAMES.items() if name == kind and self.of(group)), None)
-        return None if group is None or rank is None else (group, rank)
+        group = next((group for group, name in PROCESSES.items() if name == kind), None)
+        return None if group is None else (group, rank or 0)
 
     def pop_metrics(self) -> dict[str, float]:
         """How many processes were brought back since the last call."""
@@ -232,9 +250,13 @@ class Revivals:
         return Wait(calls=calls, seconds=self._survive.start_s)
 
     def _end(self, who: Who) -> None:
-        """End a process, even one that was stopped, and have Ray start it again."""
+        """End a process, and have Ray start it again."""
         group, rank = who
         ray.kill(self._fleet.actors(group)[rank], no_restart=False)
+        self._kill(who)
+
+    def _kill(self, who: Who) -> None:
+        """End a process of this machine, even one that was stopped."""
         there, number = self._places.get(who, ("", 0))
         if there == machine():
             with suppress(ProcessLookupError):

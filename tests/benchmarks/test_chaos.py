@@ -16,17 +16,15 @@ from rlinf_async.observe.failures import record_failure
 SIMULATOR = [
     sys.executable,
     "-c",
-    "import sys; sys.stdin.read()",
+    "import sys; print('ready', flush=True); sys.stdin.read()",
     "rlinf_async.demo.simulators.child_process",
 ]
-WORKER = (
-    "import subprocess, sys; subprocess.Popen(sys.argv[1:]); print('ready', flush=True); sys.stdin.read()"
-)
+WORKER = "import subprocess, sys; subprocess.Popen(sys.argv[1:]); sys.stdin.read()"
 
 
 @pytest.fixture
 def worker():
-    """A process with one child that is a simulator and takes its input from the same pipe."""
+    """A process with one child that is a simulator, and has its input and output."""
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, *SIMULATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -204,8 +204,8 @@ def test_a_silent_process_is_ended_and_recorded_as_silent(world):
     assert fault["what"] == "silent"
 
 
-def test_only_those_that_can_be_brought_back_have_to_answer_and_not_while_they_are_built(world):
-    assert not world.revivals.watches("learner rank 0")
+def test_every_process_of_a_run_has_to_answer_but_not_while_it_is_built(world):
+    assert world.revivals.watches("learner rank 0")
     assert not world.revivals.watches("driver")
     steps = world.revivals.begin("env", 0, DIED)
     next(steps)
@@ -213,6 +213,22 @@ def test_only_those_that_can_be_brought_back_have_to_answer_and_not_while_they_a
     assert world.revivals.watches("env worker 1")
     world.revivals.working = False
     assert not world.revivals.watches("env worker 1")
+
+
+@pytest.mark.parametrize("process", ["learner rank 1", "request channel 0", "coordinator 0"])
+def test_the_silence_of_one_that_cannot_be_brought_back_ends_the_run_and_it(world, process):
+    with pytest.raises(RuntimeError, match=f"{process} has not answered for 100 s"):
+        world.revivals.silence(process)
+    assert world.killed == [(11 if process.endswith("1") else 10, signal.SIGKILL)]
+    (fault,) = read_failures(world.path)
+    assert (fault["process"], fault["what"], fault["action"]) == (process, "silent", "the run ends")
+
+
+def test_the_silence_of_an_env_worker_ends_a_run_that_brings_nobody_back(monkeypatch, tmp_path):
+    world = World(monkeypatch, tmp_path, places=[], process_restarts=0)
+    with pytest.raises(RuntimeError, match="env worker 1 has not answered for 100 s"):
+        world.revivals.silence("env worker 1")
+    assert world.killed == [(11, signal.SIGKILL)]
 
 
 @pytest.mark.parametrize(
