@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.chaos.outcome import Outcome
-from benchmarks.chaos.victims import Killer
+from rlinf_async.experiments.chaos.killer import Killer
 from rlinf_async.experiments.process import OWN_CLUSTER, run_command
 from rlinf_async.experiments.table import markdown
 

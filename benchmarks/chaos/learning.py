@@ -30,7 +30,6 @@ import torch
 import typer
 
 from benchmarks.chaos.kept import Kept
-from benchmarks.chaos.victims import simulators_of
 from benchmarks.learning.cells import ACTION_REPEAT, HORIZON, Cell
 from benchmarks.learning.experiments import PRESS
 from benchmarks.learning.local_cell import WARM_STARTS, settings_of
@@ -39,6 +38,7 @@ from benchmarks.learning.verdicts import area, final
 from rlinf_async.demo.local_metaworld import metaworld
 from rlinf_async.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.demo.warm_start import WarmStart, warm_start
+from rlinf_async.experiments.chaos.victims import simulators_of
 from rlinf_async.experiments.table import markdown
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.observe.failures import read_failures, restarts

@@ -24,7 +24,7 @@ import typer
 
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
-from benchmarks.chaos.victims import processes, step_of, victims
+from rlinf_async.experiments.chaos.victims import processes, step_of, victims
 from rlinf_async.experiments.process import OWN_CLUSTER, run_command
 from rlinf_async.experiments.table import markdown
 from rlinf_async.observe.failures import read_failures

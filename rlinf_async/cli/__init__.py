@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from rlinf_async import __version__
-from rlinf_async.cli import comparing, looking, planning, running, training
+from rlinf_async.cli import breaking, comparing, looking, planning, running, training
 from rlinf_async.cli.arguments import fail
 from rlinf_async.extras import remedy
 
@@ -56,6 +56,7 @@ for command in (
     running.doctor,
     comparing.bench,
     comparing.sweep,
+    breaking.chaos,
     planning.plan,
     looking.trace,
     looking.status,

@@ -54,7 +54,13 @@ class Inspectable:
 
     async def doing(self) -> dict[str, Any]:
         """What this process does right now, and how much it has done; for `observe.activity`."""
-        return {"pid": os.getpid(), "ended": self.spans.ended, "open": _plain(self.spans), **self.facts()}
+        return {
+            "machine": machine(),
+            "pid": os.getpid(),
+            "ended": self.spans.ended,
+            "open": _plain(self.spans),
+            **self.facts(),
+        }
 
     def facts(self) -> dict[str, Any]:
         """What else a worker knows about the run."""

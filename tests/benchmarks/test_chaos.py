@@ -1,75 +1,12 @@
-"""Runs whose processes are killed: who is killed, and what is said of a run."""
+"""Runs whose processes are killed: what is said of them."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
 from benchmarks.chaos import __main__ as chaos
 from benchmarks.chaos.outcome import Outcome
-from benchmarks.chaos.victims import Killer, Victim, victims
 from rlinf_async.observe.failures import record_failure
-
-SIMULATOR = [
-    sys.executable,
-    "-c",
-    "import sys; print('ready', flush=True); sys.stdin.read()",
-    "rlinf_async.demo.simulators.child_process",
-]
-WORKER = "import subprocess, sys; subprocess.Popen(sys.argv[1:]); sys.stdin.read()"
-
-
-@pytest.fixture
-def worker():
-    """A process with one child that is a simulator, and has its input and output."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", WORKER, *SIMULATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "ready\n"
-    yield process
-    process.communicate()
-
-
-def status(run_dir, processes, step=5):
-    (run_dir / "status.json").write_text(json.dumps({"step": step, "processes": processes}))
-
-
-def test_env_workers_inference_ranks_and_their_simulators_can_be_killed_and_nobody_else(tmp_path, worker):
-    assert victims(tmp_path) == []
-    mine = {"pid": os.getpid()}
-    status(tmp_path, {"env worker 0": {"pid": worker.pid}, "inference rank 1": mine, "learner rank 0": mine})
-    found = victims(tmp_path)
-    assert [(victim.kind, victim.name) for victim in found] == [
-        ("env worker", "env worker 0"),
-        ("simulator", "of env worker 0"),
-        ("inference rank", "inference rank 1"),
-    ]
-
-
-def test_a_process_that_does_not_answer_is_left_alone(tmp_path):
-    status(tmp_path, {"env worker 0": {}, "inference rank 0": {"pid": None}})
-    assert victims(tmp_path) == []
-
-
-def test_processes_are_killed_once_the_run_has_begun_until_it_has_ended(tmp_path):
-    victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    status(tmp_path, {"inference rank 0": {"pid": victim.pid}}, step=3)
-    killer = Killer(tmp_path, every_s=0.01, first_step=3, seed=0)
-    killer.start()
-    assert victim.wait() == -signal.SIGKILL
-    killer.stop()
-    assert Victim("inference rank", "inference rank 0", victim.pid) in killer.killed
-
-
-def test_nobody_is_killed_before_the_run_has_trained(tmp_path):
-    status(tmp_path, {"inference rank 0": {"pid": os.getpid()}}, step=2)
-    killer = Killer(tmp_path, every_s=0.0, first_step=3, seed=0)
-    killer.start()
-    killer.stop()
-    assert killer.killed == []
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import os
 
 from benchmarks.chaos import silence
 from rlinf_async.observe.failures import record_failure
+from tests.experiments.chaos.making import status
 
 
 def test_only_a_process_that_answers_can_be_stopped(tmp_path):
-    processes = {"learner rank 0": {"pid": os.getpid()}, "coordinator 0": None}
-    (tmp_path / "status.json").write_text(json.dumps({"step": 3, "processes": processes}))
+    status(tmp_path, {"learner rank 0": os.getpid(), "coordinator 0": None})
     assert silence.pid_of(tmp_path, "learner rank 0") == os.getpid()
     assert silence.pid_of(tmp_path, "coordinator 0") is None
     assert silence.pid_of(tmp_path, "simulator") is None

@@ -32,7 +32,7 @@ def test_a_worker_writes_its_spans_and_answers_what_it_does(tmp_path):
     worker = joined(tmp_path)
     with worker.spans.span("forward", shards=[1, 2, 3]):
         said = asyncio.run(worker.doing())
-    assert (said["pid"], said["ended"]) == (os.getpid(), 0)
+    assert (said["machine"], said["pid"], said["ended"]) == (machine(), os.getpid(), 0)
     assert (said["open"][0]["kind"], said["open"][0]["shards"]) == ("forward", 3)
     assert [span["process"] for span in read_spans(tmp_path / "trace")] == ["env worker 3"]
 

@@ -1,0 +1,1 @@
+"""Faults that are injected on purpose into a run that goes on."""

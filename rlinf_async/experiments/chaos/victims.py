@@ -1,0 +1,75 @@
+"""Which processes of a run can be killed without that it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.observe.processes import Process, kind_and_rank
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.ray_runtime.inspection import machine
+
+SIMULATOR = "simulator"
+KINDS = {"simulator": SIMULATOR, "env": str(Process.ENV), "inference": str(Process.INFERENCE)}
+"""Kinds of processes, by a word for each."""
+HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+"""Processes that Python starts for itself: without them nothing is simulated, and nothing stops."""
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A process of a run."""
+
+    kind: str
+    """As the records of a run call it: `env worker`."""
+    name: str
+    """`env worker 1`; of a simulator, whose it is: `of env worker 1`."""
+    pid: int
+
+
+def victims(run_dir: Path) -> list[Victim]:
+    """The env workers and inference ranks of this machine that answer, and the simulators of the former."""
+    found = []
+    for name, said in processes(run_dir).items():
+        kind, _ = kind_and_rank(name)
+        if kind not in KINDS.values():
+            continue
+        found.append(Victim(kind, name, said["pid"]))
+        if kind == Process.ENV:
+            found += [Victim(SIMULATOR, f"of {name}", pid) for pid in simulators_of(said["pid"])]
+    return found
+
+
+def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
+    """What each process of a run says of itself, by its name: those of this machine that answer.
+
+    The number of a process means another one on another machine.
+    """
+    records = RunDir(run_dir)
+    said = records.read(records.status).get("processes", {})
+    return {name: facts for name, facts in said.items() if facts and facts.get("machine") == machine()}
+
+
+def step_of(run_dir: Path) -> int:
+    """Steps that a run has trained."""
+    records = RunDir(run_dir)
+    return int(records.read(records.status).get("step", 0))
+
+
+def simulators_of(pid: int) -> list[int]:
+    """Children of a process, but those that Python has for itself; none if it has just ended."""
+    children: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (thread / "children").read_text().split())
+    return [child for child in children if _simulates(child)]
+
+
+def _simulates(pid: int) -> bool:
+    with suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return bool(command) and not any(helper in command for helper in HELPERS)
+    return False  # it has just ended; one that has, and is not collected yet, has no command line
