@@ -2,22 +2,21 @@
 
     python -m benchmarks.chaos --steps 150 --every 20 --repetitions 2
 
-The demo with two env workers and two inference ranks. From the third step on a simulator, an env worker or an
-inference rank, drawn at random, gets SIGKILL every `--every` seconds. A run that is in `results.json` is not
-repeated.
+The demo with two env workers, two inference ranks and simulators in processes of their own. From the third
+step on a simulator, an env worker or an inference rank, drawn at random, gets SIGKILL every `--every`
+seconds. A run that is in `results.json` is not repeated.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from benchmarks.chaos.demo import demo
 from benchmarks.chaos.outcome import Outcome
 from rlinf_async.experiments.chaos.killer import Killer
 from rlinf_async.experiments.process import OWN_CLUSTER, run_command
@@ -26,17 +25,13 @@ from rlinf_async.experiments.table import markdown
 RESULTS = Path(__file__).with_name("results.json")
 RUNS = Path("runs/chaos")
 FIRST_STEP = 3
-PLACES = [f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout")]
 BUDGETS = ["async.survive.process_restarts=1000", "async.survive.env_restarts=1000"]
 """Restarts are what is measured: nothing here ends because there were many."""
 
 
 def run(directory: Path, *, steps: int, every_s: float | None, seed: int, deadline_s: float) -> Outcome:
     """Train, and kill somebody every `every_s` if that is given."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    command = [sys.executable, "-m", "rlinf_async.cli", "train", "-n", "metaworld_ppo_mlp"]
-    command += [f"runner.max_epochs={steps}", f"runner.logger.log_path={directory}", *PLACES, *BUDGETS]
+    command = demo(directory, steps=steps, overrides=BUDGETS)
     killer = Killer(directory, every_s=every_s or deadline_s, first_step=FIRST_STEP, seed=seed)
     killer.start()
     try:

@@ -11,9 +11,7 @@ channel it ends with status 1. A run that is in `silence.json` is not repeated.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -22,6 +20,7 @@ from typing import Any
 
 import typer
 
+from benchmarks.chaos.demo import demo
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
 from rlinf_async.experiments.chaos.victims import processes, step_of, victims
@@ -39,7 +38,6 @@ FOUND_S = 120.0
 LOOK_S = 0.2
 OUTLIVED = ("env worker 1", "inference rank 1", "simulator")
 FATAL = ("learner rank 0", "request channel 0", "coordinator 0")
-PLACES = [f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout")]
 
 
 class Stopper(threading.Thread):
@@ -77,10 +75,7 @@ def pid_of(run_dir: Path, target: str) -> int | None:
 def stop_one(target: str) -> dict[str, Any]:
     """Train, and stop `target`; what the run did about it."""
     directory = RUNS / target.replace(" ", "-")
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    command = [sys.executable, "-m", "rlinf_async.cli", "train", "metaworld_ppo_mlp"]
-    command += [f"runner.max_epochs={STEPS}", f"runner.logger.log_path={directory}", *PLACES]
+    command = demo(directory, steps=STEPS, overrides=[])
     stopper = Stopper(directory, target)
     stopper.start()
     try:
