@@ -24,10 +24,12 @@ from rlinf_async.experiments.bench import command as bench
 from rlinf_async.experiments.sweep import command as sweep
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINKING = [
     *PAGES,
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     ROOT / "patches" / "README.md",
     *(ROOT / "benchmarks").rglob("*.md"),
 ]
@@ -46,10 +48,18 @@ ELSEWHERE = {
     r"rlinf-async doctor": "tests/test_doctor.py::test_every_check_has_its_own_name_and_turns_into_json",
     r"rlinf-async status .*": "tests/observe/test_status.py",
     r"rlinf-async trace .*": "tests/observe/trace",
+    r"rlinf-async chaos .*": "tests/experiments/chaos",
     r"rlinf-async report .*": "tests/observe/report",
     r"rlinf-async (explain|train) --config-dir \. -n points_verl": "tests/runs_verl/test_one_package.py",
     r"rlinf-async train --config-dir \. -n points_local": "tests/test_docs_extending.py",
-    r"rlinf-async (explain|train) -n verl_.*": "tests/runs_verl",
+    r"rlinf-async (explain|train)( -n)? verl_.*": "tests/runs_verl",
+    r"rlinf-async sweep --config-name verl_.*": "tests/experiments/sweep/test_hosts.py",
+    r"rlinf-async sweep --config-dir \$EMBODIED_PATH/config .*--output sweeps/libero .*": (
+        "tests/test_tutorials.py::test_the_sweep_of_the_libero_page_is_three_settings_of_twelve_steps"
+    ),
+    r"rlinf-async train local/point_reach run_dir=.*": (
+        "tests/test_tutorials.py::test_the_commands_of_the_page_on_reports_work_as_they_stand"
+    ),
     r"python -m verl\.trainer\.main_ppo --config-name verl_.*": "tests/runs_verl",
     r"make (setup-verl|test-verl)": ".ci/run",
     r"make demo-verl": "tests/runs_verl",
@@ -72,12 +82,17 @@ ELSEWHERE = {
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""
 
 NOT_RUN = {
+    r"pip uninstall .*": "it would take away what is tested",
     r"pip install.*": (
         "it installs from PyPI; `make setup` in .ci/run installs the same requirements, and "
         "tests/test_packaging.py the package"
     ),
     r"git clone .*|bash requirements/.*|source .*|export": (
         "the steps of RLinf's own installation; tests/runs/test_checkouts.py runs a checkout on PYTHONPATH"
+    ),
+    r"python \$EMBODIED_PATH/train_embodied_agent\.py .*": (
+        "it wants eight GPUs and published weights; tests/vla/test_runs.py runs this script and config "
+        "with a tiny model"
     ),
     r"apt-get install .*": "it installs from Debian's archive; .ci/run installs the same packages",
     r"make setup TORCH_INDEX_URL=\.\.\.": "the index depends on the machine",
@@ -269,7 +284,8 @@ def test_the_block_on_the_page_of_settings_is_what_full_means(generator):
 
 def test_the_site_has_every_page_in_its_navigation():
     text = (ROOT / "mkdocs.yml").read_text()
-    assert [page.name for page in PAGES[1:] if f" {page.name}\n" not in text] == []
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES[1:]]
+    assert [page for page in pages if f" {page}\n" not in text] == []
 
 
 def test_every_metric_of_a_step_is_on_the_page_of_settings():

@@ -1,0 +1,58 @@
+"""docs/compatibility.md names the versions that are required and tested with."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "compatibility.md"
+ROWS = {
+    "torch": ("torch", None, ".ci/constraints.txt"),
+    "RLinf": ("rlinf", "rlinf-wheel", ".ci/constraints.txt"),
+    "veRL": ("verl", "verl", ".ci/constraints-verl.txt"),
+    "Ray": ("ray", "rlinf", ".ci/constraints.txt"),
+    "transformers, with RLinf": ("transformers", "rlinf", ".ci/constraints.txt"),
+    "transformers, with veRL": ("transformers", None, ".ci/constraints-verl.txt"),
+    "Hydra, with RLinf": ("hydra-core", "rlinf", ".ci/constraints.txt"),
+}
+"""Each row's package, the extra that asks for it, and the file that pins what the tests run with."""
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def row(name):
+    (cells,) = re.findall(rf"^\| {re.escape(name)} \|(.*)\|$", PAGE.read_text(), re.MULTILINE)
+    return [cell.strip() for cell in cells.split("|")]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_version_that_is_tested_with_is_the_pinned_one(name):
+    package, _, file = ROWS[name]
+    (pinned,) = re.findall(rf"^{package}==(\S+)$", (ROOT / file).read_text(), re.MULTILINE)
+    assert pinned in row(name)[1]
+
+
+@pytest.mark.parametrize("name", ["torch", "veRL", "Ray", "transformers, with RLinf", "Hydra, with RLinf"])
+def test_every_number_of_the_requirement_is_on_the_page(name):
+    package, extra, _ = ROWS[name]
+    wanted = project()["optional-dependencies"][extra] if extra else project()["dependencies"]
+    (found,) = [each for text in wanted if (each := Requirement(text)).name == package]
+    accepted = row(name)[0]
+    for specifier in found.specifier:
+        if specifier.operator == "<" and accepted.endswith(".x"):
+            continue  # 4.57.x says both ends
+        assert specifier.version in accepted
+
+
+def test_python_is_that_of_the_metadata():
+    oldest, end = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project()["requires-python"]).groups()
+    assert row("Python")[0] == f"3.{oldest} to 3.{int(end) - 1}"
+
+
+def test_the_version_to_upgrade_from_is_the_present_one():
+    assert f"The version is {project()['version']}." in PAGE.read_text()

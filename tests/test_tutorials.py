@@ -1,0 +1,174 @@
+"""What docs/tutorials says: its commands as they stand there, and its numbers."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rlinf_async import cli
+from tests.checkouts import TREES, checkout
+from tests.test_docs import blocks
+
+TUTORIALS = Path(__file__).parents[1] / "docs" / "tutorials"
+GB = 1e9
+
+
+def page(name: str) -> str:
+    return (TUTORIALS / f"{name}.md").read_text()
+
+
+def commands(name: str, kind: str) -> list[list[str]]:
+    """The arguments of every `rlinf-async KIND` in the page's code blocks."""
+    found = (shlex.split(line, comments=True) for line in blocks(page(name)))
+    return [words[2:] for words in found if words[:2] == ["rlinf-async", kind]]
+
+
+def cells(name: str, first: str) -> list[str]:
+    """The row of a table that begins with `first`, without that cell."""
+    (row,) = re.findall(rf"^\| {re.escape(first)} \|(.*)\|$", page(name), re.MULTILINE)
+    return [cell.strip() for cell in row.split(" | ")]
+
+
+@pytest.fixture(params=TREES)
+def examples(request, monkeypatch) -> Path:
+    """The folder with RLinf's YAMLs, of each tree, where the pages say that it is."""
+    pytest.importorskip("rlinf", reason="RLinf is not installed")
+    root = checkout(request.param) / "examples" / "embodiment"
+    monkeypatch.setenv("EMBODIED_PATH", str(root))
+    return root / "config"
+
+
+def explained(words: list[str], examples: Path) -> dict[str, Any]:
+    """What the command answers, as data."""
+    from rlinf_async.compose import compose_config
+    from rlinf_async.hosts.rlinf.explain import explain
+
+    rest = list(words)
+    assert rest[:2] == ["--config-dir", "$EMBODIED_PATH/config"]
+    assert rest[2] in ("-n", "--config-name")
+    name, options, overrides = rest[3], {}, rest[4:]
+    for option, key, unit in (("--gpus", "gpus", 1), ("--gpu-memory", "gpu_memory", None)):
+        if option in overrides:
+            at = overrides.index(option)
+            value = overrides[at + 1]
+            options[key] = int(value) * unit if unit else float(value) * GB
+            del overrides[at : at + 2]
+    return explain(compose_config(name, overrides, examples), **options)
+
+
+def test_explain_of_the_libero_config_says_what_the_page_says(examples):
+    facts = explained(commands("libero-8-gpus", "explain")[0], examples)
+    assert cells("libero-8-gpus", "levels")[0] == ", ".join(key for key, on in facts["levels"].items() if on)
+    assert cells("libero-8-gpus", "max staleness")[0] == str(facts["max_staleness"])
+    ranks = ", ".join(f"{name} {count}" for name, count in facts["ranks"].items())
+    assert cells("libero-8-gpus", "ranks")[0] == ranks
+    shards, batch = facts["shards"], facts["batch"]
+    assert (
+        cells("libero-8-gpus", "shards")[0] == f"{shards['total']}, {shards['per_env_worker']} per env worker"
+    )
+    assert cells("libero-8-gpus", "a step")[0] == (
+        f"{batch['trajectories_per_step']} trajectories, {batch['samples_per_step']} samples, "
+        f"{batch['env_steps_per_step']} env steps"
+    )
+    assert cells("libero-8-gpus", "training")[0] == (
+        f"{batch['optimizer_steps_per_step']} optimizer steps of {batch['global_batch_size']} samples"
+    )
+    assert facts["exactness"]["streamer"].startswith(cells("libero-8-gpus", "streamer")[0])
+
+
+def test_the_memory_of_the_libero_page_is_what_explain_estimates(examples):
+    as_it_is, sharded, apart = (explained(words, examples) for words in commands("libero-8-gpus", "explain"))
+    rows = (
+        ("all on all GPUs, `no_shard` (the YAML)", as_it_is, 0),
+        ("all on all GPUs, `full_shard`", sharded, 0),
+        ("apart, `no_shard`: learner GPUs", apart, 0),
+        ("apart, `no_shard`: inference and environment GPUs", apart, 1),
+    )
+    for first, facts, gpu in rows:
+        billion, whole = cells("libero-8-gpus", first)
+        assert float(billion) == facts["memory"]["per_gpu"][gpu]["total"] / GB
+        assert float(whole.removesuffix(" GB")) == pytest.approx(3.3 * float(billion))
+    assert [each["learner_ranks"] for each in apart["memory"]["per_gpu"]] == [1, 0]
+    assert as_it_is["memory"]["remembered"] == 2
+    assert f"{as_it_is['memory']['remembered_bytes'] / GB:g} GB per billion parameters" in page(
+        "libero-8-gpus"
+    )
+
+
+def test_the_sweep_of_the_libero_page_is_three_settings_of_twelve_steps(examples, tmp_path):
+    from rlinf_async.compose import compose_config
+    from rlinf_async.experiments.sweep import command
+
+    (words,) = commands("libero-8-gpus", "sweep")
+    overrides = [word for word in words if "=" in word]
+    name = words[words.index("--config-name") + 1]
+    planned = command.plan(
+        compose_config(name, overrides, examples),
+        config_name=name,
+        config_dir=examples,
+        overrides=overrides,
+        modes=words[words.index("--modes") + 1],
+        seeds=1,
+        output=tmp_path / "sweep",
+    )
+    assert [cell.setting.name for cell in planned.cells] == ["off", "train", "full"]
+    assert all("runner.max_epochs=12" in cell.command for cell in planned.cells)
+
+
+def test_maniskill_on_a_gpu_is_not_split(examples):
+    mlp, openpi, apart = (
+        explained(words, examples) for words in commands("maniskill", "explain") if "--gpus" in words
+    )
+    shards = [(each["shards"]["total"], each["shards"]["environments_each"]) for each in (mlp, openpi, apart)]
+    assert shards == [(1, 1024), (8, 40), (4, 80)]
+    assert "level 2 has one shard in all, and changes nothing" in mlp["remarks"]
+    assert any("batches of 1024" in remark for remark in mlp["remarks"])
+    assert set(apart["ranks"].values()) == {4}
+
+
+def test_maniskill_on_the_cpu_has_a_shard_for_each_environment():
+    pytest.importorskip("rlinf", reason="RLinf is not installed")
+    result = CliRunner().invoke(cli.app, ["explain", *commands("maniskill", "explain")[0], "--json"])
+    assert result.exit_code == 0, result.output
+    assert re.search(r'"total": 8,\s+"per_env_worker": 8,\s+"environments_each": 1', result.output)
+
+
+def test_keys_of_rlinfs_asynchronous_ppo_become_what_the_page_says(examples):
+    (words,) = commands("from-async-ppo", "explain")
+    facts = explained(words, examples)
+    said = " ".join(map(str, facts["translated"]))
+    for key in ("algorithm.staleness_threshold: 1", "algorithm.behave_weight_threshold: 2.0"):
+        (ours,) = cells("from-async-ppo", f"`{key}`")
+        assert key.replace(": ", "=") in said
+        for each in re.findall(r"`([^`]+)`", ours):
+            assert each.replace(": ", "=") in said
+    assert (facts["max_staleness"], facts["correction"], facts["max_weight"]) == (1, "mis", 2.0)
+
+
+def test_keys_without_effect_are_those_of_the_page(examples):
+    from rlinf_async.hosts.rlinf.keys import fate
+
+    rows = re.findall(r"^\| `([\w.]+)` \| (no effect|refused)", page("from-async-ppo"), re.MULTILINE)
+    assert len(rows) == 4
+    assert {key: fate(key) for key, _ in rows} == {
+        key: said.replace("no effect", "without effect") for key, said in rows
+    }
+
+
+def test_the_commands_of_the_page_on_reports_work_as_they_stand(tmp_path, monkeypatch):
+    pytest.importorskip("jinja2", reason="pages are made with it")
+    monkeypatch.chdir(tmp_path)
+    for line in blocks(page("reading-a-report")):
+        result = CliRunner().invoke(cli.app, shlex.split(line)[1:])
+        assert result.exit_code == 0, f"{line}: {result.output}"
+        if " train " in line:
+            assert "produced 960 = trained 960 + in flight 0 + 0 refused" in result.output
+        if " status " in line:
+            assert "960 of 960 trajectories trained" in result.output
+    written = {path.name: path.read_text(errors="replace") for path in tmp_path.iterdir() if path.is_file()}
+    assert set(written) == {"full.html", "comparison.html", "trace.json.gz"}
+    assert "overlap efficiency" in written["full.html"]
+    assert all(f">{run}<" in written["comparison.html"] for run in ("off", "full"))
