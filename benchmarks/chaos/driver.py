@@ -1,0 +1,170 @@
+"""The driver of a run is killed at random times, and `--restarts` starts the run again.
+
+    python -m benchmarks.chaos.driver --kills 5
+
+The demo on RLinf, with a checkpoint every second step. SIGKILL of the driver, with which Ray and every
+worker go, at a random moment within fifteen seconds after an attempt has trained its first step. A series
+of kills that is in `driver.json` is not repeated.
+
+Stated before the first run: it has passed if the command ends with status 0, if every attempt has gone on
+from the newest checkpoint that was whole when its predecessor died, if no more steps were repeated than had
+been trained since that checkpoint, which are two and the one that was being trained, and if in the end
+every step is there and no trajectory is unaccounted for.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.outcome import Outcome
+from benchmarks.chaos.soak import family
+from rlinf_async.experiments.process import OWN_CLUSTER
+from rlinf_async.experiments.table import markdown
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.ray_runtime.checkpoint_folder import find_newest
+
+RESULTS = Path(__file__).with_name("driver.json")
+RUNS = Path("runs/chaos/driver")
+SAVE_EVERY = 2
+WITHIN_S = 15.0
+LOOK_S = 0.5
+DEADLINE_S = 600.0
+"""Without a new step for so long, a run counts as hung."""
+RESTART = re.compile(r"restart \d+ of \d+ from (?:step (\d+)|the beginning)")
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    """The steps that every attempt has trained, in the order in which they were reported."""
+    lines = RunDir(run_dir).metrics
+    text = lines.read_text() if lines.exists() else ""
+    return [int(found) for found in re.findall(r'^\{"step": (\d+)', text, re.MULTILINE)]
+
+
+def driver_of(supervisor: int) -> int | None:
+    """The process that is supervised."""
+    children = [pid for pid in family(supervisor) if pid != supervisor]
+    for pid in children:
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(supervisor):
+                return pid
+    return None
+
+
+def kill_after_a_step(
+    supervisor: subprocess.Popen[bytes], run_dir: Path, draw: random.Random
+) -> dict[str, int] | None:
+    """Wait for the attempt that goes on to train a step, and kill it later; None if the command has ended."""
+    since, metrics = time.time(), RunDir(run_dir).metrics
+    while not metrics.exists() or metrics.stat().st_mtime < since:
+        if supervisor.poll() is not None:
+            return None
+        if time.time() - since > DEADLINE_S:
+            raise TimeoutError(f"no step has been trained within {DEADLINE_S:g} s")
+        time.sleep(LOOK_S)
+    time.sleep(draw.uniform(0.0, WITHIN_S))
+    driver = driver_of(supervisor.pid)
+    if driver is None or supervisor.poll() is not None:
+        return None
+    os.kill(driver, signal.SIGKILL)
+    return {"trained": steps_of(run_dir)[-1], "newest": newest_of(run_dir)}
+
+
+def newest_of(run_dir: Path) -> int:
+    """The step of the newest whole checkpoint below a run directory, 0 without one."""
+    parents = {folder.parent for folder in run_dir.rglob("global_step_*")}
+    return max((find_newest(parent).step for parent in parents), default=0)
+
+
+def run(directory: Path, *, kills: int, steps: int, seed: int) -> dict[str, Any]:
+    """Train, and kill the driver so many times."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    log = directory.with_suffix(".log")
+    command = [sys.executable, "-m", "rlinf_async.cli", "train", "-n", "metaworld_ppo_mlp"]
+    command += [f"runner.max_epochs={steps}", f"runner.save_interval={SAVE_EVERY}"]
+    command += [f"runner.logger.log_path={directory}", "--restarts", str(kills), "--restart-wait", "1"]
+    draw, began = random.Random(seed), time.monotonic()
+    deaths: list[dict[str, int]] = []
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **OWN_CLUSTER}
+        )
+        try:
+            while len(deaths) < kills and (death := kill_after_a_step(process, directory, draw)):
+                deaths.append(death)
+            status = process.wait(steps * DEADLINE_S)
+        finally:
+            process.terminate()
+    resumed = [int(found or 0) for found in RESTART.findall(log.read_text())]
+    seconds = time.monotonic() - began
+    return result(directory, status, deaths, resumed, seconds, steps)
+
+
+def result(
+    directory: Path, status: int, deaths: list[dict[str, int]], resumed: list[int], seconds: float, steps: int
+) -> dict[str, Any]:
+    """What came of a run, beside what was stated of it."""
+    found = Outcome.of(directory, status=status, killed=["driver"] * len(deaths))
+    went_on = [death["newest"] for death in deaths]
+    repeated = [max(0, death["trained"] - step) for death, step in zip(deaths, resumed, strict=False)]
+    training = sum(one["async/step_seconds"] for one in RunDir(directory).read_metrics())
+    return {
+        "status": status,
+        "kills": len(deaths),
+        "trained_before": [death["trained"] for death in deaths],
+        "newest_whole": went_on,
+        "resumed_from": resumed,
+        "repeated": repeated,
+        "steps": found.steps,
+        "unaccounted": found.unaccounted,
+        "training_share": round(training / seconds, 3),
+        "passed": status == 0
+        and went_on == resumed
+        and all(count <= SAVE_EVERY + 1 for count in repeated)
+        and found.steps == steps
+        and found.unaccounted == 0,
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    """A line per run."""
+    names = ["status", "kills", "trained_before", "resumed_from", "repeated", "steps", "unaccounted"]
+    rows = [
+        [run, *(str(found[name]) for name in names), "yes" if found["passed"] else "no"]
+        for run, found in results.items()
+    ]
+    heads = ["run", "status", "kills", "trained before", "resumed from", "repeated", "steps", "unaccounted"]
+    return markdown([*heads, "passed"], rows)
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    kills: Annotated[int, typer.Option(help="Of the driver, in one run.")] = 5,
+    steps: Annotated[int, typer.Option(help="Of the run.")] = 40,
+    seed: Annotated[int, typer.Option(help="Of the times.")] = 0,
+) -> None:
+    """Run what is missing, and print the table."""
+    kept, name = Kept(RESULTS), f"{kills} kills, seed {seed}"
+    if name not in kept.results:
+        kept.add(name, run(RUNS / f"{kills}-{seed}", kills=kills, steps=steps, seed=seed))
+    typer.echo(table(kept.results))
+
+
+if __name__ == "__main__":
+    app()
