@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import ray
 import torch
 
 from rlinf_async.observe.spans import SpanLog
@@ -109,12 +110,11 @@ def test_ranks_that_do_not_send_offer_nothing(channel):
 
 def test_what_is_to_be_done_after_the_copy_is_done_before_anything_is_sent(channel):
     async def main():
-        offered = []
-        await sender_of(layer(0)).offer(
-            1, channel, SpanLog(None), copied=lambda: offered.append(len(channel.offered))
-        )
+        offered, sender = [], sender_of(layer(0))
+        await sender.offer(1, channel, SpanLog(None), copied=lambda: offered.append(len(channel.offered)))
         assert offered == [0]
         channel.answers[0].set_result(None)
+        await sender.sent()
 
     asyncio.run(main())
 
@@ -164,3 +164,8 @@ def test_reading_a_chunk_copies_nothing_and_warns_of_nothing():
     assert torch.equal(found["brain"], torch.ones(4).bfloat16())
     assert found["plain"].data_ptr() == chunk["plain"].ctypes.data
     assert found["brain"].data_ptr() == chunk["brain"].data.ctypes.data
+
+
+def test_what_a_test_forgets_to_stand_in_for_starts_no_cluster():
+    with pytest.raises(ray.exceptions.RaySystemError, match="has not been started"):
+        ray.put(1)
