@@ -54,7 +54,11 @@ def train(
     cfg = chosen.compose()
     host = or_exit(host_of, cfg)
     or_exit(host.prepare, cfg)
-    console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
+    if host.uses_ray:
+        from rlinf_async.ray_runtime.chatter import hush
+
+        hush()
+        console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
     try:
         host.train(cfg, dashboard=dashboard)
     except KeyboardInterrupt:

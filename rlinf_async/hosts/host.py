@@ -22,6 +22,10 @@ class Host(Protocol):
     """
 
     @property
+    def uses_ray(self) -> bool:
+        """Whether a run starts Ray, or joins a cluster of it."""
+
+    @property
     def available(self) -> bool:
         """Whether the framework can be imported in this environment; finding out imports nothing of it."""
 

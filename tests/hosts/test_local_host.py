@@ -36,6 +36,8 @@ def test_a_config_finds_its_host_by_what_it_contains():
 def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
     ended = invoke("train", *NAME, f"run_dir={tmp_path}")
     assert ended.exit_code == 0, ended.output
+    assert "30/30" in ended.output
+    assert "Ray" not in ended.output
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["trajectories"] == {"produced": 960, "trained": 960, "in_flight": 0, "refused": {}}
     assert summary["success"]["first"] < 0.3 < 0.8 < summary["success"]["last"]

@@ -38,6 +38,7 @@ class LocalHost:
     available = True
     """It is a part of this package."""
     installed = True
+    uses_ray = False
 
     def install(self) -> None:
         """There is no framework to put anything into."""

@@ -26,6 +26,10 @@ class RLinfHost:
     """Fills `hosts.host.Host`."""
 
     @property
+    def uses_ray(self) -> bool:
+        return True
+
+    @property
     def available(self) -> bool:
         return find_spec("rlinf") is not None
 

@@ -25,6 +25,10 @@ class VerlHost:
     """Fills `hosts.host.Host`. There is nothing to install: veRL's registry of trainers knows ours."""
 
     @property
+    def uses_ray(self) -> bool:
+        return True
+
+    @property
     def available(self) -> bool:
         return find_spec("verl") is not None
 
