@@ -41,7 +41,7 @@ RUNS = Path("runs/chaos/driver")
 SAVE_EVERY = 2
 WITHIN_S = 15.0
 LOOK_S = 0.5
-DEADLINE_S = 600.0
+DEADLINE_S = 1200.0
 """Without a new step for so long, a run counts as hung."""
 RESTART = re.compile(r"restart \d+ of \d+ from (?:step (\d+)|the beginning)")
 
