@@ -51,6 +51,12 @@ class PastWeights:
         """The present parameters may no longer be those of a version that is remembered."""
         self._present = None
 
+    def forget(self) -> None:
+        """Remember no version, as at the start; the memory of the copies is kept for others."""
+        self._spare += self._copies.values()
+        self._copies.clear()
+        self._present = None
+
     @contextmanager
     def at(self, version: int) -> Iterator[None]:
         """The block in which the policy has the parameters of `version`; free of cost if it has them anyway.

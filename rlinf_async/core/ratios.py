@@ -50,12 +50,13 @@ class RatioProbe:
         self._size = size
         self._batch = 0
         self._held: dict[int, Tree] = {}
-        self._lots = torch.Generator().manual_seed(0)
+        self._lots = torch.Generator()
 
     def begin(self, batch: int) -> None:
         """Batch `batch` is about to be trained, by the policy of that version, which `past` remembers."""
         self._batch = batch
         self._held.clear()
+        self._lots.manual_seed(batch)
 
     def add(self, inputs: Tree, staleness: torch.Tensor, known: Pair | None = None) -> None:
         """Samples of the batch.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -19,6 +19,10 @@ NUMBERS = count()
 """Of the requests of this process."""
 
 
+async def nothing(_: Ticket) -> None:
+    """Rollouts follow each other."""
+
+
 async def run_shard(
     *,
     shard: int,
@@ -27,9 +31,10 @@ async def run_shard(
     trajectories: TrajectoryPort,
     recorder: Callable[[Ticket], Recorder],
     restarts: ShardRestarts | None = None,
+    before: Callable[[Ticket], Awaitable[None]] = nothing,
     spans: SpanLog = UNRECORDED,
 ) -> None:
-    """Collect rollouts until the gate closes for good.
+    """Collect rollouts until the gate closes for good; `before` each of them, its ticket is shown.
 
     A rollout whose environments fail is given up and collected again, once `restarts` has had them built
     anew; without it, the first failure is raised.
@@ -46,6 +51,7 @@ async def run_shard(
             return
         admitted = spans.now()
         try:
+            await before(ticket)
             pieces = await _collect(shard, env, policy, recorder(ticket), spans)
         except ShardFailure as failure:
             await trajectories.abandon(ticket, failure.reason)

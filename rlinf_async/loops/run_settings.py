@@ -42,6 +42,8 @@ class RunSettings:
     buckets: tuple[int, ...] = ()
     """Sizes that batches are padded to, ascending; none where policies take batches of any size, one where
     they are captured as CUDA graphs."""
+    save_every: int = 0
+    """Steps from one checkpoint to the next; 0 where none are written, or only after the last step."""
 
     @property
     def samples_per_batch(self) -> int:
@@ -102,6 +104,18 @@ class RunSettings:
         if not self.asynchrony.survive.process_restarts:
             return frozenset()
         return frozenset({"env", "inference"} if self.publishes_beside_training else {"env"})
+
+    @property
+    def renews(self) -> bool:
+        """Whether a run that is resumed from a checkpoint that was due continues bit for bit.
+
+        Everything that a checkpoint cannot hold then begins anew at each of them, in every run.
+        """
+        return self.asynchrony.deterministic and self.save_every > 0
+
+    def renews_at(self, version: int) -> bool:
+        """Whether a checkpoint is due when `version` has been trained, and everything begins anew there."""
+        return self.renews and version > 0 and version % self.save_every == 0
 
     def facts(self) -> dict[str, Any]:
         """What a reader of a run directory needs to know of the run, as plain data."""

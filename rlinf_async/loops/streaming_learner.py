@@ -131,6 +131,8 @@ class StreamingLearner:
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._rank + 1009 * batch)
         with self.training.working():
             self.training.begin(batch)
+            if self._settings.renews_at(batch):
+                self._past.forget()  # a run that is resumed here does not have them
             if self._settings.remembered_versions and self._past.present != batch:
                 self._past.remember(batch)
         if self._probe is not None:

@@ -18,7 +18,7 @@ from rlinf_async.loops.trajectory_broker import TrainedBatch
 from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.inspection import Inspectable
-from rlinf_async.ray_runtime.saved_buffer import resume_buffer, save_buffer
+from rlinf_async.ray_runtime.saved_buffer import Resumed, resume_buffer, save_buffer
 from rlinf_async.ray_runtime.wire import pack, unpack
 
 
@@ -85,11 +85,10 @@ class Coordinator(Inspectable):
             return in_words(error)
         return None
 
-    async def resume_buffer(self, folder: str) -> str:
+    async def resume_buffer(self, folder: str) -> Resumed:
         """Go on with the books and the buffer of a checkpoint, before any rollout starts; what came of it."""
         gate, buffer = self._broker.gate, self._broker.buffer
-        resumed = resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, _held)
-        return str(resumed)
+        return resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, _held)
 
     async def pop_trained(self, batch: int) -> TrainedBatch:
         return self._broker.pop_trained(batch)

@@ -18,6 +18,7 @@ from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.memory import readable
 from rlinf_async.ray_runtime.request_channel import RequestServer
+from rlinf_async.ray_runtime.seeding import seed_version
 from rlinf_async.ray_runtime.threads import hand_over_quickly
 from rlinf_async.ray_runtime.weights import WeightClient, apply, types_of
 from rlinf_async.ray_runtime.wire import fetch_each
@@ -28,6 +29,9 @@ class InferenceWorker(Inspectable):
 
     Weights change between forward passes, never inside one: both happen in the one thread of inference.
     """
+
+    sampling_seed: int | None = None
+    """Of this rank, where sampling begins anew with every version; a host gives it in a deterministic run."""
 
     def start_inference(
         self, *, rank: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
@@ -115,6 +119,12 @@ class InferenceWorker(Inspectable):
     def _load(self, version: int, chunks: Sequence[dict[str, Any]]) -> None:
         apply(self.policy_module(), chunks)
         self.weights_changed(version)
+        self.begin_sampling(version)
+
+    def begin_sampling(self, version: int) -> None:
+        """Where `sampling_seed` is given, sample by `version` what any run does, whatever came before."""
+        if self.sampling_seed is not None:
+            seed_version(self.sampling_seed, version)
 
     def _answers(self, batch: list[Pending], payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}

@@ -17,6 +17,7 @@ from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.coordinator import PieceClient
 from rlinf_async.ray_runtime.inspection import Inspectable
+from rlinf_async.ray_runtime.seeding import seed_version
 from rlinf_async.ray_runtime.weights import WeightSender
 
 
@@ -64,6 +65,8 @@ class LearnerRank(Inspectable):
             self._learner = self.make_learner(settings, self._busy)
             self._pieces = PieceClient(coordinator, rank=self._learner_rank, until=settings.batches)
         self.skipped.begin(batch, settings.asynchrony.survive)
+        if settings.asynchrony.deterministic:
+            await self.compute(seed_version, settings.seed + 1 + self._learner_rank, batch)
         metrics = await learn_batch(
             batch=batch,
             pieces=self._pieces,

@@ -22,6 +22,7 @@ from rlinf_async.ray_runtime.publication import Publication
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.reporting import StepReporter, TrainedStep, mean_of_episodes, prefixed
 from rlinf_async.ray_runtime.revival import Revivals
+from rlinf_async.ray_runtime.saved_buffer import read_episodes
 from rlinf_async.ray_runtime.saving import Saver
 from rlinf_async.ray_runtime.startup_checks import check_versions, share_memory
 from rlinf_async.ray_runtime.termination import TERMINATION, Terminated
@@ -95,6 +96,8 @@ class AsyncRun:
             if self._launched.checkpoint is not None:
                 (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._launched.checkpoint))
                 self.display.note(f"going on from step {self.step}: {became}")
+                if self.settings.renews and not became.lost:
+                    self.fleet.run("env", "resume_episodes", read_episodes(self._launched.checkpoint))
 
     def train(self, *, evaluate_first: bool = False) -> None:
         """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
@@ -243,7 +246,8 @@ class AsyncRun:
         self.fleet.let_go()
         self._coordinator.close_gate.remote()
         self._report_all()
-        if self.step not in (self._launched.step, self.saver.saved):
+        # A run that continues bit for bit does so from a checkpoint that was due, and from no other.
+        if self.step not in (self._launched.step, self.saver.saved) and not self.settings.renews:
             self._save()
         saved = self.saver.saved == self.step
         self.display.note(f"saved {self._hooks.checkpoint(self.step)}" if saved else "nothing new is saved")

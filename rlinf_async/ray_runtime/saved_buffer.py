@@ -3,6 +3,7 @@
 async_state.json              the version and the books
 buffer/pieces.json            what the pieces are, and of which run
 buffer/0.safetensors, ...     what they hold
+buffer/episodes.safetensors   of a run that continues bit for bit: the statistics of their episodes
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.admission import AdmissionGate
-from rlinf_async.core.buffer import TrajectoryBuffer
+from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.checkpoint import read_ledger, write_ledger
@@ -25,6 +26,7 @@ from rlinf_async.ray_runtime.wire import pack, unpack
 
 FOLDER = "buffer"
 INDEX = "pieces.json"
+EPISODES = "episodes.safetensors"
 
 Opened = Callable[[Piece], Awaitable[Any]]
 """Fetches what a piece holds, packed for travelling."""
@@ -51,13 +53,16 @@ async def save_buffer(
     """Write the books, and the pieces that have not been trained, as they are at this moment.
 
     Only one piece is in memory at a time. One that holds something else than tensors and plain data is left
-    out, and is lost if the run is resumed.
+    out, and is lost if the run is resumed. So is, in a run that continues bit for bit, what `version` has
+    acted in, as if it had not been collected yet: how much there is of it depends on who was fast.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
     """
-    pieces = buffer.untrained()
-    write_ledger(folder, version=version, ledger=buffer.ledger)
+    pieces, ledger = buffer.untrained(), buffer.ledger
+    if settings.renews:
+        pieces, ledger = _before(version + settings.asynchrony.max_staleness, pieces, ledger)
+    write_ledger(folder, version=version, ledger=ledger)
     (folder / FOLDER).mkdir()
     entries = []
     for number, piece in enumerate(pieces):
@@ -71,6 +76,21 @@ async def save_buffer(
         entries.append({**facts, "payload": name})
     index = {"run": _of_run(settings), "pieces": entries}
     (folder / FOLDER / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def write_episodes(folder: Path, found: Sequence[Any]) -> None:
+    """Add what every env worker knows of the episodes in the buffer of a checkpoint."""
+    write_tensors(folder / FOLDER / EPISODES, list(found))
+
+
+def read_episodes(folder: Path) -> list[Any]:
+    """What `write_episodes` has written; nothing where it has not.
+
+    Raises:
+        OSError, ValueError: the file cannot be read.
+    """
+    path = folder / FOLDER / EPISODES
+    return list(read_tensors(path)) if path.is_file() else []
 
 
 def resume_buffer(
@@ -98,6 +118,13 @@ def resume_buffer(
     if not ledger.refused["lost at resume"]:
         del ledger.refused["lost at resume"]
     return Resumed(sum(piece.size for piece in kept), lost, why or "they are too old")
+
+
+def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[Piece], Ledger]:
+    """The pieces for the batches before `batch`, and the books as if there were no others."""
+    kept = [piece for piece in pieces if piece.ticket.batch < batch]
+    others = sum(piece.size for piece in pieces) - sum(piece.size for piece in kept)
+    return kept, replace(ledger, produced=ledger.produced - others)
 
 
 def _held(folder: Path, piece: Piece, held: Callable[[Any], Any]) -> Any:

@@ -15,6 +15,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest, prune, written_aside
 from rlinf_async.ray_runtime.remote_calls import Fleet
+from rlinf_async.ray_runtime.saved_buffer import write_episodes
 
 TOGETHER_S = 60.0
 """After one learner rank has failed to write, the others have ended by then, or wait for it."""
@@ -54,7 +55,7 @@ class Saver:
         say: Callable[[str], None],
     ) -> None:
         self._fleet, self._hooks, self._run_dir, self._say = fleet, hooks, run_dir, say
-        self._survive = settings.asynchrony.survive
+        self._settings, self._survive = settings, settings.asynchrony.survive
         self._facts = {
             "rlinf_async": __version__,
             "plan": asdict(settings.plan),
@@ -90,6 +91,10 @@ class Saver:
             self._check_room(aside)
             self._hooks.save(step, aside)
             self._raise_errors("coordinator", self._fleet.run("coordinator", "save_buffer", str(aside)))
+            if self._settings.renews:
+                collected = range(step, step + self._settings.asynchrony.max_staleness)
+                episodes = self._fleet.run_on_living("env", "read_episodes", collected)
+                write_episodes(aside, [found or {} for found in episodes])
             self._bytes = _bytes_of(aside)
 
     def save_learners(self, *arguments: Any) -> None:

@@ -20,6 +20,7 @@ from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, unrecorded
 from rlinf_async.loops.ports import Recorder, ShardEnv
+from rlinf_async.loops.renewal import Renewal
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.failures import record_failure
@@ -36,6 +37,13 @@ STUCK = 70
 
 Episodes = list[dict[str, torch.Tensor]]
 """Statistics of the episodes that have ended: name -> [episodes]."""
+
+
+class TrainShardEnv(ShardEnv, Protocol):
+    """Training environments that step together."""
+
+    async def renew(self, step: int) -> None:
+        """Close them, and build others, whose seed follows from `step` and from nothing that has happened."""
 
 
 class EvalShardEnv(ShardEnv, Protocol):
@@ -88,7 +96,7 @@ class ShardWorker(Inspectable):
         """What ends the processes of environments that hang, if they have such a method: `abort(reason)`."""
         return getattr(env, "abort", None)
 
-    def train_shard(self, stage: int) -> ShardEnv:
+    def train_shard(self, stage: int) -> TrainShardEnv:
         """The training environments of a stage. A host gives them."""
         raise NotImplementedError
 
@@ -121,17 +129,20 @@ class ShardWorker(Inspectable):
         policy = self._policy(settings, requests)
         this = ray.get_runtime_context().current_actor
         hand_over = self._handing_over = TrajectoryClient(coordinator, this, generation=self.generation)
+        shards = settings.plan.shards_of_worker(self._shards_rank)
+        envs = [self.train_shard(stage) for stage in range(len(shards))]
         loops = (
             run_shard(
                 shard=shard,
-                env=self.train_shard(stage),
+                env=env,
                 policy=policy,
                 trajectories=hand_over,
                 recorder=self._recorder(settings, stage),
                 restarts=self._restarts(shard),
+                before=Renewal(settings, env.renew).before,
                 spans=self.spans,
             )
-            for stage, shard in enumerate(settings.plan.shards_of_worker(self._shards_rank))
+            for stage, (shard, env) in enumerate(zip(shards, envs, strict=True))
         )
         with self._ending_if_stuck(settings):
             await together(loops)
@@ -167,6 +178,15 @@ class ShardWorker(Inspectable):
         shards = self._episodes.pop(batch, [])
         # In the order of the shards: the rounding of a mean does not depend on who was first.
         return concatenate_metrics([info for shard in shards for info in shard]), self._busy.pop()
+
+    async def read_episodes(self, batches: range) -> dict[str, list[Episodes]]:
+        """Statistics of the rollouts for `batches` that have ended, by batch and stage."""
+        return {str(batch): list(self._episodes[batch]) for batch in batches if batch in self._episodes}
+
+    async def resume_episodes(self, found: Sequence[dict[str, list[Episodes]]]) -> None:
+        """Go on with what `read_episodes` has given, of every env worker."""
+        own = found[self._shards_rank] if found else {}
+        self._episodes.update({int(batch): stages for batch, stages in own.items()})
 
     def _restarts(self, shard: int) -> ShardRestarts:
         return ShardRestarts(shard, self.survive, record=self._record, spans=self.spans)

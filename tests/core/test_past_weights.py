@@ -176,3 +176,17 @@ def test_one_version_may_be_kept():
     past.remember(3)
     past.remember(4)
     assert [version in past for version in (3, 4)] == [False, True]
+
+
+def test_what_is_forgotten_is_not_remembered_and_its_memory_is_used_again():
+    model, past = model_and_past()
+    for version in (3, 4):
+        past.remember(version)
+        shift(model, 1.0, past)
+    copies = {id(copy) for copy in past._copies.values()}
+    past.forget()
+    assert (3 in past, 4 in past, past.present) == (False, False, None)
+    with pytest.raises(KeyError), past.at(4):
+        pass
+    past.remember(5)
+    assert {id(copy) for copy in past._copies.values()} < copies

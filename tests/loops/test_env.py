@@ -118,6 +118,18 @@ def test_every_rollout_has_a_recorder_of_its_own_ticket():
     assert given == [0, 1]
 
 
+def test_what_comes_before_a_rollout_is_told_its_ticket_and_may_fail_like_its_environments():
+    story = Story([ticket(batch=4)])
+
+    async def before(given):
+        story.lines.append(f"before {given.batch}")
+        if story.lines.count("before 4") == 1:
+            raise ShardFailure("they cannot be built", what="env failed")
+
+    collect(story, before=before, restarts=restarts())
+    assert story.lines[:5] == ["before 4", "abandon 4 env failed", "restart", "before 4", "in flight 7"]
+
+
 def restarts(**survive):
     return ShardRestarts(7, SurviveConfig(**survive), worked=True)
 

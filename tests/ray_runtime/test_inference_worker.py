@@ -1,8 +1,10 @@
 """What an inference rank does for every host, with the least that a host has to give."""
 
 import asyncio
+import random
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -111,3 +113,27 @@ def test_a_request_that_cannot_be_read_is_left_out_and_the_others_are_answered(w
     assert isinstance(second, PeerError)
     for answer, seen in ((first, 0.0), (third, 2.0)):
         assert torch.equal(answer["sum"], seen + worker.module.weight.detach()[0])
+
+
+def drawn(worker, *versions):
+    """What is drawn after the weights of each of `versions` were loaded."""
+    found = []
+    for version in versions:
+        asyncio.run(worker.load(version, weights(0.0)))
+        found.append((torch.rand(1).item(), np.random.rand(), random.random()))
+    return found
+
+
+def test_where_a_seed_of_sampling_is_given_a_version_samples_the_same_whatever_came_before(worker):
+    worker.sampling_seed = 7
+    one = drawn(worker, 1, 2, 400)
+    torch.rand(5)
+    assert drawn(worker, 400, 2) == [one[2], one[1]]
+    assert len(set(one)) == 3
+
+
+def test_elsewhere_sampling_goes_on_when_weights_change(worker):
+    torch.manual_seed(3)
+    expected = torch.rand(2).tolist()
+    torch.manual_seed(3)
+    assert [torch_part for torch_part, *_ in drawn(worker, 1, 1)] == expected

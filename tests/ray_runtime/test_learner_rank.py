@@ -6,6 +6,7 @@ from traceback import StackSummary
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -122,6 +123,23 @@ def test_a_whole_batch_is_waited_for_unless_the_run_streams(streaming):
     rank, coordinator = Rank(), Coordinator()
     learn(rank, coordinator, batches=2, streaming=streaming)
     assert coordinator.asked == [(3, 0, not streaming), (3, 1, not streaming)]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_what_a_batch_draws_follows_from_its_number_in_a_deterministic_run(deterministic):
+    asynchrony = AsyncConfig.from_mapping({"mode": "train", "deterministic": deterministic})
+    settings = run_settings(asynchrony=asynchrony, batches=3)
+
+    async def drawn(*batches):
+        rank, found = Rank(), {}
+        for batch in batches:
+            await rank.learn(batch, settings, Coordinator())
+            found[batch] = torch.rand(1).item()
+        return found
+
+    whole, rest = asyncio.run(drawn(0, 1, 2)), asyncio.run(drawn(2))
+    assert (rest[2] == whole[2]) == deterministic
+    assert len(set(whole.values())) == 3
 
 
 def test_the_weights_of_every_batch_are_offered_as_the_next_version_where_they_travel_beside_training():

@@ -14,7 +14,15 @@ from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.saved_buffer import FOLDER, INDEX, resume_buffer, save_buffer
+from rlinf_async.ray_runtime.checkpoint import read_ledger
+from rlinf_async.ray_runtime.saved_buffer import (
+    FOLDER,
+    INDEX,
+    read_episodes,
+    resume_buffer,
+    save_buffer,
+    write_episodes,
+)
 from rlinf_async.ray_runtime.wire import pack, unpack
 
 PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=2)
@@ -193,3 +201,34 @@ def test_a_checkpoint_of_the_framework_alone_has_empty_books(tmp_path):
     _, buffer, became = resumed(tmp_path)
     assert buffer.ledger == Ledger()
     assert became.startswith("0 trajectories")
+
+
+def fixed_lag(**changes):
+    block = {"mode": "train", "deterministic": True, "train": {"max_staleness": 2}}
+    return replace(SETTINGS, asynchrony=AsyncConfig.from_mapping(block), **{"save_every": 3, **changes})
+
+
+def test_of_a_run_that_continues_bit_for_bit_the_buffer_does_not_depend_on_who_was_fast(tmp_path):
+    """Version 3 is published: batches 3 and 4 are there, and batch 5 is being collected."""
+    due = [piece(batch, shard, oldest=batch - 2) for batch in (3, 4) for shard in (0, 1)]
+    early = piece(5, 1, oldest=3)
+    slow = saved(tmp_path / "slow", *due, settings=fixed_lag())
+    fast = saved(tmp_path / "fast", *due, early, settings=fixed_lag())
+    for file in ("async_state.json", f"{FOLDER}/{INDEX}"):
+        assert (slow / file).read_bytes() == (fast / file).read_bytes()
+    gate, buffer, became = resumed(fast, settings=fixed_lag())
+    assert became == "16 trajectories that had not been trained are there again"
+    assert [gate.admit(shard).batch for shard in (0, 1)] == [5, 5]
+    assert (buffer.ledger.produced, dict(buffer.ledger.refused)) == (24 + 16, {})
+    # Where no checkpoint is due, the books are as they are.
+    other = saved(tmp_path / "other", *due, early, settings=fixed_lag(save_every=0))
+    assert read_ledger(other).produced == 24 + 20
+
+
+def test_episodes_are_kept_beside_the_buffer(tmp_path):
+    folder = saved(tmp_path / "c", *THREE)
+    assert read_episodes(folder) == []
+    write_episodes(folder, [{"3": [[{"return": torch.tensor([1.5])}], []]}, {}])
+    first, second = read_episodes(folder)
+    assert first["3"][0][0]["return"].tolist() == [1.5]
+    assert (first["3"][1], second) == ([], {})

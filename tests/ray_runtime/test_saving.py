@@ -61,7 +61,7 @@ def given(tmp_path):
     def build(**survive):
         fleet, said = Fleet(), []
         asynchrony = SimpleNamespace(survive=SurviveConfig(**survive), max_staleness=1)
-        settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN)
+        settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN, renews=False)
         hooks = Hooks(tmp_path / "checkpoints", lambda: saver)
         saver = Saver(fleet, settings, hooks, tmp_path, say=said.append)
         return saver, fleet, hooks, said

@@ -124,3 +124,16 @@ def test_simulators_that_hang_are_ended_by_the_environments_that_can():
     assert not worker.simulators("train", 1)._abort("no answer")
     worker.built["train"][1] = Ending(worker.closed)
     assert worker.simulators("train", 1)._abort("no answer")
+
+
+def test_statistics_of_batches_that_wait_are_known_to_a_successor_and_given_once_there():
+    worker, successor = Worker(), Worker()
+    for batch in (3, 4, 5):
+        worker._episodes[batch][1].append({"return": torch.tensor([float(batch)])})
+    found = asyncio.run(worker.read_episodes(range(4, 6)))
+    asyncio.run(successor.resume_episodes([{}, found]))
+    asyncio.run(Worker(rank=0).resume_episodes([]))  # a checkpoint without any
+    assert asyncio.run(successor.pop_metrics(3))[0] == {}
+    for batch in (4, 5):
+        for one in (worker, successor):
+            assert asyncio.run(one.pop_metrics(batch))[0]["return"].tolist() == [float(batch)]

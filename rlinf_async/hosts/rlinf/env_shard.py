@@ -70,6 +70,10 @@ class TrainShard:
         await self._simulators.build(lambda: self._worker.rebuild("train", self._stage))
         self._last = None
 
+    async def renew(self, step: int) -> None:
+        await self._simulators.build(lambda: self._worker.renew(self._stage, step))
+        self._last = None
+
     def _start(self) -> ShardOutput:
         nothing_done = torch.zeros((self.size, self._worker.model_cfg.num_action_chunks), dtype=torch.bool)
         if self._cfg.auto_reset:

@@ -7,8 +7,9 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class ShardedEnvWorker(InstallsPlugin, ShardWorker, EnvWorker):
         super().__init__(cfg)
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
         self._rebuilt: Counter[tuple[str, int]] = Counter()
+        self._renewing = Lock()
         self.start_shards(rank=self._rank, stages=self.stage_num)
         self.eval_rollouts = self.eval_rollout_epoch
 
@@ -115,6 +117,15 @@ class ShardedEnvWorker(InstallsPlugin, ShardWorker, EnvWorker):
             self.train_prev_done[stage] = torch.zeros(num_envs, dtype=torch.bool)
             if self.cfg.env.train.auto_reset:
                 self.last_obs_list[stage], _ = envs[stage].reset()
+
+    def renew(self, stage: int, step: int) -> None:
+        """`rebuild` the environments of a stage for training, at the checkpoint after `step`.
+
+        Their seed follows from `step`, however often they have been built before.
+        """
+        with nullcontext() if self._apart else self._renewing:
+            self._rebuilt["train", stage] = step - 1
+            self.rebuild("train", stage)
 
     @property
     def _apart(self) -> bool:

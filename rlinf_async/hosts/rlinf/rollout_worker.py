@@ -9,7 +9,8 @@ import torch
 from omegaconf import DictConfig
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
-from rlinf_async.hosts.rlinf.config import resolve
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.rlinf.config import read_block, resolve
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, InstallsPlugin
 from rlinf_async.hosts.rlinf.placement import COMPONENTS
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -50,7 +51,10 @@ class BatchingRolloutWorker(InstallsPlugin, InferenceWorker, MultiStepRolloutWor
         super().init_worker()
         # Ranks sample apart, and a run with the same seed and the same batches samples the same; what takes
         # the place of a process that has died does not sample what that one did.
-        seed_everything(reseeded(seed + 1 + self._rank, 0, generation=self.generation))
+        own = reseeded(seed + 1 + self._rank, 0, generation=self.generation)
+        seed_everything(own)
+        if AsyncConfig.from_mapping(read_block(self.cfg)).deterministic:
+            self.sampling_seed = own
 
     async def generate(self, *_: Any, **__: Any) -> None:
         """RLinf's own loop, which does not run here."""
@@ -92,6 +96,9 @@ class BatchingRolloutWorker(InstallsPlugin, InferenceWorker, MultiStepRolloutWor
         async with self._model_lock:
             with self.spans.span("load"):
                 await super().sync_model_from_actor()
+                await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self.begin_sampling, int(self.version)
+                )
             if self.enable_offload:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._come_back)
 

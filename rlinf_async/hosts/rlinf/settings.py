@@ -71,6 +71,7 @@ class RLinfSettings(RunSettings):
             normalizes=str(algorithm["adv_type"]) == "gae",
             weight_syncer=str(cfg.get("weight_syncer", {}).get("type", "bucket")),
             seed=int(actor.get("seed", 0)),
+            save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),
         )
         refuse([*settings._reasons(), *_evaluation_reasons(cfg, settings)])

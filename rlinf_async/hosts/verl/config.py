@@ -113,4 +113,5 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         auto_reset=bool(section(cfg, "train")["auto_reset"]),
         value_clip=float(given(cfg, "critic.cliprange_value")),
         seed=int(given(cfg, f"{ACTOR}.data_loader_seed") or 0),
+        save_every=max(0, int(given(cfg, "trainer.save_freq") or 0)),
     )

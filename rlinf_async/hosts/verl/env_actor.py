@@ -6,8 +6,9 @@ import asyncio
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -44,6 +45,7 @@ class EnvActor(ShardWorker):
         self._sections = {mode: OmegaConf.create(dict(section)) for mode, section in sections.items()}
         self._envs: dict[str, list[Any]] = {mode: [] for mode in self._sections}
         self._rebuilt: Counter[tuple[str, int]] = Counter()
+        self._renewing = Lock()
         self.eval_rollouts = int(sections.get("eval", {}).get("rollout_epoch") or 1)
         self.start_shards(rank=rank, stages=settings.plan.shards_per_worker)
 
@@ -75,6 +77,7 @@ class EnvActor(ShardWorker):
             horizon=self._horizons["train"],
             simulators=self.simulators("train", stage),
             rebuild=partial(self._rebuild, "train", stage),
+            renew=partial(self._renew, stage),
             busy=self._busy,
             stage=stage,
         )
@@ -113,6 +116,12 @@ class EnvActor(ShardWorker):
         self._rebuilt[mode, stage] += 1
         self._envs[mode][stage] = self._build(mode, stage)
         return self._envs[mode][stage]
+
+    def _renew(self, stage: int, step: int) -> Any:
+        """As `_rebuild` for training; the seed follows from `step`, however often it was called before."""
+        with nullcontext() if simulators_apart(self._sections["train"]) else self._renewing:
+            self._rebuilt["train", stage] = step - 1
+            return self._rebuild("train", stage)
 
     def _build(self, mode: str, stage: int) -> Any:
         section, plan = self._sections[mode], self._settings.plan

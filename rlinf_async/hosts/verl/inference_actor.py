@@ -68,7 +68,10 @@ class InferenceActor(InferenceWorker):
         self._policy = policy.to(self._device).eval()
         # Ranks sample apart, and a run with the same seed and the same batches samples the same; what takes
         # the place of a process that has died does not sample what that one did.
-        seed_everything(reseeded(self._settings.seed + 1 + self._rank, 0, generation=self.generation))
+        own = reseeded(self._settings.seed + 1 + self._rank, 0, generation=self.generation)
+        seed_everything(own)
+        if self._settings.asynchrony.deterministic:
+            self.sampling_seed = own
 
     def _act(
         self, shown: list[Mapping[str, Any]], size: int, mode: str

@@ -36,6 +36,9 @@ class ShardOutput:
 Rebuild = Callable[[], Any]
 """Closes the environments of a stage, and gives others; called in the thread of the shard."""
 
+Renew = Callable[[int], Any]
+"""As `Rebuild`, at the checkpoint after the step that it is given."""
+
 
 class TrainShard:
     """Training environments of one stage; fills `loops.ports.ShardEnv`."""
@@ -49,12 +52,13 @@ class TrainShard:
         horizon: int,
         simulators: SimulatorThread,
         rebuild: Rebuild,
+        renew: Renew,
         busy: BusyMeter,
         stage: int,
     ) -> None:
         """`cfg`: the section that `env` was built from."""
         self._env, self._size, self._horizon = env, size, horizon
-        self._rebuild = rebuild
+        self._rebuild, self._renew = rebuild, renew
         self._auto_reset = bool(cfg["auto_reset"])
         self._ignores_ends = bool(cfg["ignore_terminations"])
         self._simulators, self._busy, self._stage = simulators, busy, stage
@@ -86,6 +90,10 @@ class TrainShard:
 
     async def restart(self) -> None:
         self._env = await self._simulators.build(self._rebuild)
+        self._last = None
+
+    async def renew(self, step: int) -> None:
+        self._env = await self._simulators.build(lambda: self._renew(step))
         self._last = None
 
     def _start(self) -> ShardOutput:

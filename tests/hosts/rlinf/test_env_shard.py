@@ -326,3 +326,21 @@ def test_simulators_that_hang_are_ended_by_their_environments(monkeypatch):
     )
     assert shard._simulators._abort("no answer")
     assert reasons == [(worker.env_list[1], "no answer")]
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_environments_that_are_renewed_do_not_depend_on_what_was_before(resets):
+    """Of which kind they are, they stand where those of a run do that goes on from there."""
+    shards = [shard_of(f"env.train.auto_reset={str(resets).lower()}", "env.train.seed=5") for _ in range(2)]
+    (one, worker), (other, _) = shards
+    rollout(one)
+    rollout(one, decisions=2)
+    restart(one)
+    before = worker.env_list[1]
+    for shard in (one, other):
+        asyncio.run(shard.renew(4))
+    assert worker.env_list[1] is not before
+    assert worker.env_list[1].cfg.seed == 5 + 7919 * 4
+    first, second = (rollout(shard) for shard in (one, other))
+    assert [seen(output) for output in first] == [seen(output) for output in second]
+    assert worker.cfg.env.train.seed == 5

@@ -308,6 +308,32 @@ def test_ranks_sample_apart_from_each_other_and_from_the_learner(worker, monkeyp
     assert seeds == [seed + 1, seed + 2, seed + 3]
 
 
+FIXED_LAG = ("async.mode=train", "async.deterministic=true", "actor.seed=5")
+
+
+@pytest.mark.parametrize(("overrides", "seed"), [(FIXED_LAG, 6), (("actor.seed=5",), None)])
+def test_sampling_begins_anew_with_every_version_in_a_deterministic_run(worker, monkeypatch, overrides, seed):
+    monkeypatch.setattr(worker, "cfg", config("runner.val_check_interval=1", *overrides))
+    monkeypatch.setattr(worker, "sampling_seed", None)
+    worker.init_worker()
+    assert worker.sampling_seed == seed
+
+
+def test_sampling_begins_anew_where_rlinfs_own_transport_brings_the_weights(worker, monkeypatch):
+    async def sync(self):
+        self.version = 3
+
+    monkeypatch.setattr(stock_rollout.MultiStepRolloutWorker, "sync_model_from_actor", sync)
+    begun = []
+    monkeypatch.setattr(
+        worker,
+        "begin_sampling",
+        lambda version: begun.append((version, threading.current_thread().name.split("_")[0])),
+    )
+    asyncio.run(worker.sync_model_from_actor())
+    assert begun == [(3, "inference")]
+
+
 def test_weights_that_nobody_sends_are_drawn_as_the_learner_draws_them(worker):
     class Fresh(Reckoner):
         def __init__(self):

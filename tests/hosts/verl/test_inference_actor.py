@@ -11,6 +11,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 import torch
 from torch import nn
 
+from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.verl import inference_actor, policy
 from rlinf_async.loops.request_broker import Pending
@@ -153,3 +154,11 @@ def test_what_stands_beside_verl_is_found_by_entry_points():
 
     found: EntryPoint = find("rlinf_async.verl_workers", "inference")
     assert found.load() is inference_actor.InferenceActor
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_sampling_begins_anew_with_every_version_in_a_deterministic_run(actor, deterministic):
+    asynchrony = AsyncConfig.from_mapping({"mode": "train", "deterministic": deterministic})
+    ranks = [actor(rank=rank, asynchrony=asynchrony) for rank in range(2)]
+    seeds = [rank.sampling_seed for rank in ranks]
+    assert seeds == ([8, 9] if deterministic else [None, None])

@@ -31,8 +31,8 @@ def common(thread, rebuild=None):
     return {"size": SIZE, "horizon": 4, "simulators": simulators, "rebuild": rebuild}
 
 
-def train_shard(env, thread, rebuild=None):
-    return TrainShard(env, section(env), busy=BusyMeter(), stage=0, **common(thread, rebuild))
+def train_shard(env, thread, rebuild=None, renew=None):
+    return TrainShard(env, section(env), busy=BusyMeter(), stage=0, renew=renew, **common(thread, rebuild))
 
 
 def eval_shard(env, thread, rebuild=None):
@@ -140,6 +140,15 @@ def test_environments_that_were_built_anew_begin_with_a_reset(thread):
     outputs = rollout(shard, decisions=0)
     assert (first.resets, second.resets) == (resets, 1)
     assert outputs[0].observation["states"].flatten().tolist() == [0.0, 0.0, 0.0]
+
+
+def test_what_is_renewed_is_told_the_step_and_begins_with_a_reset(thread):
+    first, second = (Walks(SIZE, most=9, auto_reset=True) for _ in range(2))
+    shard = train_shard(first, thread, renew={4: second}.__getitem__)
+    rollout(shard, decisions=2)
+    asyncio.run(shard.renew(4))
+    assert rollout(shard, decisions=0)[0].observation["states"].flatten().tolist() == [0.0, 0.0, 0.0]
+    assert second.resets == 1
 
 
 @pytest.mark.parametrize("resets", [True, False])

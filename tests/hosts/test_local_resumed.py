@@ -1,0 +1,194 @@
+"""A deterministic run that is interrupted at a checkpoint ends like one that is not, bit for bit.
+
+The local host writes no checkpoints. Here its shards, inference ranks and learner do, by the buffer's own
+files and as every host has it: beside weights and optimizer nothing of the past is kept.
+"""
+
+import asyncio
+import copy
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+
+pytest.importorskip("ray", reason="Ray is not installed")
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.hosts.local import LocalSettings, PointReach
+from rlinf_async.hosts.local.inference import InferenceRank
+from rlinf_async.hosts.local.learner import local_learner
+from rlinf_async.hosts.local.learner_thread import LearnerThread
+from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.recorder import RolloutRecorder
+from rlinf_async.hosts.local.shard import Noise, Shard
+from rlinf_async.hosts.local.trainer import LocalRun
+from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.renewal import Renewal
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.saved_buffer import resume_buffer, save_buffer
+from rlinf_async.ray_runtime.wire import pack, unpack
+
+pytestmark = pytest.mark.timeout(120)
+
+SIZES = {
+    "total_envs": 16,
+    "env_workers": 2,
+    "inference_ranks": 2,
+    "horizon": 5,
+    "rollout_epochs": 2,
+    "batches": 9,
+    "global_batch_size": 80,
+    "micro_batch_size": 40,
+    "update_epoch": 2,
+    "hidden": 8,
+    "lr": 1e-2,
+    "seed": 3,
+}
+EVERY = 2
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a framework keeps of a step, and what it knows of the run until then."""
+
+    step: int
+    weights: dict
+    optimizer: dict
+
+
+@dataclass(frozen=True)
+class Ended:
+    weights: dict
+    metrics: list
+    ledger: Ledger
+    saved: dict
+
+
+class Renewable(Shard):
+    """A shard of PointReach whose chance, after a renewal, is that of the step."""
+
+    async def renew(self, step):
+        await self._simulators.build(lambda: self._renew(step))
+
+    def _renew(self, step):
+        self._envs.close()
+        self._envs = PointReach(self.size, first=self._first, seed=100 + step)
+        width = self.action_dim
+        self._noise = Noise(first=self._first, size=self.size, width=width, seed=100 + step)
+
+
+class SavingRun(LocalRun):
+    """Saves into `folder`, and goes on from what it is given."""
+
+    def begin(self, folder, training, saved):
+        self.folder, self.training, self.saved, self.start = folder, training, {}, 0
+        if saved is None:
+            return
+        self.start = saved.step
+        self._model.load_state_dict(saved.weights)
+        training._optimizer.load_state_dict(saved.optimizer)
+        self._trajectories = broker = self._settings.run.trajectory_broker(version=saved.step)
+        place = self.folder / str(saved.step)
+        resume_buffer(place, saved.step, broker.gate, broker.buffer, self._settings.run, unpack)
+
+    async def _collect(self):
+        recorder = partial(
+            RolloutRecorder, plan=self._settings.plan, survive=self._settings.asynchrony.survive
+        )
+        await together(
+            run_shard(
+                shard=number,
+                env=shard,
+                policy=self._requests,
+                trajectories=self._trajectories,
+                recorder=recorder,
+                before=Renewal(self._settings.run, shard.renew).before,
+            )
+            for number, shard in enumerate(self._shards)
+        )
+        self._requests.close()
+
+    async def _learn(self):
+        for rank in self._ranks:
+            await rank.load(self.start, copy.deepcopy(self._model.state_dict()))
+        for batch in range(self.start, self._settings.batches):
+            self._metrics.append(await self._learner.train(batch, self._trajectories))
+            await self._publish(batch + 1)
+            if (batch + 1) % EVERY == 0:
+                await self._save(batch + 1)
+
+    async def _save(self, step):
+        # The fastest that rollouts can be: all of those that may have begun have ended.
+        await self._trajectories.collected(step + 1)
+
+        async def opened(piece):
+            return pack(piece.payload)
+
+        place = self.folder / str(step)
+        place.mkdir(exist_ok=True)
+        if not (place / "buffer").exists():
+            buffer = self._trajectories.buffer
+            await save_buffer(place, step, buffer, self._settings.run, opened)
+        held = self._model.state_dict(), self.training._optimizer.state_dict()
+        self.saved[step] = Saved(step, *copy.deepcopy(held))
+
+
+def built(first, size):
+    return PointReach(size, first=first, seed=3)
+
+
+def trained(folder, *, lag, saved=None, save_every=EVERY):
+    """A run from its start, or from what was saved."""
+    block = {"mode": "train", "deterministic": True, "train": {"max_staleness": lag}}
+    settings = LocalSettings(asynchrony=AsyncConfig.from_mapping(block), **SIZES)
+    settings.__dict__["run"] = replace(settings.run, save_every=save_every)
+    busy = {name: BusyMeter(width=2) for name in ("env", "inference", "learner")}
+    with ExitStack() as stack:
+        shards = [
+            Renewable(number, settings=settings, build=built, busy=busy["env"])
+            for number in range(settings.plan.shards)
+        ]
+        torch.manual_seed(0)
+        model = GaussianPolicy(state_dim=shards[0].state_dim, action_dim=shards[0].action_dim, hidden=8)
+        ranks = [InferenceRank(rank, model=model, busy=busy["inference"]) for rank in range(2)]
+        learner = local_learner(settings, model, busy["learner"])
+        thread = LearnerThread(learner, streaming=False)
+        for each in (*shards, *ranks, thread):
+            stack.enter_context(closing(each))
+        run = SavingRun(
+            settings,
+            shards=shards,
+            ranks=ranks,
+            learner=thread,
+            model=model,
+            busy=busy,
+            on_step=lambda report: None,
+        )
+        run.begin(folder, learner.training, saved)
+        result = asyncio.run(run.train())
+        return Ended(result.weights, list(result.metrics), result.ledger, run.saved)
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_a_run_interrupted_at_any_of_its_checkpoints_ends_like_one_that_was_not(lag, tmp_path):
+    whole = trained(tmp_path, lag=lag)
+    for step in (2, 4, 6):
+        rest = trained(tmp_path, lag=lag, saved=whole.saved[step])
+        assert same(rest.weights, whole.weights)
+        assert rest.metrics == whole.metrics[step:]
+        assert rest.ledger == whole.ledger
+
+
+def test_where_no_checkpoint_is_due_it_does_not(tmp_path):
+    """What the first test sees is no accident of these sizes."""
+    whole = trained(tmp_path, lag=1, save_every=0)
+    rest = trained(tmp_path, lag=1, saved=whole.saved[4], save_every=0)
+    assert not same(rest.weights, whole.weights)
