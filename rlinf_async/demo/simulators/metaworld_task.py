@@ -146,6 +146,8 @@ class MetaWorldShard:
         return (*self._observe(), rewards, successes.astype(bool), truncations.astype(bool), lengths)
 
     def close(self) -> None:
+        """Free the simulators, some 20 MB each, at once: whoever holds this object may be held in a cycle."""
+        self._episodes.clear()
         if self._camera is not None:
             self._camera.close()
 

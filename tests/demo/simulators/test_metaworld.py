@@ -1,12 +1,15 @@
+import gc
 import os
 import signal
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
 
 from rlinf_async.core.failures import SimulatorDied
+from rlinf_async.demo.simulators import metaworld_task
 from rlinf_async.demo.simulators.camera import Camera, RenderSettings, installed_backend
 from rlinf_async.demo.simulators.child_process import ChildProcess
 from rlinf_async.demo.simulators.metaworld import MetaWorldBatch
@@ -86,6 +89,23 @@ def test_a_child_ends_when_its_pipe_closes_and_leaves_no_orphan(batch):
     simulators.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_what_is_closed_holds_no_simulators_even_if_it_is_held_itself(monkeypatch):
+    built = []
+
+    def remembered(task, render):
+        env = simulator(task, render)
+        built.append(weakref.ref(env))
+        return env
+
+    monkeypatch.setattr(metaworld_task, "simulator", remembered)
+    shard = MetaWorldShard(SHORT, 2, None)
+    gc.collect()
+    assert [ref() is None for ref in built] == [False, False]
+    shard.close()
+    gc.collect()
+    assert [ref() is None for ref in built] == [True, True]
 
 
 def test_a_dead_child_is_reported_and_not_waited_for(batch):
