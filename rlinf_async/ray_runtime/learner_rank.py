@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
+from rlinf_async.core.premise import Premise
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import Learner
 from rlinf_async.loops.skipped_steps import SkippedSteps
@@ -29,6 +31,8 @@ class LearnerRank(Inspectable):
 
     save_checkpoint: Callable[..., Any]
     """The framework's own."""
+    premise: Premise | None = None
+    """What the first batch of the run has shown; a host notes it, and examines none where it is known."""
 
     def start_learning(
         self, *, rank: int, initializer: Callable[..., object], initargs: tuple[Any, ...] = ()
@@ -86,6 +90,14 @@ class LearnerRank(Inspectable):
         except (Exception, CheckpointException) as error:  # noqa: BLE001 - whoever asked says what it means
             return in_words(error)
         return None
+
+    async def known_premise(self) -> dict[str, Any] | None:
+        """The premise of the run as plain data, for a checkpoint."""
+        return asdict(self.premise) if self.premise else None
+
+    async def resume_premise(self, known: dict[str, Any] | None) -> None:
+        """Go on with what `known_premise` has given."""
+        self.premise = Premise(**known) if known else None
 
     async def expect_receivers(self, types: dict[str, torch.dtype]) -> None:
         """What the inference ranks hold, by name: only that is sent, and in no wider type."""

@@ -22,7 +22,6 @@ from rlinf_async.ray_runtime.publication import Publication
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.reporting import StepReporter, TrainedStep, mean_of_episodes, prefixed
 from rlinf_async.ray_runtime.revival import Revivals
-from rlinf_async.ray_runtime.saved_buffer import read_episodes
 from rlinf_async.ray_runtime.saving import Saver
 from rlinf_async.ray_runtime.startup_checks import check_versions, share_memory
 from rlinf_async.ray_runtime.termination import TERMINATION, Terminated
@@ -97,7 +96,7 @@ class AsyncRun:
                 (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._launched.checkpoint))
                 self.display.note(f"going on from step {self.step}: {became}")
                 if self.settings.renews and not became.lost:
-                    self.fleet.run("env", "resume_episodes", read_episodes(self._launched.checkpoint))
+                    self.saver.resume_known(self._launched.checkpoint)
 
     def train(self, *, evaluate_first: bool = False) -> None:
         """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""

@@ -3,7 +3,7 @@
 async_state.json              the version and the books
 buffer/pieces.json            what the pieces are, and of which run
 buffer/0.safetensors, ...     what they hold
-buffer/episodes.safetensors   of a run that continues bit for bit: the statistics of their episodes
+buffer/known.safetensors      of a run that continues bit for bit: what its processes know beside it
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlinf_async.ray_runtime.wire import pack, unpack
 
 FOLDER = "buffer"
 INDEX = "pieces.json"
-EPISODES = "episodes.safetensors"
+KNOWN = "known.safetensors"
 
 Opened = Callable[[Piece], Awaitable[Any]]
 """Fetches what a piece holds, packed for travelling."""
@@ -78,19 +78,28 @@ async def save_buffer(
     (folder / FOLDER / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def write_episodes(folder: Path, found: Sequence[Any]) -> None:
-    """Add what every env worker knows of the episodes in the buffer of a checkpoint."""
-    write_tensors(folder / FOLDER / EPISODES, list(found))
+@dataclass(frozen=True)
+class Known:
+    """What processes know of a run beside its buffer, as plain data and tensors."""
 
+    episodes: list[Any]
+    """Of each env worker: the statistics of the episodes in the buffer."""
+    premise: dict[str, Any] | None
+    """What the first batch has shown; see `core.premise`."""
 
-def read_episodes(folder: Path) -> list[Any]:
-    """What `write_episodes` has written; nothing where it has not.
+    def write(self, folder: Path) -> None:
+        """Add it to a checkpoint that has a buffer."""
+        write_tensors(folder / FOLDER / KNOWN, {"episodes": self.episodes, "premise": self.premise})
 
-    Raises:
-        OSError, ValueError: the file cannot be read.
-    """
-    path = folder / FOLDER / EPISODES
-    return list(read_tensors(path)) if path.is_file() else []
+    @classmethod
+    def read(cls, folder: Path) -> Known:
+        """What a checkpoint has of it; nothing is known where it was written without.
+
+        Raises:
+            OSError, ValueError: the file cannot be read.
+        """
+        path = folder / FOLDER / KNOWN
+        return cls(**read_tensors(path)) if path.is_file() else cls([], None)
 
 
 def resume_buffer(

@@ -15,7 +15,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest, prune, written_aside
 from rlinf_async.ray_runtime.remote_calls import Fleet
-from rlinf_async.ray_runtime.saved_buffer import write_episodes
+from rlinf_async.ray_runtime.saved_buffer import Known
 
 TOGETHER_S = 60.0
 """After one learner rank has failed to write, the others have ended by then, or wait for it."""
@@ -92,10 +92,20 @@ class Saver:
             self._hooks.save(step, aside)
             self._raise_errors("coordinator", self._fleet.run("coordinator", "save_buffer", str(aside)))
             if self._settings.renews:
-                collected = range(step, step + self._settings.asynchrony.max_staleness)
-                episodes = self._fleet.run_on_living("env", "read_episodes", collected)
-                write_episodes(aside, [found or {} for found in episodes])
+                self._known(step).write(aside)
             self._bytes = _bytes_of(aside)
+
+    def resume_known(self, folder: Path) -> None:
+        """Tell processes what those of the interrupted run knew at this checkpoint."""
+        known = Known.read(folder)
+        self._fleet.run("env", "resume_episodes", known.episodes)
+        self._fleet.run("learner", "resume_premise", known.premise)
+
+    def _known(self, step: int) -> Known:
+        collected = range(step, step + self._settings.asynchrony.max_staleness)
+        episodes = self._fleet.run_on_living("env", "read_episodes", collected)
+        premise = self._fleet.run("learner", "known_premise")[0]
+        return Known([found or {} for found in episodes], premise)
 
     def save_learners(self, *arguments: Any) -> None:
         """Have every learner rank write its part, by the framework's own `save_checkpoint`.

@@ -13,6 +13,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.premise import Premise
 from rlinf_async.ray_runtime.learner_rank import LearnerRank
 from tests.making import piece, run_settings, ticket
 
@@ -151,6 +152,16 @@ def test_the_weights_of_every_batch_are_offered_as_the_next_version_where_they_t
     by_the_host = learn(host, Coordinator(), batches=2, publication="host")
     assert host.senders == []
     assert "publication_seconds" not in by_the_host[0]
+
+
+def test_the_premise_of_a_run_is_known_to_the_one_that_goes_on():
+    rank, successor = Rank(), Rank()
+    assert asyncio.run(rank.known_premise()) is None
+    rank.premise = Premise(logprobs=0.1, values=0.2, keeps_values=True)
+    asyncio.run(successor.resume_premise(asyncio.run(rank.known_premise())))
+    assert successor.premise == rank.premise
+    asyncio.run(successor.resume_premise(None))
+    assert successor.premise is None
 
 
 def test_what_receivers_hold_is_known_before_the_first_offer():

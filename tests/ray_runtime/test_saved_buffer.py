@@ -18,10 +18,9 @@ from rlinf_async.ray_runtime.checkpoint import read_ledger
 from rlinf_async.ray_runtime.saved_buffer import (
     FOLDER,
     INDEX,
-    read_episodes,
+    Known,
     resume_buffer,
     save_buffer,
-    write_episodes,
 )
 from rlinf_async.ray_runtime.wire import pack, unpack
 
@@ -225,10 +224,13 @@ def test_of_a_run_that_continues_bit_for_bit_the_buffer_does_not_depend_on_who_w
     assert read_ledger(other).produced == 24 + 20
 
 
-def test_episodes_are_kept_beside_the_buffer(tmp_path):
+def test_what_processes_know_is_kept_beside_the_buffer(tmp_path):
     folder = saved(tmp_path / "c", *THREE)
-    assert read_episodes(folder) == []
-    write_episodes(folder, [{"3": [[{"return": torch.tensor([1.5])}], []]}, {}])
-    first, second = read_episodes(folder)
+    assert Known.read(folder) == Known([], None)
+    premise = {"logprobs": 0.1, "values": 1e-9, "keeps_values": True}
+    Known([{"3": [[{"return": torch.tensor([1.5])}], []]}, {}], premise).write(folder)
+    known = Known.read(folder)
+    assert known.premise == premise
+    first, second = known.episodes
     assert first["3"][0][0]["return"].tolist() == [1.5]
     assert (first["3"][1], second) == ([], {})

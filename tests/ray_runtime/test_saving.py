@@ -1,3 +1,4 @@
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -58,10 +59,10 @@ class Hooks:
 def given(tmp_path):
     """A saver, its fleet, its hooks, and what it has said."""
 
-    def build(**survive):
+    def build(*, renews=False, **survive):
         fleet, said = Fleet(), []
         asynchrony = SimpleNamespace(survive=SurviveConfig(**survive), max_staleness=1)
-        settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN, renews=False)
+        settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN, renews=renews)
         hooks = Hooks(tmp_path / "checkpoints", lambda: saver)
         saver = Saver(fleet, settings, hooks, tmp_path, say=said.append)
         return saver, fleet, hooks, said
@@ -74,6 +75,30 @@ def test_a_checkpoint_is_whole_before_anybody_is_told(given):
     assert saver.save(2)
     assert (saver.saved, hooks.done, said) == (2, [2], [])
     assert find_newest(hooks.parent).step == 2
+
+
+def test_what_processes_know_of_a_run_that_continues_bit_for_bit_is_saved_and_told_again(given, monkeypatch):
+    saver, fleet, hooks, _ = given(renews=True)
+    told, found = [], {"known_premise": [{"keeps_values": True}] * 2, "save_buffer": [None]}
+
+    def run(name, method, *arguments):
+        if method == "save_buffer":
+            (Path(*arguments) / "buffer").mkdir()
+        told.append((name, method, *arguments))
+        return found.get(method)
+
+    monkeypatch.setattr(fleet, "run", run)
+    monkeypatch.setattr(
+        fleet, "run_on_living", lambda *asked: told.append(asked) or [{"2": [[]]}, None], raising=False
+    )
+    assert saver.save(2)
+    assert ("env", "read_episodes", range(2, 3)) in told
+    told.clear()
+    saver.resume_known(hooks.checkpoint(2))
+    assert told == [
+        ("env", "resume_episodes", [{"2": [[]]}, {}]),
+        ("learner", "resume_premise", {"keeps_values": True}),
+    ]
 
 
 def test_as_many_are_kept_as_asked(given):

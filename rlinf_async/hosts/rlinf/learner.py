@@ -57,7 +57,7 @@ class FSDPTraining:
     def __init__(self, actor: Any, settings: RLinfSettings) -> None:
         self._actor = actor
         self._settings = settings
-        self._premise = None if settings.asynchrony.train.measure_ratios else Premise()
+        self._premise = actor.premise if settings.asynchrony.train.measure_ratios else Premise()
         self._critic = settings.advantage == "gae"
         self._batch = 0
         self._metrics: dict[str, list[float]] = {}
@@ -78,7 +78,7 @@ class FSDPTraining:
         bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
         rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
         if self._premise is None:
-            self._premise = self._examine(rollout)
+            self._premise = self._actor.premise = self._examine(rollout)
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = concatenate(bootstraps)
         return rollout

@@ -38,6 +38,7 @@ class TrainsMiniBatches(Protocol):
     """The parts of veRL's `TrainingWorker` that train a complete batch."""
 
     engine: PolicyEngine
+    premise: Premise | None
 
     def set_loss_fn(self, loss_fn: Any) -> None: ...
 
@@ -99,7 +100,7 @@ class EngineTraining:
         self._critic = settings.estimator in WITH_VALUES
         self._loss = PolicyLoss(actor=actor, settings=settings, streamed=settings.streams)
         worker.set_loss_fn(PolicyLoss(actor=actor, settings=settings))
-        self.premise = None if settings.asynchrony.train.measure_ratios else Premise()
+        self.premise = worker.premise if settings.asynchrony.train.measure_ratios else Premise()
         self._examined: dict[str, float] = {}
         self._batch = 0
         self._count = 0.0
@@ -129,7 +130,7 @@ class EngineTraining:
             )
         rollout["staleness"] = self._batch - rollout["versions"]  # type: ignore[assignment, operator]
         if self.premise is None:
-            self.premise = self._examine(rollout)
+            self.premise = self._worker.premise = self._examine(rollout)
         return rollout
 
     def _examine(self, rollout: Tree) -> Premise:
