@@ -1,23 +1,27 @@
-"""Level 1 with a fixed lag, on RLinf: two runs, one result."""
+"""Level 1 with a fixed lag, on RLinf: two runs, one result, and the same after an interruption."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.runs.conftest import Run, small
+from tests.runs.conftest import Run, Runner, small
 
 pytestmark = pytest.mark.ray
 
 STEPS = 20
-FIXED_LAG = small(
-    "metaworld_ppo_mlp",
+SETTINGS = (
     "async.mode=train",
     "async.deterministic=true",
     # Two shards, which take turns at random if nobody sees to it.
     "rollout.pipeline_stage_num=2",
     # Four decisions seldom solve a task; only the dense reward tells one trajectory from another.
     "env.train.reward_kind=dense",
-    f"runner.max_epochs={STEPS}",
-    f"runner.save_interval={STEPS}",
+)
+FIXED_LAG = small(
+    "metaworld_ppo_mlp", *SETTINGS, f"runner.max_epochs={STEPS}", f"runner.save_interval={STEPS}"
 )
 
 
@@ -32,6 +36,35 @@ def test_twenty_steps_with_a_fixed_lag_give_the_same_weights_twice_bit_for_bit(e
     weights = [torch.load(path) for run in ended for path in run.directory.rglob("full_weights.pt")]
     assert len(weights) == 2
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.timeout(600)
+def test_a_run_that_goes_on_from_any_of_its_checkpoints_ends_as_if_it_had_not_been_interrupted(
+    runs: Runner,
+) -> None:
+    steps, places = 8, (2, 4, 6)
+    saved = runs.directory / "run-0" / "metaworld_ppo_mlp" / "checkpoints"
+    case = (*SETTINGS, f"runner.max_epochs={steps}", "runner.save_interval=2")
+    resumed = [(*case, f"runner.resume_dir={saved / f'global_step_{step}'}") for step in places]
+    whole, *others = runs.several([small("metaworld_ppo_mlp", *overrides) for overrides in (case, *resumed)])
+    assert whole.status == 0, whole.output
+    for step, other in zip(places, others, strict=True):
+        assert other.status == 0, other.output
+        assert timeless(other.metrics) == timeless(whole.metrics)[step:]
+        assert books(other) == books(whole)
+        weights = [torch.load(weights_of(run)) for run in (whole, other)]
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert len({line["env/return"] for line in whole.metrics}) == steps
+
+
+def books(run: Run) -> dict[str, Any]:
+    (file,) = run.directory.rglob("global_step_8/async_state.json")
+    return json.loads(file.read_text())
+
+
+def weights_of(run: Run) -> Path:
+    (file,) = run.directory.rglob("global_step_8/**/full_weights.pt")
+    return file
 
 
 def timeless(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
