@@ -43,6 +43,7 @@ POINTS = 200
 """Samples that are kept of a run, about."""
 
 GROWTH = 0.05
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 METRICS_BYTES = 4096
 OTHER_BYTES = 1 << 20
 """By how much status, faults and the like may differ between two looks."""
@@ -129,8 +130,9 @@ class Watch:
         for pid in family(self._pid):
             with suppress(OSError, IndexError):  # it may end meanwhile
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
-                memory[self._name(pid)] = round(pages * 4096 / 1e6, 1)
+                if pages:  # one that has ended has none
+                    files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+                    memory[self._name(pid)] = round(pages * PAGE_BYTES / 1e6, 1)
         metrics = _bytes(self._run.metrics)
         return Sample(
             step=self._step(),
@@ -267,10 +269,11 @@ def draw(results: dict[str, Any], save: Callable[[Any], None]) -> None:
     figure = new_figure(9, 3.2 * len(results))
     for place, (name, kept) in enumerate(results.items(), start=1):
         panel = figure.add_subplot(len(results), 1, place)
-        samples = [one for one in kept["samples"] if one["step"]]
+        samples = [one for one in kept["samples"] if 0 < one["step"] < kept["verdict"]["steps"]]
         for process in sorted({name for one in samples for name in one["memory"]}):
             seen = [(one["step"], one["memory"][process]) for one in samples if process in one["memory"]]
             panel.plot(*zip(*seen, strict=True), lw=1.2, label=process.rpartition(" ")[0])
+        panel.legend(fontsize=6, ncols=3, frameon=False)
         panel.set(title=name, xlabel="step", ylabel="resident memory, MB")
         panel.set_ylim(bottom=0)
         panel.spines[["top", "right"]].set_visible(False)
