@@ -78,11 +78,14 @@ def record_failure(
 
 def read_failures(run_dir: Path) -> list[dict[str, Any]]:
     """The faults of a run in the order in which they were recorded; lines that are cut off are left out."""
-    found = []
     try:
-        text = RunDir(run_dir).failures.read_text(errors="replace")
+        return _faults(RunDir(run_dir).failures.read_text(errors="replace"))
     except OSError:
         return []
+
+
+def _faults(text: str) -> list[dict[str, Any]]:
+    found = []
     for line in text.splitlines():
         try:
             record = json.loads(line)
@@ -94,17 +97,24 @@ def read_failures(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class FailureReader:
-    """What is added to the record from now on."""
+    """What is added to the record from now on; only what is new is read, as a run asks at every step."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir, self._began = run_dir, time.time()
+        self._file, self._began = RunDir(run_dir).failures, time.time()
         self._read = 0
 
     def new(self) -> list[dict[str, Any]]:
-        """The faults since the last call."""
-        faults = [fault for fault in read_failures(self._run_dir) if fault["time"] >= self._began]
-        new, self._read = faults[self._read :], len(faults)
-        return new
+        """The faults since the last call; a line that is still being written is left for the next one."""
+        try:
+            with self._file.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._read:  # another record has taken its place
+                    self._read = 0
+                file.seek(self._read)
+                text, _, unfinished = file.read().rpartition(b"\n")
+                self._read = file.tell() - len(unfinished)
+        except OSError:
+            return []
+        return [fault for fault in _faults(text.decode(errors="replace")) if fault["time"] >= self._began]
 
 
 def restarts(faults: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -106,6 +106,21 @@ def test_a_reader_sees_what_comes_after_it_once(tmp_path):
     assert [fault["shard"] for fault in reader.new()] == [3]
 
 
+def test_a_reader_waits_for_the_end_of_a_line_and_begins_anew_with_another_record(tmp_path):
+    file = RunDir(tmp_path).failures
+    reader = FailureReader(tmp_path)
+    record(tmp_path, shard=1)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:20])
+    assert [fault["shard"] for fault in reader.new()] == [1]
+    file.write_bytes(whole + whole)
+    assert [fault["shard"] for fault in reader.new()] == [1]
+    file.unlink()
+    assert reader.new() == []
+    record(tmp_path, shard=2)
+    assert [fault["shard"] for fault in reader.new()] == [2]
+
+
 def test_what_was_outlived_is_counted_by_what_was_started_anew(tmp_path):
     for what in ("env failed", "simulator died", "simulator hangs", "not finite"):
         record(tmp_path, what=what, seconds=1.0)
