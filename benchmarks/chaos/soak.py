@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,7 +121,8 @@ class Watch:
     def __init__(self, pid: int, run_dir: Path) -> None:
         self._pid, self._run = pid, RunDir(run_dir)
         self._began = time.monotonic()
-        self._names: dict[int, str] = {}
+        self.titles: dict[str, str] = {}
+        """What each process was called when it was last seen."""
         self._steps = self._read = 0
 
     def look(self) -> Sample:
@@ -132,7 +133,8 @@ class Watch:
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                 if pages:  # one that has ended has none
                     files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
-                    memory[self._name(pid)] = round(pages * PAGE_BYTES / 1e6, 1)
+                    memory[str(pid)] = round(pages * PAGE_BYTES / 1e6, 1)
+                    self.titles[str(pid)] = title_of(Path(f"/proc/{pid}/cmdline").read_text())
         metrics = _bytes(self._run.metrics)
         return Sample(
             step=self._step(),
@@ -144,13 +146,6 @@ class Watch:
             other=_bytes(self._run.path) - metrics - _bytes(self._run.trace),
         )
 
-    def _name(self, pid: int) -> str:
-        if pid not in self._names or self._names[pid].startswith("ray::IDLE"):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            title = words[0].split(".")[0] if words[0].startswith("ray::") else Path(words[0]).name
-            self._names[pid] = f"{title} {pid}"
-        return self._names[pid]
-
     def _step(self) -> int:
         with suppress(FileNotFoundError), self._run.metrics.open("rb") as file:
             file.seek(self._read)
@@ -158,6 +153,13 @@ class Watch:
             self._read += len(new)
             self._steps += new.count(b"\n")
         return self._steps
+
+
+def title_of(command: str) -> str:
+    """A process in a word: workers of Ray say by themselves what they are, and add the call they are in."""
+    words = command.split("\0")
+    named = words[0].startswith("ray::")
+    return words[0].split(".")[0] if named else Path(words[0].split(" ")[0]).name or "gone"
 
 
 def family(pid: int) -> list[int]:
@@ -197,7 +199,11 @@ def run(host: str, steps: int, directory: Path) -> tuple[int, list[Sample]]:
         while process.poll() is None:
             samples.append(watch.look())
             time.sleep(LOOK_S)
-    return process.returncode, samples
+    named = [
+        replace(one, memory={f"{watch.titles[pid]} {pid}": held for pid, held in one.memory.items()})
+        for one in samples
+    ]
+    return process.returncode, named
 
 
 def verdict(status: int, samples: Sequence[Sample], steps: int) -> Verdict:
@@ -273,7 +279,7 @@ def draw(results: dict[str, Any], save: Callable[[Any], None]) -> None:
         for process in sorted({name for one in samples for name in one["memory"]}):
             seen = [(one["step"], one["memory"][process]) for one in samples if process in one["memory"]]
             panel.plot(*zip(*seen, strict=True), lw=1.2, label=process.rpartition(" ")[0])
-        panel.legend(fontsize=6, ncols=3, frameon=False)
+        panel.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
         panel.set(title=name, xlabel="step", ylabel="resident memory, MB")
         panel.set_ylim(bottom=0)
         panel.spines[["top", "right"]].set_visible(False)

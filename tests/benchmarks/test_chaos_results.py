@@ -112,9 +112,21 @@ def test_a_look_sees_every_process_and_what_the_run_directory_holds(tmp_path):
         seen = soak.Watch(os.getpid(), tmp_path).look()
     finally:
         child.communicate(b"\n")
-    assert {int(name.split()[-1]) for name in seen.memory} >= {os.getpid(), child.pid}
+    assert set(seen.memory) >= {str(os.getpid()), str(child.pid)}
     assert (seen.step, seen.metrics, seen.trace, seen.other) == (2, 24, 5, 2)
     assert seen.files > 3
+
+
+@pytest.mark.parametrize(
+    ("command", "title"),
+    [
+        ("/usr/bin/python\0-m\0rlinf_async.cli\0", "python"),
+        ("ray::CoordinatorWorker.admit\0\0", "ray::CoordinatorWorker"),
+        ("/opt/ray/core/gcs_server\0--log_dir=/tmp\0", "gcs_server"),
+    ],
+)
+def test_a_process_is_named_by_its_command_without_what_changes(command, title):
+    assert soak.title_of(command) == title
 
 
 def test_faults_are_counted_where_they_are_injected_and_in_the_books():
