@@ -112,9 +112,12 @@ class SavingRun(LocalRun):
         )
         self._requests.close()
 
-    async def _learn(self):
+    async def train(self):
         for rank in self._ranks:
             await rank.load(self.start, copy.deepcopy(self._model.state_dict()))
+        return await super().train()
+
+    async def _learn(self):
         for batch in range(self.start, self._settings.batches):
             self._metrics.append(await self._learner.train(batch, self._trajectories))
             await self._publish(batch + 1)
