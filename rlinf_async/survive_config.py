@@ -7,9 +7,9 @@ from typing import Literal
 
 from rlinf_async.config_checks import check_above_zero, check_choice, check_whole
 
-SHORTEST_STEP_S = 120.0
+SHORTEST_S = 120.0
 SLOWER_THAN_EVER = 20.0
-"""What `step_s: auto` comes to: a step may take two minutes, or so many times as long as any before."""
+"""What `auto` comes to: a step or a reset may take two minutes, or so many times as long as any before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,14 @@ class SurviveConfig:
     window_s: float = 600.0
     """The seconds in which restarts are counted."""
     start_s: float = 1800.0
-    """How long the environments of a shard may take to be built or reset."""
+    """How long the environments of a shard may take to be built, and for their first reset and step, which
+    may compile."""
+    reset_s: float | Literal["auto"] = "auto"
+    """How long a reset of a shard's environments may take before they count as dead; auto: 120 s, or 20 times
+    the longest reset that the shard has seen if that is more, and `start_s` for its first."""
     step_s: float | Literal["auto"] = "auto"
     """How long a step of a shard's environments may take before they count as dead; auto: 120 s, or 20 times
-    the longest step that the shard has seen if that is more, and `start_s` for its first, which may
-    compile."""
+    the longest step that the shard has seen if that is more, and `start_s` for its first."""
     silent_s: float = 100.0
     """A process that has not answered for so long is killed: an env worker or inference rank is started
     anew, without a learner rank or a channel the run ends."""
@@ -46,15 +49,23 @@ class SurviveConfig:
             check_whole(f"async.survive.{name}", getattr(self, name), least=0)
         for name in ("window_s", "start_s", "silent_s"):
             check_above_zero(f"async.survive.{name}", getattr(self, name))
-        check_above_zero("async.survive.step_s", self.step_s, auto=True)
+        for name in ("reset_s", "step_s"):
+            check_above_zero(f"async.survive.{name}", getattr(self, name), auto=True)
         check_choice("async.survive.non_finite", self.non_finite, ("refuse", "stop", "off"))
         check_whole("async.survive.save_failures", self.save_failures, least=1)
         check_whole("async.survive.keep", self.keep, least=1, or_else="all")
 
     def step_limit(self, longest: float) -> float:
         """The seconds that a step may take in a shard whose longest took `longest` seconds, 0 before any."""
-        if self.step_s != "auto":
-            return float(self.step_s)
+        return self._limit(self.step_s, longest)
+
+    def reset_limit(self, longest: float) -> float:
+        """`step_limit`, of resets."""
+        return self._limit(self.reset_s, longest)
+
+    def _limit(self, given: float | Literal["auto"], longest: float) -> float:
+        if given != "auto":
+            return float(given)
         if not longest:
             return self.start_s
-        return max(SHORTEST_STEP_S, SLOWER_THAN_EVER * longest)
+        return max(SHORTEST_S, SLOWER_THAN_EVER * longest)

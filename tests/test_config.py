@@ -285,10 +285,11 @@ def test_what_a_run_outlives_is_parsed_with_the_rest():
     assert AsyncConfig.from_mapping({"mode": "full", "survive": None}).survive == SurviveConfig()
 
 
-def test_a_step_may_take_many_times_as_long_as_any_before_and_no_less_than_two_minutes():
-    assert [SurviveConfig().step_limit(longest) for longest in (1, 6, 60)] == [120, 120, 1200]
-    assert SurviveConfig(step_s=3).step_limit(60) == 3
+@pytest.mark.parametrize("call", ["step", "reset"])
+def test_a_step_or_a_reset_may_take_many_times_as_long_as_any_before_and_no_less_than_two_minutes(call):
+    def limits(*longest, **survive):
+        return [getattr(SurviveConfig(**survive), f"{call}_limit")(one) for one in longest]
 
-
-def test_a_first_step_which_may_compile_may_take_as_long_as_a_start():
-    assert SurviveConfig(start_s=500).step_limit(0.0) == 500
+    assert limits(1, 6, 60) == [120, 120, 1200]
+    assert limits(60, **{f"{call}_s": 3}) == [3]
+    assert limits(0.0, start_s=500) == [500]  # the first may compile

@@ -48,22 +48,25 @@ class SimulatorThread:
         """`abort` ends the processes of environments that hang for a reason, from any thread, and says
         whether there were any."""
         self._shard, self._thread, self._survive, self._abort = shard, thread, survive, abort
-        self._longest = 0.0
+        self._longest = {"reset_s": 0.0, "step_s": 0.0}
+        """The seconds of the longest call, by the key that bounds it."""
         self._ident: int | None = None
         self.stuck = False
         """Whether a call has never come back, so that nobody should wait for the thread."""
 
     async def build(self, function: Callable[[], T]) -> T:
-        """What `function` returns: building, closing or resetting environments."""
+        """What `function` returns: building or closing environments."""
         return await self._call(function, self._survive.start_s, "async.survive.start_s")
+
+    async def reset(self, function: Callable[[], T]) -> T:
+        """What `function` returns: a reset of the environments. Later ones may take as long, many times."""
+        limit_s = self._survive.reset_limit(self._longest["reset_s"])
+        return await self._timed(function, limit_s, "reset_s")
 
     async def step(self, function: Callable[[], T]) -> T:
         """What `function` returns: a step of the environments. Later ones may take as long, many times."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        result = await self._call(function, self._survive.step_limit(self._longest), "async.survive.step_s")
-        self._longest = max(self._longest, loop.time() - began)
-        return result
+        limit_s = self._survive.step_limit(self._longest["step_s"])
+        return await self._timed(function, limit_s, "step_s")
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
@@ -72,6 +75,13 @@ class SimulatorThread:
             yield
         except Exception as error:
             raise self._failure(error) from error
+
+    async def _timed(self, function: Callable[[], T], limit_s: float, key: str) -> T:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        result = await self._call(function, limit_s, f"async.survive.{key}")
+        self._longest[key] = max(self._longest[key], loop.time() - began)
+        return result
 
     async def _call(self, function: Callable[[], T], limit_s: float, key: str) -> T:
         future = asyncio.get_running_loop().run_in_executor(self._thread, self._known, function)

@@ -37,7 +37,7 @@ def raising(error):
     return fail
 
 
-@pytest.mark.parametrize("call", ["build", "step"])
+@pytest.mark.parametrize("call", ["build", "reset", "step"])
 def test_what_is_called_runs_in_the_thread_and_gives_its_result(thread, call):
     found = asyncio.run(getattr(simulators(thread), call)(threading.current_thread))
     assert found.name == "shard-3"
@@ -53,7 +53,7 @@ def test_what_is_called_runs_in_the_thread_and_gives_its_result(thread, call):
         (ConnectionResetError(), "simulator died"),
     ],
 )
-@pytest.mark.parametrize("call", ["build", "step"])
+@pytest.mark.parametrize("call", ["build", "reset", "step"])
 def test_an_error_is_the_shards_and_known_by_its_kind(thread, call, error, what):
     with pytest.raises(ShardFailure, match="shard 3") as raised:
         asyncio.run(getattr(simulators(thread), call)(raising(error)))
@@ -65,7 +65,7 @@ def hang_here(event):
     event.wait()
 
 
-@pytest.mark.parametrize(("call", "key"), [("build", "start_s"), ("step", "step_s")])
+@pytest.mark.parametrize(("call", "key"), [("build", "start_s"), ("reset", "reset_s"), ("step", "step_s")])
 def test_a_thread_that_nothing_can_end_is_named_with_its_stack(thread, held, call, key, monkeypatch):
     monkeypatch.setattr(simulator_thread, "GRACE_S", 3600.0)  # for what was ended, and nothing was
     mine = simulators(thread, **{key: 0.05})
@@ -104,17 +104,22 @@ def test_what_does_not_notice_that_it_was_ended_is_stuck(thread, held, monkeypat
         asyncio.run(mine.step(held.wait))
 
 
-def test_a_step_may_take_many_times_as_long_as_the_longest_before(thread, monkeypatch):
+@pytest.mark.parametrize(("call", "other"), [("step", "reset"), ("reset", "step")])
+def test_a_step_or_a_reset_may_take_many_times_as_long_as_the_longest_before(
+    thread, monkeypatch, call, other
+):
     limits = []
-    monkeypatch.setattr(SurviveConfig, "step_limit", lambda self, longest: limits.append(longest) or 60.0)
+    monkeypatch.setattr(SurviveConfig, f"{call}_limit", lambda self, longest: limits.append(longest) or 60.0)
     mine, gate = simulators(thread), threading.Event()
+    timed = getattr(mine, call)
 
     async def main():
-        await mine.step(lambda: gate.wait(0.05))
+        await timed(lambda: gate.wait(0.05))
         gate.set()
-        await mine.step(lambda: gate.wait(60))
+        await timed(lambda: gate.wait(60))
         await mine.build(gate.wait)
-        await mine.step(gate.wait)
+        await getattr(mine, other)(gate.wait)
+        await timed(gate.wait)
 
     asyncio.run(main())
     assert limits[0] == 0

@@ -76,7 +76,7 @@ class Shard:
 
     async def start(self) -> ShardOutput:
         with self._busy.busy(self._shard):
-            return await self._simulators.build(self._start)
+            return await self._simulators.reset(self._start)
 
     async def step(self, answer: Answer) -> ShardOutput:
         with self._busy.busy(self._shard):

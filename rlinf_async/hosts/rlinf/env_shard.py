@@ -46,7 +46,7 @@ class TrainShard:
 
     async def start(self) -> ShardOutput:
         with self._busy.busy(self._stage):
-            output = await self._simulators.build(self._start)
+            output = await self._simulators.reset(self._start)
             await wait_env_delay(self._worker, self._stage)
         return output
 
@@ -132,7 +132,7 @@ class EvalShard:
         return self._worker.n_eval_chunk_steps
 
     async def start(self) -> EnvOutput:
-        return await self._simulators.build(self._start)
+        return await self._simulators.reset(self._start)
 
     async def step(self, answer: dict[str, Any]) -> EnvOutput:
         return await self._simulators.step(lambda: self._step(answer))

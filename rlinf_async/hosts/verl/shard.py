@@ -74,7 +74,7 @@ class TrainShard:
 
     async def start(self) -> ShardOutput:
         with self._busy.busy(self._stage):
-            return await self._simulators.build(self._start)
+            return await self._simulators.reset(self._start)
 
     async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
         with self._busy.busy(self._stage):
@@ -163,7 +163,7 @@ class EvalShard:
         return self._horizon
 
     async def start(self) -> Observation:
-        return await self._simulators.build(self._start)
+        return await self._simulators.reset(self._start)
 
     async def step(self, answer: Mapping[str, Any]) -> Observation:
         return await self._simulators.step(lambda: self._step(answer["actions"]))
