@@ -1,10 +1,13 @@
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from rlinf_async import cli
+from rlinf_async.cli import training
 from rlinf_async.doctor import Check
 
 PACKAGED = {
@@ -192,3 +195,17 @@ def test_a_correction_is_explained_with_its_bound_and_its_anchor():
     assert "exactly 1 policy version old" in facts["exactness"]["train"]
     facts = explain("metaworld_ppo_mlp", "async.mode=rollout")
     assert (facts["correction"], facts["max_weight"], facts["proximal"]) == ("none needed", None, None)
+
+
+def test_ray_remembers_less_than_it_would_and_as_much_as_it_is_told_to(monkeypatch):
+    """Its memory of calls would grow by half a gigabyte in a run of days."""
+    name, found = "RAY_task_events_max_num_task_in_gcs", []
+    host = SimpleNamespace(
+        prepare=lambda cfg: None, uses_ray=True, train=lambda cfg, dashboard: found.append(os.environ[name])
+    )
+    monkeypatch.setattr(training, "host_of", lambda cfg: host)
+    for given, expected in ((None, str(training.REMEMBERED_CALLS)), ("70", "70")):
+        with monkeypatch.context() as context:
+            context.setattr(os, "environ", {**os.environ} if given is None else {**os.environ, name: given})
+            assert invoke("train", "metaworld_ppo_mlp").exit_code == 0
+        assert found.pop() == expected

@@ -19,6 +19,8 @@ Restarts = Annotated[
         min=0, help="Start the run again when it fails, at most so often, from its last checkpoint."
     ),
 ]
+REMEMBERED_CALLS = 5_000
+"""Of how many calls Ray remembers what became of them. Its default, 100,000, takes half a gigabyte."""
 RestartWait = Annotated[float, typer.Option(min=0, help="Seconds before it is started again.")]
 
 
@@ -43,8 +45,9 @@ def train(
         command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", chosen.name, *options]
         command += chosen.overrides
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
-    # Ray and RLinf read these when they are imported.
+    # Ray and RLinf read these when they are imported or started.
     os.environ.setdefault("RAY_LOG_TO_DRIVER", "1" if worker_logs else "0")
+    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", str(REMEMBERED_CALLS))
     if not worker_logs:
         os.environ.setdefault("RLINF_LOG_LEVEL", "WARNING")
         logging.disable(logging.INFO)
