@@ -7,9 +7,9 @@ from typing import Literal
 
 from rlinf_async.config_checks import check_above_zero, check_choice, check_whole
 
-SHORTEST_S = 120.0
+SHORTEST_S = 100.0
 SLOWER_THAN_EVER = 20.0
-"""What `auto` comes to: a step or a reset may take two minutes, or so many times as long as any before."""
+"""What `auto` comes to: a step or a reset may take so long, or so many times as long as any before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,10 @@ class SurviveConfig:
     """How long the environments of a shard may take to be built, and for their first reset and step, which
     may compile."""
     reset_s: float | Literal["auto"] = "auto"
-    """How long a reset of a shard's environments may take before they count as dead; auto: 120 s, or 20 times
+    """How long a reset of a shard's environments may take before they count as dead; auto: 100 s, or 20 times
     the longest reset that the shard has seen if that is more, and `start_s` for its first."""
     step_s: float | Literal["auto"] = "auto"
-    """How long a step of a shard's environments may take before they count as dead; auto: 120 s, or 20 times
+    """How long a step of a shard's environments may take before they count as dead; auto: 100 s, or 20 times
     the longest step that the shard has seen if that is more, and `start_s` for its first."""
     silent_s: float = 100.0
     """A process that has not answered for so long is killed: an env worker or inference rank is started
