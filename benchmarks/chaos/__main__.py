@@ -9,7 +9,6 @@ seconds. A run that is in `results.json` is not repeated.
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.chaos.demo import demo
+from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
 from rlinf_async.experiments.chaos.killer import Killer
 from rlinf_async.experiments.process import OWN_CLUSTER, run_command
@@ -88,15 +88,14 @@ def main(
     deadline: Annotated[float, typer.Option(help="Seconds after which a run counts as hung.")] = 1800.0,
 ) -> None:
     """Run what is missing, and print the table."""
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept = Kept(RESULTS)
     for repetition, every_s in product(range(repetitions), (None, every)):
         name = name_of(every_s, steps, repetition)
-        if name not in results:
+        if name not in kept.results:
             directory = RUNS / name.replace(",", "").replace(" ", "-")
             found = run(directory, steps=steps, every_s=every_s, seed=repetition, deadline_s=deadline)
-            results[name] = found.as_dict()
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    typer.echo(table(results))
+            kept.add(name, found.as_dict())
+    typer.echo(table(kept.results))
 
 
 if __name__ == "__main__":

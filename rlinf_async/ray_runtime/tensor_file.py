@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 TREE = "tree"
@@ -25,9 +25,7 @@ def write_tensors(path: Path, value: Any) -> None:
     tree = json.dumps(_described(value, tensors))
     try:
         save_file({str(n): tensor for n, tensor in enumerate(tensors)}, path, metadata={TREE: tree})
-    except OSError:
-        raise
-    except Exception as error:  # the library has an error of its own for what the system says
+    except SafetensorError as error:  # the library has an error of its own for what the system says
         raise OSError(f"{path.name} cannot be written: {error}") from error
 
 
