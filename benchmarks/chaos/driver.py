@@ -1,14 +1,17 @@
-"""The driver of a run is killed at random times, and `--restarts` starts the run again.
+"""The driver, a learner rank or a channel of a run is killed at random times, and `--restarts` starts the
+run again.
 
-    python -m benchmarks.chaos.driver --kills 5
+    python -m benchmarks.chaos.driver --kills 20
 
 The demo on RLinf, with a checkpoint every second step. SIGKILL of the driver, with which Ray and every
-worker go, at a random moment within fifteen seconds after an attempt has trained its first step. A series
-of kills that is in `driver.json` is not repeated.
+worker go, of the learner, or of one of the two channels, drawn at random, at a random moment within fifteen
+seconds after an attempt has trained its first step; three of them in a run. Runs that are in `driver.json`
+are not repeated: whoever interrupts the command loses the run that was under way. In the first two runs
+there only drivers were killed.
 
 Stated before the first run: it has passed if the command ends with status 0, if every attempt has gone on
-from the newest checkpoint that was whole when its predecessor died, if no more steps were repeated than had
-been trained since that checkpoint, which are two and the one that was being trained, and if in the end
+from the newest checkpoint that was whole when its predecessor had ended, if no more steps were repeated than
+had been trained since that checkpoint, which are two and the one that was being trained, and if in the end
 every step is there and no trajectory is unaccounted for.
 """
 
@@ -31,6 +34,7 @@ import typer
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
 from benchmarks.chaos.soak import family
+from rlinf_async.experiments.chaos.victims import processes
 from rlinf_async.experiments.process import OWN_CLUSTER
 from rlinf_async.experiments.table import markdown
 from rlinf_async.observe.run_dir import RunDir
@@ -38,9 +42,18 @@ from rlinf_async.ray_runtime.checkpoint_folder import find_newest
 
 RESULTS = Path(__file__).with_name("driver.json")
 RUNS = Path("runs/chaos/driver")
+WHO = {
+    "driver": ("driver",),
+    "learner": ("learner rank 0",),
+    "channel": ("request channel 0", "coordinator 0"),
+}
+"""Who is killed, and what such processes are called in the records of a run."""
+KILLS = 3
+"""In one run."""
 SAVE_EVERY = 2
 WITHIN_S = 15.0
 LOOK_S = 0.5
+END_S = 0.05
 DEADLINE_S = 1200.0
 """Without a new step for so long, a run counts as hung."""
 RESTART = re.compile(r"restart \d+ of \d+ from (?:step (\d+)|the beginning)")
@@ -53,10 +66,13 @@ def steps_of(run_dir: Path) -> list[int]:
     return [int(found) for found in re.findall(r'^\{"step": (\d+)', text, re.MULTILINE)]
 
 
-def driver_of(supervisor: int) -> int | None:
-    """The process that is supervised."""
-    children = [pid for pid in family(supervisor) if pid != supervisor]
-    for pid in children:
+def pid_of(supervisor: int, run_dir: Path, name: str) -> int | None:
+    """A process of the attempt that goes on, by its name; None if it is not there or does not answer."""
+    below = [pid for pid in family(supervisor) if pid != supervisor]
+    if name != "driver":
+        pid = processes(run_dir).get(name, {}).get("pid")
+        return pid if pid in below else None
+    for pid in below:
         with suppress(OSError):
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(supervisor):
                 return pid
@@ -65,8 +81,13 @@ def driver_of(supervisor: int) -> int | None:
 
 def kill_after_a_step(
     supervisor: subprocess.Popen[bytes], run_dir: Path, draw: random.Random
-) -> dict[str, int] | None:
-    """Wait for the attempt that goes on to train a step, and kill it later; None if the command has ended."""
+) -> dict[str, Any] | None:
+    """Wait for an attempt to train a step, kill one of its processes later, and wait until it has ended.
+
+    Returns:
+        Who it was, the last step that was reported, and the newest whole checkpoint once the attempt has
+        ended; None if the command has ended before.
+    """
     since, metrics = time.time(), RunDir(run_dir).metrics
     while not metrics.exists() or metrics.stat().st_mtime < since:
         if supervisor.poll() is not None:
@@ -74,12 +95,18 @@ def kill_after_a_step(
         if time.time() - since > DEADLINE_S:
             raise TimeoutError(f"no step has been trained within {DEADLINE_S:g} s")
         time.sleep(LOOK_S)
+    name = draw.choice(WHO[draw.choice(list(WHO))])
     time.sleep(draw.uniform(0.0, WITHIN_S))
-    driver = driver_of(supervisor.pid)
-    if driver is None or supervisor.poll() is not None:
-        return None
-    os.kill(driver, signal.SIGKILL)
-    return {"trained": steps_of(run_dir)[-1], "newest": newest_of(run_dir)}
+    driver = pid_of(supervisor.pid, run_dir, "driver")
+    while (victim := pid_of(supervisor.pid, run_dir, name)) is None or driver is None:
+        if supervisor.poll() is not None:
+            return None
+        time.sleep(LOOK_S)  # it has not answered yet
+        driver = pid_of(supervisor.pid, run_dir, "driver")
+    os.kill(victim, signal.SIGKILL)
+    while pid_of(supervisor.pid, run_dir, "driver") == driver:
+        time.sleep(END_S)
+    return {"who": name, "trained": steps_of(run_dir)[-1], "newest": newest_of(run_dir)}
 
 
 def newest_of(run_dir: Path) -> int:
@@ -89,7 +116,7 @@ def newest_of(run_dir: Path) -> int:
 
 
 def run(directory: Path, *, kills: int, steps: int, seed: int) -> dict[str, Any]:
-    """Train, and kill the driver so many times."""
+    """Train, and kill somebody so many times."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     log = directory.with_suffix(".log")
@@ -97,7 +124,7 @@ def run(directory: Path, *, kills: int, steps: int, seed: int) -> dict[str, Any]
     command += [f"runner.max_epochs={steps}", f"runner.save_interval={SAVE_EVERY}"]
     command += [f"runner.logger.log_path={directory}", "--restarts", str(kills), "--restart-wait", "1"]
     draw, began = random.Random(seed), time.monotonic()
-    deaths: list[dict[str, int]] = []
+    deaths: list[dict[str, Any]] = []
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **OWN_CLUSTER}
@@ -114,16 +141,17 @@ def run(directory: Path, *, kills: int, steps: int, seed: int) -> dict[str, Any]
 
 
 def result(
-    directory: Path, status: int, deaths: list[dict[str, int]], resumed: list[int], seconds: float, steps: int
+    directory: Path, status: int, deaths: list[dict[str, Any]], resumed: list[int], seconds: float, steps: int
 ) -> dict[str, Any]:
     """What came of a run, beside what was stated of it."""
-    found = Outcome.of(directory, status=status, killed=["driver"] * len(deaths))
+    found = Outcome.of(directory, status=status, killed=[death["who"] for death in deaths])
     went_on = [death["newest"] for death in deaths]
     repeated = [max(0, death["trained"] - step) for death, step in zip(deaths, resumed, strict=False)]
     training = sum(one["async/step_seconds"] for one in RunDir(directory).read_metrics())
     return {
         "status": status,
         "kills": len(deaths),
+        "who": [death["who"] for death in deaths],
         "trained_before": [death["trained"] for death in deaths],
         "newest_whole": went_on,
         "resumed_from": resumed,
@@ -143,11 +171,16 @@ def table(results: dict[str, Any]) -> str:
     """A line per run."""
     names = ["status", "kills", "trained_before", "resumed_from", "repeated", "steps", "unaccounted"]
     rows = [
-        [run, *(str(found[name]) for name in names), "yes" if found["passed"] else "no"]
+        [
+            run,
+            ", ".join(found.get("who", ["driver"] * found["kills"])),
+            *(str(found[name]) for name in names),
+            "yes" if found["passed"] else "no",
+        ]
         for run, found in results.items()
     ]
-    heads = ["run", "status", "kills", "trained before", "resumed from", "repeated", "steps", "unaccounted"]
-    return markdown([*heads, "passed"], rows)
+    heads = ["run", "who", "status", "kills", "trained before", "resumed from", "repeated", "steps"]
+    return markdown([*heads, "unaccounted", "passed"], rows)
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -155,14 +188,17 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def main(
-    kills: Annotated[int, typer.Option(help="Of the driver, in one run.")] = 5,
-    steps: Annotated[int, typer.Option(help="Of the run.")] = 40,
-    seed: Annotated[int, typer.Option(help="Of the times.")] = 0,
+    kills: Annotated[int, typer.Option(help="In all runs together.")] = 20,
+    steps: Annotated[int, typer.Option(help="Of a run.")] = 24,
 ) -> None:
     """Run what is missing, and print the table."""
-    kept, name = Kept(RESULTS), f"{kills} kills, seed {seed}"
-    if name not in kept.results:
-        kept.add(name, run(RUNS / f"{kills}-{seed}", kills=kills, steps=steps, seed=seed))
+    kept, seed = Kept(RESULTS), 0
+    while (missing := kills - sum(found["kills"] for found in kept.results.values())) > 0:
+        while any(name.endswith(f"seed {seed}") for name in kept.results):
+            seed += 1
+        some = min(KILLS, missing)
+        found = run(RUNS / f"{some}-{seed}", kills=some, steps=steps, seed=seed)
+        kept.add(f"{some} kills, seed {seed}", found)
     typer.echo(table(kept.results))
 
 

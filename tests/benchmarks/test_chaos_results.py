@@ -193,7 +193,10 @@ def test_a_driver_that_was_killed_has_gone_on_from_the_newest_checkpoint(tmp_pat
     books = {"produced": 6, "trained": 6, "in_flight": 0, "refused": {}}
     (tmp_path / "summary.json").write_text(json.dumps({"trajectories": books}))
     assert driver.steps_of(tmp_path) == steps
-    deaths = [{"trained": 3, "newest": 2}, {"trained": 5, "newest": 4}]
+    deaths = [
+        {"who": "driver", "trained": 3, "newest": 2},
+        {"who": "learner rank 0", "trained": 5, "newest": 4},
+    ]
     found = driver.result(tmp_path, 0, deaths, [2, 4], 60.0, 6)
     assert (found["repeated"], found["training_share"], found["passed"]) == ([1, 1], 0.2, True)
     assert not driver.result(tmp_path, 0, deaths, [2, 2], 60.0, 6)["passed"]
