@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from itertools import zip_longest
 
 from rlinf_async.observe.meters import StepReport
 
@@ -23,7 +24,9 @@ class Pace:
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._rates: deque[float] = deque(maxlen=BEFORE)
-        self._values: list[float] = []
+        self._points: list[tuple[float, int]] = []
+        """Of the curve: a sum, and of how many values."""
+        self._steps_a_point = 1
         self._steps = 0
         self.elapsed = 0.0
         """Seconds that the steps have taken."""
@@ -42,7 +45,7 @@ class Pace:
         self.elapsed += report.seconds
         value = report.episode_return if report.success is None else report.success
         if value is not None:
-            self._values.append(value)
+            self._keep(value)
 
     def left(self, report: StepReport) -> float | None:
         """Seconds until the last step will have ended; None if no step says how long they take."""
@@ -50,10 +53,18 @@ class Pace:
 
     def curve(self) -> list[float]:
         """Success, or the return of environments that know none, so far: at most `CURVE` means in order."""
-        size = -(-len(self._values) // CURVE)
-        return [
-            statistics.fmean(self._values[at : at + size]) for at in range(0, len(self._values), size or 1)
-        ]
+        return [total / count for total, count in self._points]
+
+    def _keep(self, value: float) -> None:
+        """Add a value to the last point, or begin another; where there are too many, two become one."""
+        if not self._points or self._points[-1][1] == self._steps_a_point:
+            self._points.append((0.0, 0))
+        total, count = self._points[-1]
+        self._points[-1] = (total + value, count + 1)
+        if len(self._points) > CURVE:
+            pairs = zip_longest(self._points[::2], self._points[1::2], fillvalue=(0.0, 0))
+            self._points = [(one[0] + two[0], one[1] + two[1]) for one, two in pairs]
+            self._steps_a_point *= 2
 
     def _change(self, rate: float) -> int:
         before = statistics.fmean(self._rates) if len(self._rates) > 1 else 0.0

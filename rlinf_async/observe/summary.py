@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,23 +33,12 @@ class RunSummary:
     ledger: Ledger
 
     @classmethod
-    def of(cls, reports: Sequence[StepReport], ledger: Ledger) -> RunSummary:
-        seconds = sum(report.seconds for report in reports)
-        names = reports[0].busy if reports else ()
-        seen = [report.success for report in reports if report.success is not None]
-        window = min(WINDOW, len(seen))
-        return cls(
-            steps=len(reports),
-            seconds=seconds,
-            env_steps=sum(report.env_steps for report in reports),
-            busy={name: sum(r.busy[name].mean * r.seconds for r in reports) / seconds for name in names},
-            bound=_bound(reports[1:] or reports),
-            staleness=_merged([report.staleness for report in reports]),
-            batch_size=_merged([report.batch_size for report in reports]),
-            window=window,
-            success=(sum(seen[:window]) / window, sum(seen[-window:]) / window) if seen else None,
-            ledger=ledger,
-        )
+    def of(cls, reports: Iterable[StepReport], ledger: Ledger) -> RunSummary:
+        """Of steps that are all there; a run adds them one by one to a `Tally`."""
+        tally = Tally()
+        for report in reports:
+            tally.add(report)
+        return tally.summary(ledger)
 
     @property
     def env_steps_per_second(self) -> float:
@@ -79,17 +69,59 @@ class RunSummary:
         }
 
 
-def _bound(reports: Sequence[StepReport]) -> Diagnosis | None:
-    seconds = sum(report.seconds for report in reports)
-    if not seconds:
-        return None
-    return Diagnosis.of(
-        {name: sum(r.busiest[name] * r.seconds for r in reports) / seconds for name in reports[0].busiest}
-    )
+class Tally:
+    """Sums over the steps of a run, of one size however many there are."""
 
+    def __init__(self) -> None:
+        self._steps = self._env_steps = 0
+        self._seconds = 0.0
+        self._busy: dict[str, float] = defaultdict(float)
+        self._first: StepReport | None = None
+        self._busiest: dict[str, float] = defaultdict(float)
+        self._busiest_seconds = 0.0
+        self._staleness, self._batch_size = Spread(), Spread()
+        self._first_success: list[float] = []
+        self._last_success: deque[float] = deque(maxlen=WINDOW)
 
-def _merged(spreads: Sequence[Spread]) -> Spread:
-    total = Spread()
-    for spread in spreads:
-        total.merge(spread)
-    return total
+    def add(self, report: StepReport) -> None:
+        """Take in a step that has ended; the steps of a run in their order."""
+        self._steps += 1
+        self._env_steps += report.env_steps
+        self._seconds += report.seconds
+        for name, shares in report.busy.items():
+            self._busy[name] += shares.mean * report.seconds
+        if self._first is None:
+            self._first = report
+        else:
+            self._busiest_seconds += report.seconds
+            for name, share in report.busiest.items():
+                self._busiest[name] += share * report.seconds
+        self._staleness.merge(report.staleness)
+        self._batch_size.merge(report.batch_size)
+        if report.success is not None:
+            self._last_success.append(report.success)
+            if len(self._first_success) < WINDOW:
+                self._first_success.append(report.success)
+
+    def summary(self, ledger: Ledger) -> RunSummary:
+        """What the steps so far have come to."""
+        seconds, window = self._seconds, len(self._first_success)
+        ends = (self._first_success, self._last_success)
+        first, last = (sum(values) / max(1, window) for values in ends)
+        return RunSummary(
+            steps=self._steps,
+            seconds=seconds,
+            env_steps=self._env_steps,
+            busy={name: busy / seconds for name, busy in self._busy.items()} if seconds else {},
+            bound=self._bound(),
+            staleness=self._staleness,
+            batch_size=self._batch_size,
+            window=window,
+            success=(first, last) if window else None,
+            ledger=ledger,
+        )
+
+    def _bound(self) -> Diagnosis | None:
+        if self._busiest_seconds:
+            return Diagnosis.of({name: busy / self._busiest_seconds for name, busy in self._busiest.items()})
+        return Diagnosis.of(self._first.busiest) if self._first and self._first.seconds else None

@@ -12,10 +12,9 @@ from typing import Any
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.failures import What, in_words, record_failure, trace_of
-from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
-from rlinf_async.observe.summary import RunSummary
+from rlinf_async.observe.summary import Tally
 from rlinf_async.ray_runtime.joining import begin_records, join_run, title_of
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.publication import Publication
@@ -65,7 +64,7 @@ class AsyncRun:
             run_dir=run_dir,
             say=say,
         )
-        self._reports: list[StepReport] = []
+        self._tally = Tally()
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
         self._learning: list[Any] = []
@@ -261,7 +260,7 @@ class AsyncRun:
         report, found = self._reporter.collect(trained)
         found |= self._revivals.pop_metrics()
         self._reporter.log(trained, {**found, **trained.metrics(lag), **report.as_metrics()})
-        self._reports.append(report)
+        self._tally.add(report)
         self.display.step(report)
 
     def _finish(self) -> None:
@@ -274,7 +273,7 @@ class AsyncRun:
         self.fleet.wait(self._inference_loops, "the inference ranks to drain")
         self.fleet.run_on_living("env", "close_envs")
         self.display.stop()
-        summary = RunSummary.of(self._reports, self.fetch_ledger())
+        summary = self._tally.summary(self.fetch_ledger())
         RunDir(self._run_dir).write_summary(summary.as_dict())
         self.display.summary(summary, str(self._run_dir))
         self.fleet.kill()

@@ -159,6 +159,13 @@ def test_every_step_is_reported_in_order():
     result = run(small(), on_step=seen.append)
     assert [report.step for report in seen] == [1, 2, 3, 4]
     assert tuple(seen) == result.reports
+
+
+def test_nothing_of_single_steps_is_kept_of_a_run_that_is_long():
+    seen = []
+    result = run(small(), on_step=seen.append, keep_steps=False)
+    assert (result.reports, result.metrics) == ((), ())
+    assert len(seen) == small().batches
     assert {report.total for report in seen} == {4}
 
 

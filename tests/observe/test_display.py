@@ -181,6 +181,17 @@ def test_the_curve_of_many_steps_has_few_points_and_their_means():
     assert pace.curve() == [0.5] * 12
 
 
+def test_the_curve_of_a_run_of_days_has_no_more_points_and_ends_where_the_run_is():
+    pace = Pace()
+    for step in range(10_000):
+        pace.add(report(step + 1, success=step / 10_000))
+    curve = pace.curve()
+    assert 6 <= len(curve) <= 12
+    assert curve == sorted(curve)
+    assert curve[0] < 0.1
+    assert curve[-1] > 0.85
+
+
 def test_the_return_stands_in_where_there_is_no_success():
     _, bar = shown([report(step, success=None, episode_return=float(step)) for step in (1, 2)], width=80)
     assert "return \u2581\u2588 2" in bar

@@ -1,4 +1,6 @@
+import gc
 import io
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -8,7 +10,7 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.meters import Shares, Spread, StepReport
-from rlinf_async.observe.summary import RunSummary
+from rlinf_async.observe.summary import RunSummary, Tally
 
 
 def report(step: int, *, success: float | None, seconds: float = 1.0, env: float = 0.5) -> StepReport:
@@ -97,3 +99,15 @@ def test_a_summary_is_plain_data():
 def test_success_is_a_mean_of_each_end():
     summary = RunSummary.of([report(step, success=step / 10) for step in range(1, 7)], Ledger())
     assert summary.success == pytest.approx((0.25, 0.45))
+
+
+def test_a_tally_keeps_no_step_but_the_first():
+    tally, seen = Tally(), []
+    for step in range(1, 9):
+        one = report(step, success=0.5)
+        seen.append(weakref.ref(one))
+        tally.add(one)
+    del one
+    gc.collect()
+    assert [ref() is not None for ref in seen] == [True, *[False] * 7]
+    assert tally.summary(Ledger()).steps == 8

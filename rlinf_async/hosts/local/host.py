@@ -25,7 +25,7 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.failures import sentence
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.summary import RunSummary
+from rlinf_async.observe.summary import Tally
 
 
 class LocalHost:
@@ -61,7 +61,10 @@ class LocalHost:
         records.write_config(OmegaConf.to_yaml(cfg, resolve=True))
         records.begin(settings.run.facts(), title=title, versions=self.versions())
 
+        tally = Tally()
+
         def report(step: StepReport) -> None:
+            tally.add(step)
             episodes = {"env/return": step.episode_return, "env/success_once": step.success}
             records.log(step.step, {**step.as_metrics(), **episodes})
             display.step(step)
@@ -70,7 +73,13 @@ class LocalHost:
             display.note(sentence(facts))
 
         trainer = LocalTrainer(
-            settings, environments, policy=policy, on_step=report, run_dir=run_dir, on_fault=fault
+            settings,
+            environments,
+            policy=policy,
+            on_step=report,
+            run_dir=run_dir,
+            on_fault=fault,
+            keep_steps=False,
         )
         display.start(title, step=0, total=settings.batches)
         try:
@@ -78,7 +87,7 @@ class LocalHost:
         finally:
             display.stop()
         torch.save(result.weights, run_dir / "policy.pt")
-        summary = RunSummary.of(result.reports, result.ledger)
+        summary = tally.summary(result.ledger)
         records.write_summary(summary.as_dict())
         display.summary(summary, str(run_dir))
 

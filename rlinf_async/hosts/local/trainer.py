@@ -40,7 +40,7 @@ PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
 
 @dataclass(frozen=True, kw_only=True)
 class LocalResult:
-    """What a run left behind: a report and metrics per batch, the books, and the weights."""
+    """What a run left behind: the books, the weights, and a report and metrics per batch if they are kept."""
 
     reports: tuple[StepReport, ...]
     metrics: tuple[dict[str, float], ...]
@@ -93,17 +93,20 @@ class LocalTrainer:
         watch: Watch = unwatched,
         run_dir: Path | None = None,
         on_fault: Callable[[dict[str, Any]], None] = lambda fault: None,
+        keep_steps: bool = True,
     ) -> None:
         """`policy` is by default a GaussianPolicy, `weights` a fresh policy drawn from the seed.
 
         With a `run_dir` the loops write there what they do when, unless `async.trace` is off, and every fault
-        that the run outlives; `on_fault` is called with it, too.
+        that the run outlives; `on_fault` is called with it, too. Without `keep_steps` the result has nothing
+        of single batches, so that memory does not grow with their number; `on_step` is given every report.
         """
         self.settings = settings
         self._environments = environments
         self._policy = policy or partial(GaussianPolicy, hidden=settings.hidden)
         self._weights = weights
         self._on_step = on_step
+        self._keep_steps = keep_steps
         self._watch = watch
         self._faults = Faults(run_dir, on_fault)
         self._trace = RunDir(run_dir).trace if run_dir is not None and settings.asynchrony.trace else None
@@ -136,6 +139,7 @@ class LocalTrainer:
                 on_step=self._on_step,
                 spans=spans,
                 faults=self._faults,
+                keep_steps=self._keep_steps,
             )
             return asyncio.run(run.train())
 
@@ -170,7 +174,9 @@ class LocalRun:
         on_step: Callable[[StepReport], None],
         spans: Mapping[Process, SpanLog] | None = None,
         faults: Faults | None = None,
+        keep_steps: bool = True,
     ) -> None:
+        self._keep_steps = keep_steps
         self._faults = faults or Faults(None)
         self._spans = spans or dict.fromkeys(PROCESSES, UNRECORDED)
         self._settings = settings
@@ -247,8 +253,9 @@ class LocalRun:
             restarts={"env": restarts(self._faults.pop()).get("env", 0)},
         )
         requests.batch_size, requests.batch_wait = Spread(), Spread()
-        self._reports.append(report)
-        self._metrics.append(metrics)
+        if self._keep_steps:
+            self._reports.append(report)
+            self._metrics.append(metrics)
         self._on_step(report)
 
 
