@@ -33,7 +33,7 @@ PIP_VERL := $(BIN_VERL)/python -m pip
 INSTALL_VERL := $(PIP_VERL) install -c .ci/constraints-verl.txt
 EXTRAS_VERL := verl metaworld report test
 SETUP_VERL := $(VENV_VERL)/.setup
-TESTS_VERL := tests/hosts/verl tests/runs_verl tests/ray_runtime tests/demo/policies \
+TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/demo/policies \
 	tests/demo/test_warm_start_block.py tests/test_patches_verl.py tests/experiments/bench/test_sides.py \
 	tests/experiments/sweep/test_hosts.py tests/benchmarks/test_hosts.py
 

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from rlinf_async.compose import compose_config
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.verl.config import environment_section
-from rlinf_async.hosts.verl.env_actor import EnvActor
+from rlinf_async.hosts.workers.env_actor import EnvActor
 from pathlib import Path
 
 assert issubclass(load_class("rlinf_async.verl_workers", "env"), EnvActor)

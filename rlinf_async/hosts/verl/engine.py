@@ -18,7 +18,7 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import FSDPEngine
 
 from rlinf_async.hosts.verl.model_config import MODEL_TYPE, dress
-from rlinf_async.hosts.verl.policy import make_policy
+from rlinf_async.hosts.workers.policy import make_policy
 from rlinf_async.loops.skipped_steps import SkippedSteps
 
 VALUE_HEAD = "value_head"

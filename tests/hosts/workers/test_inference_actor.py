@@ -13,10 +13,10 @@ from torch import nn
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.observations import merge
-from rlinf_async.hosts.verl import inference_actor, policy
+from rlinf_async.hosts.workers import inference_actor, policy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime.wire import pack, seal
-from tests.hosts.verl.given import ACTION, CHUNK, settings
+from tests.hosts.workers.given import ACTION, CHUNK, settings
 from tests.making import request
 
 

@@ -1,4 +1,4 @@
-"""The process of an env worker beside veRL's own; it starts without veRL."""
+"""The process of an env worker; it imports no framework, which would cost it seconds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rlinf_async import __version__
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.simulators import reseeded, simulators_apart
-from rlinf_async.hosts.verl.recorder import ShardRecorder
-from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.shard import Episodes, EvalShard, TrainShard
+from rlinf_async.hosts.workers.recorder import ShardRecorder
+from rlinf_async.hosts.workers.settings import WorkerSettings
+from rlinf_async.hosts.workers.shard import Episodes, EvalShard, TrainShard
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, in_threads
 
 ENVS = "rlinf_async.envs"
@@ -31,7 +31,7 @@ class EnvActor(ShardWorker):
     def __init__(
         self,
         sections: Mapping[str, Mapping[str, Any]],
-        settings: VerlSettings,
+        settings: WorkerSettings,
         horizons: Mapping[str, int],
         rank: int,
     ) -> None:
@@ -93,7 +93,7 @@ class EnvActor(ShardWorker):
         )
 
     def recorder(
-        self, settings: VerlSettings, stage: int, ticket: Ticket, episodes: Episodes
+        self, settings: WorkerSettings, stage: int, ticket: Ticket, episodes: Episodes
     ) -> ShardRecorder:
         train = self._sections["train"]
         every_end = bool(train.auto_reset or train.ignore_terminations)

@@ -8,9 +8,9 @@ import torch
 
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.verl import recorder
-from rlinf_async.hosts.verl.shard import ShardOutput, started
-from tests.hosts.verl.given import ACTION, CHUNK, settings
+from rlinf_async.hosts.workers import recorder
+from rlinf_async.hosts.workers.shard import ShardOutput, started
+from tests.hosts.workers.given import ACTION, CHUNK, settings
 
 ENVS = 4
 TICKET = Ticket(shard=0, batch=7, epoch=2, place=0, version=3)

@@ -1,4 +1,4 @@
-"""Small environments, policies and configs for tests of the run side of veRL as a host."""
+"""Small environments and settings for tests of env workers and inference ranks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.hosts.workers.settings import WorkerSettings
 
 CHUNK, ACTION = 2, 3
 
 
-def settings(*, envs: int = 4, ranks: int = 2, horizon: int = 3, **changes: Any) -> VerlSettings:
+def settings(*, envs: int = 4, ranks: int = 2, horizon: int = 3, **changes: Any) -> WorkerSettings:
     """A shard of `envs` environments for `ranks` learner ranks, at level 1."""
     plan = ShardPlan(
         total_envs=envs, env_workers=1, inference_ranks=1, learner_ranks=ranks, shards_per_worker=1
@@ -24,22 +24,17 @@ def settings(*, envs: int = 4, ranks: int = 2, horizon: int = 3, **changes: Any)
         "horizon": horizon,
         "steps_per_decision": CHUNK,
         "action_dim": ACTION,
-        "ratio_level": "chunk",
         "batches": 5,
         "global_batch_size": envs * horizon,
         "micro_batch_size": envs * horizon // ranks,
         "update_epoch": 1,
         "max_batch_size": envs,
-        "estimator": "gae",
         "normalizes": True,
         "gamma": 0.5,
-        "lam": 0.9,
-        "norm_by_std": True,
         "auto_reset": False,
-        "value_clip": 1.0,
         "seed": 7,
     }
-    return VerlSettings(**{**given, **changes})
+    return WorkerSettings(**{**given, **changes})
 
 
 class Walks:

@@ -1,4 +1,4 @@
-"""The process of an inference rank beside veRL's own; it starts without veRL."""
+"""The process of an inference rank; it imports no framework, which would cost it seconds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlinf_async import __version__
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.simulators import reseeded
-from rlinf_async.hosts.verl.policy import build_policy
-from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.hosts.workers.policy import build_policy
+from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.ray_runtime.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.observation_reuse import without_echoes
 from rlinf_async.ray_runtime.padding import pad, padded_size, trim
@@ -25,7 +25,7 @@ class InferenceActor(InferenceWorker):
     """One inference rank: answers with actions and with what `ShardRecorder` keeps of them."""
 
     def __init__(
-        self, section: Mapping[str, Any], ckpt_path: str | None, settings: VerlSettings, rank: int
+        self, section: Mapping[str, Any], ckpt_path: str | None, settings: WorkerSettings, rank: int
     ) -> None:
         """Be inference rank `rank` with the policy of `section` (`vla.model`), which is not built yet."""
         self._section, self._ckpt_path = dict(section), ckpt_path

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("omegaconf", reason="OmegaConf is not installed")
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from rlinf_async.hosts.verl import env_actor
-from tests.hosts.verl.given import settings
+from rlinf_async.hosts.workers import env_actor
+from tests.hosts.workers.given import settings
 
 SECTION = {
     "env_type": "walks",

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.hosts.verl.shard import EvalShard, TrainShard
+from rlinf_async.hosts.workers.shard import EvalShard, TrainShard
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.survive_config import SurviveConfig
-from tests.hosts.verl.given import Walks, moves
+from tests.hosts.workers.given import Walks, moves
 
 SIZE = 3
 

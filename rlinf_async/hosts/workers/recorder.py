@@ -9,8 +9,8 @@ import torch
 
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.shard import Episodes, ShardOutput
+from rlinf_async.hosts.workers.settings import WorkerSettings
+from rlinf_async.hosts.workers.shard import Episodes, ShardOutput
 from rlinf_async.loops.finite import check_finite
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
 
@@ -28,7 +28,7 @@ class ShardRecorder:
     """
 
     def __init__(
-        self, ticket: Ticket, *, settings: VerlSettings, every_end: bool, episodes: Episodes
+        self, ticket: Ticket, *, settings: WorkerSettings, every_end: bool, episodes: Episodes
     ) -> None:
         """`every_end`: whether each output brings episodes of its own; else the last one has them all."""
         self._ticket, self._settings = ticket, settings

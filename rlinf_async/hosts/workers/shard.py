@@ -1,4 +1,4 @@
-"""Environments of one shard under veRL, as the env loop sees them."""
+"""Environments of one shard, as the env loop sees them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,4 @@
+"""Env workers and inference ranks for a host on Ray whose framework has none for policies that act.
+
+They import no framework: what a process of them needs is the package of its environments or of its policy.
+"""

@@ -1,0 +1,18 @@
+"""What env workers and inference ranks need beyond the numbers that every host shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlinf_async.loops.run_settings import RunSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings(RunSettings):
+    """Settings of a run whose environments and policies are stepped by `hosts.workers`."""
+
+    action_dim: int
+    """Dimensions of one action."""
+    gamma: float
+    auto_reset: bool
+    """Whether an episode goes on in the next rollout: `env.train.auto_reset`."""
