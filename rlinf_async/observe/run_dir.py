@@ -119,7 +119,11 @@ class RunDir:
             half.replace(self.status)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        self.summary.write_text(json.dumps(summary, indent=2) + "\n")
+        """In one move; a run that has trained everything does not fail for want of room for it."""
+        half = self.summary.with_suffix(".half")
+        with _warning_of(self.summary):
+            half.write_text(json.dumps(summary, indent=2) + "\n")
+            half.replace(self.summary)
 
     def read(self, file: Path) -> dict[str, Any]:
         """The content of a file of JSON or YAML."""

@@ -1,3 +1,4 @@
+import gc
 import itertools
 import threading
 from collections import Counter
@@ -196,6 +197,17 @@ def test_a_failing_environment_ends_the_run_with_its_error(levels):
         run(small(levels=fails_at_once(levels)), lambda first, size: Crashing(size, first=first))
     assert caught.value is boom
     assert nobody_is_left()
+
+
+def test_a_failing_run_leaves_no_word_of_errors_that_only_echo_its_own(caplog):
+    class Crashing(PointReach):
+        def step(self, actions):
+            raise Boom("a simulator has crashed")
+
+    with pytest.raises(Boom):
+        run(small(levels=fails_at_once(asynchrony(True, True, True))), lambda first, size: Crashing(size))
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 @FAILING

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -17,10 +16,12 @@ from rlinf_async import __version__
 from rlinf_async.config import AsyncConfig, words
 from rlinf_async.core.names import did_you_mean
 from rlinf_async.hosts.local.declared import environments_of, policy_of
+from rlinf_async.hosts.local.saved_policy import save_policy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
+from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.failures import sentence
 from rlinf_async.observe.meters import StepReport
@@ -52,6 +53,7 @@ class LocalHost:
     def prepare(self, cfg: DictConfig) -> None:
         environments_of(cfg, settings_of(cfg))
         policy_of(cfg)
+        claim_directory(Path(cfg.run_dir), key="run_dir")
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         settings, run_dir, display = settings_of(cfg), Path(cfg.run_dir), RunDisplay()
@@ -86,7 +88,8 @@ class LocalHost:
             result = trainer.run()
         finally:
             display.stop()
-        torch.save(result.weights, run_dir / "policy.pt")
+        tries = settings.asynchrony.survive.save_failures
+        save_policy(result.weights, run_dir / "policy.pt", tries=tries, say=display.note)
         summary = tally.summary(result.ledger)
         records.write_summary(summary.as_dict())
         display.summary(summary, str(run_dir))

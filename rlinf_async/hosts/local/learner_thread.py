@@ -38,6 +38,7 @@ class LearnerThread:
             if not learning.done():
                 trajectories.fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
                 await asyncio.wait([learning])
+                learning.exception()  # which only echoes what has ended the run
 
     def close(self) -> None:
         self._thread.shutdown()
