@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,8 +16,8 @@ from rlinf_async.hosts.host import Host
 
 def differences(
     host: Host,
-    a: Any,
-    b: Any,
+    a: DictConfig,
+    b: DictConfig,
     *,
     gpus: int | None = None,
     nodes: int | None = None,

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlinf_async.observe.attempt import VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.failures import read_failures
@@ -117,7 +116,7 @@ class _Child:
         """Wait; whether a signal has come meanwhile."""
         return self._heard.wait(seconds)
 
-    def pass_on(self, number: int, _: Any) -> None:
+    def pass_on(self, number: int, _: object) -> None:
         self.asked = number
         self._heard.set()
         if self._process is not None:

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 ORDERLY_S = 15.0
 """How long an interrupted run may take to end in order; it promises ten seconds."""
@@ -105,7 +104,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 def _signals_as_exits() -> Iterator[None]:
     """Let the signals that would end this process at once raise `SystemExit`; ignored ones stay ignored."""
 
-    def leave(number: int, _: Any) -> None:
+    def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
     deadly = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
+from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.entry_points import load_class
@@ -39,21 +40,26 @@ class Host(Protocol):
     def remove(self) -> None:
         """Leave the framework as it was."""
 
-    def serves(self, cfg: Any) -> bool:
+    def serves(self, cfg: DictConfig) -> bool:
         """Whether `cfg` is a config of this framework."""
 
-    def prepare(self, cfg: Any) -> None:
+    def prepare(self, cfg: DictConfig) -> None:
         """Check a config before its run starts, and do what has to be there before.
 
         Raises:
             ValueError: it cannot run, with the remedy.
         """
 
-    def train(self, cfg: Any, *, dashboard: bool = False) -> None:
+    def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         """Run a config that is prepared. `dashboard`: serve Ray's, if the run starts Ray."""
 
     def explain(
-        self, cfg: Any, *, gpus: int | None = None, nodes: int | None = None, gpu_memory: float | None = None
+        self,
+        cfg: DictConfig,
+        *,
+        gpus: int | None = None,
+        nodes: int | None = None,
+        gpu_memory: float | None = None,
     ) -> dict[str, Any]:
         """What a config will do, as plain data, on `nodes` with `gpus` of `gpu_memory` gigabytes each.
 
@@ -66,10 +72,12 @@ class Host(Protocol):
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
         """Print what `explain` says for a reader."""
 
-    def resolved(self, cfg: Any, *, gpus: int | None = None, nodes: int | None = None) -> dict[str, Any]:
+    def resolved(
+        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
+    ) -> dict[str, Any]:
         """A config as its run would write it down, with every `auto` resolved, as plain data."""
 
-    def workload(self, cfg: Any) -> Workload:
+    def workload(self, cfg: DictConfig) -> Workload:
         """What the runs of a config have in common, whichever levels are on.
 
         Raises:
@@ -102,7 +110,7 @@ def every() -> list[Host]:
     return [load(name) for name in sorted(entry_points(group=GROUP).names)]
 
 
-def host_of(cfg: Any) -> Host:
+def host_of(cfg: DictConfig) -> Host:
     """The host whose config it is.
 
     Raises:

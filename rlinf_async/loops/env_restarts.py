@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.restarts import RestartBudget
@@ -17,7 +17,7 @@ Record = Callable[..., None]
 """`observe.failures.record_failure` of a run directory and a process."""
 
 
-def unrecorded(**_: Any) -> None:
+def unrecorded(**_: object) -> None:
     """Nobody reads it."""
 
 

@@ -11,7 +11,7 @@ from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 
-async def in_place(work: Callable[..., Any], *arguments: Any) -> Any:
+async def in_place(work: Callable[..., Any], *arguments: object) -> Any:
     """Do `work` now, in this thread."""
     return work(*arguments)
 

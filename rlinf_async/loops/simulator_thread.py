@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rlinf_async.core.failures import FailedEnv, ShardFailure, SimulatorDied, StuckThread
 from rlinf_async.survive_config import SurviveConfig
@@ -130,7 +130,7 @@ class DaemonThread(Executor):
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+    def submit(self, function: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
         future: Future[T] = Future()
 
         def work() -> None:

@@ -181,7 +181,7 @@ def _cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _ends(tree: Any, above: tuple[int, ...] = ()) -> bool:
+def _ends(tree: object, above: tuple[int, ...] = ()) -> bool:
     """Whether plain data has an end: YAML can hold what contains itself."""
     if not isinstance(tree, dict | list):
         return True

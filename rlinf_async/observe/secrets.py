@@ -60,7 +60,7 @@ def is_secret(key: str) -> bool:
     return KEY.fullmatch(_CAMEL.sub("_", key)) is not None
 
 
-def without_secrets(tree: Any) -> Any:
+def without_secrets(tree: object) -> Any:
     """The same plain data with `hidden` in the place of secrets; numbers, flags and nothing stay."""
     if isinstance(tree, Mapping):
         return {
@@ -88,7 +88,7 @@ def yaml_without_secrets(text: str) -> str:
     return text if shown == tree else yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
-def _hidden(tree: Any) -> Any:
+def _hidden(tree: object) -> Any:
     """`tree` under a secret key: its shape stays, so that its readers find what they expect."""
     if isinstance(tree, Mapping):
         return {key: _hidden(value) for key, value in tree.items()}

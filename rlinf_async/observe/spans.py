@@ -57,7 +57,7 @@ class SpanLog:
         spans = sorted(self._open_spans.copy().values(), key=lambda span: span[1])
         return [{**facts, "kind": kind, "seconds": now - began} for kind, began, facts in spans]
 
-    def span(self, kind: str, **facts: Any) -> AbstractContextManager[Span]:
+    def span(self, kind: str, **facts: object) -> AbstractContextManager[Span]:
         """Record the time inside the block; the block may add facts to what it is given."""
         return _Block(self, kind, facts)
 
@@ -70,7 +70,7 @@ class SpanLog:
         del self._open_spans[id(facts)]
         self.add(kind, began, **facts)
 
-    def add(self, kind: str, began: float, **facts: Any) -> None:
+    def add(self, kind: str, began: float, **facts: object) -> None:
         """Record a span that ends now."""
         self.ended += 1
         if self._path is None:

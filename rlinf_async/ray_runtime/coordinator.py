@@ -17,6 +17,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.trajectory_broker import TrainedBatch
 from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.failures import in_words
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.saved_buffer import Resumed, resume_buffer, save_buffer
 from rlinf_async.ray_runtime.wire import pack, unpack
@@ -39,7 +40,7 @@ class Coordinator(Inspectable):
     async def admit(self, shard: int, generation: int) -> Ticket | None:
         return await self._broker.admit(shard, generation)
 
-    async def put_rollout(self, ticket: Ticket, pieces: Sequence[Piece], worker: Any, number: int) -> None:
+    async def put_rollout(self, ticket: Ticket, pieces: Sequence[Piece], worker: Handle, number: int) -> None:
         """Take the pieces of a rollout, whose payloads `worker` gives under `number`.
 
         What a call returns belongs to the caller. So the data stays where it is made and does not come here,
@@ -128,14 +129,14 @@ async def _opened(piece: Piece) -> Any:
     return await piece.payload[0]
 
 
-def _held(data: Any) -> list[Any]:
+def _held(data: object) -> list[Any]:
     return [ray.put(data)]
 
 
 class TrajectoryClient:
     """The env side of the coordinator, for all shards of one worker."""
 
-    def __init__(self, coordinator: Any, worker: Any = None, *, generation: int = 0) -> None:
+    def __init__(self, coordinator: Handle, worker: Handle | None = None, *, generation: int = 0) -> None:
         """`worker` is Ray's handle of this process, whose `give_rollout` calls `give`.
 
         `generation` is the life of this process; see `core.generations`.
@@ -173,7 +174,7 @@ class PieceClient:
     learner trains: opening them takes as long as a small micro-batch.
     """
 
-    def __init__(self, coordinator: Any, *, rank: int, until: int) -> None:
+    def __init__(self, coordinator: Handle, *, rank: int, until: int) -> None:
         """`until` is the number of global batches of the run."""
         self._coordinator = coordinator
         self._rank = rank

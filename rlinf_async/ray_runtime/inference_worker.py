@@ -15,6 +15,7 @@ from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import load_next, refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.memory import readable
 from rlinf_async.ray_runtime.request_channel import RequestServer
@@ -65,7 +66,7 @@ class InferenceWorker(Inspectable):
         """The policy has the weights of `version` now; called in the thread of inference. A host notes it."""
         raise NotImplementedError
 
-    async def serve(self, settings: Any, requests: Any, coordinator: Any) -> None:
+    async def serve(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         """Answer batches of requests, by the newest weights, until the channels close.
 
         `settings` are a `RunSettings`.
@@ -107,7 +108,7 @@ class InferenceWorker(Inspectable):
         """Write new weights into the policy, between two forward passes and in their thread."""
         await self.between_passes(self._load, version, data)
 
-    async def between_passes(self, function: Callable[..., object], *arguments: Any) -> None:
+    async def between_passes(self, function: Callable[..., object], *arguments: object) -> None:
         """Do something to the policy in its thread, while no forward pass runs."""
         async with self._model_lock:
             await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

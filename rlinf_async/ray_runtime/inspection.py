@@ -31,7 +31,7 @@ class Inspectable:
         return self._observed
 
     async def join_run(
-        self, process: str, run_dir: str, *, trace: bool, clock: Any = None, generation: int = 0
+        self, process: str, run_dir: str, *, trace: bool, clock: object = None, generation: int = 0
     ) -> None:
         """Record as `process`, on the clock of the actor `clock` (None: on our own), in this `generation`."""
         self.generation = generation

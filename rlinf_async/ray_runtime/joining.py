@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rlinf_async import __version__
 from rlinf_async.config import words
@@ -13,6 +12,7 @@ from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.revival import PROCESSES, Revivals
 from rlinf_async.ray_runtime.status_poller import Pulse
@@ -39,7 +39,7 @@ def join_run(
     fleet: Fleet,
     settings: RunSettings,
     records: RunDir,
-    coordinator: Any,
+    coordinator: Handle,
     *,
     revivals: Revivals,
     say: Callable[[str], None],

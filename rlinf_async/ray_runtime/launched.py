@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.publication import Transport
 from rlinf_async.ray_runtime.run_hooks import RunHooks
 
@@ -19,9 +20,9 @@ class Launched:
     settings: RunSettings
     workers: Mapping[str, Sequence[Any]]
     """Ray's handles of "env", "inference" and "learner", in the order of the ranks."""
-    requests: Any
+    requests: Handle
     """The handle of the request channel."""
-    coordinator: Any
+    coordinator: Handle
     """The handle of the coordinator."""
     hooks: RunHooks
     run_dir: Path

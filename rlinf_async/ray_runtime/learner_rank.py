@@ -18,6 +18,7 @@ from rlinf_async.loops.skipped_steps import SkippedSteps
 from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.coordinator import PieceClient
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.seeding import seed_version
 from rlinf_async.ray_runtime.weights import WeightSender
@@ -56,11 +57,11 @@ class LearnerRank(Inspectable):
         """What copies and sends the weights of this rank. A host gives it."""
         raise NotImplementedError
 
-    async def compute(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def compute(self, work: Callable[..., Any], *arguments: object) -> Any:
         """Do `work` in the thread of learning."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    async def learn(self, batch: int, settings: Any, coordinator: Any) -> dict[str, float]:
+    async def learn(self, batch: int, settings: Any, coordinator: Handle) -> dict[str, float]:
         """Train global batch `batch`, offer the weights that come of it, and return its metrics.
 
         `settings` are a `RunSettings`.
@@ -83,7 +84,7 @@ class LearnerRank(Inspectable):
             metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
 
-    async def try_to_save(self, *arguments: Any) -> str | None:
+    async def try_to_save(self, *arguments: object) -> str | None:
         """Write a checkpoint by the framework's own `save_checkpoint`; what was wrong, if anything."""
         try:
             await self.compute(self.save_checkpoint, *arguments)
@@ -103,7 +104,7 @@ class LearnerRank(Inspectable):
         """What the inference ranks hold, by name: only that is sent, and in no wider type."""
         self.sender.expect(types)
 
-    async def offer_weights(self, version: int, coordinator: Any) -> float:
+    async def offer_weights(self, version: int, coordinator: Handle) -> float:
         """Copy the weights, to be sent as those of `version` beside what follows; the seconds taken."""
         return await self.sender.offer(version, coordinator, self.spans)
 

@@ -29,7 +29,7 @@ class MemoryFile:
         os.ftruncate(self._file, 1)  # nothing cannot be mapped
         self._map = mmap.mmap(self._file, 1)
 
-    def write(self, value: Any) -> list[Any]:
+    def write(self, value: object) -> list[Any]:
         """Hold `value`, until the next one; returns where `read` finds it, for a message."""
         buffers: list[pickle.PickleBuffer] = []
         head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -55,7 +55,7 @@ class MemoryPool:
         self._idle: list[MemoryFile] = []
 
     @contextmanager
-    def holding(self, value: Any) -> Iterator[list[Any]]:
+    def holding(self, value: object) -> Iterator[list[Any]]:
         """Where `read` finds `value`, as long as the block lasts."""
         file = self._idle.pop() if self._idle else MemoryFile()
         with ExitStack() as given_up:

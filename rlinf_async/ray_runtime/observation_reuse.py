@@ -32,6 +32,6 @@ def with_echoes(inputs: Tensors, echoes: Mapping[str, str], observation: Mapping
     return {**inputs, **{name: observation[picture].clone() for name, picture in echoes.items()}}
 
 
-def _is_picture(value: Any) -> bool:
+def _is_picture(value: object) -> bool:
     """Bytes on the CPU. Others are small, or differ from what was shown by their place or type."""
     return isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.device.type == "cpu"

@@ -27,7 +27,7 @@ def pad(observations: Mapping[str, Any], size: int) -> dict[str, Any]:
     return {name: _pad(value, size) for name, value in observations.items()}
 
 
-def trim(value: Any, size: int, *, copy: bool = False) -> Any:
+def trim(value: object, size: int, *, copy: bool = False) -> Any:
     """The first `size` samples of what a policy has returned for a padded batch.
 
     `copy`: in memory of their own, where the policy will write into that of `value`.
@@ -39,7 +39,7 @@ def trim(value: Any, size: int, *, copy: bool = False) -> Any:
     return value[:size].clone() if copy else value[:size]
 
 
-def _pad(value: Any, size: int) -> Any:
+def _pad(value: object, size: int) -> Any:
     if isinstance(value, Mapping):
         return pad(value, size)
     if isinstance(value, torch.Tensor):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.remote_calls import Fleet
 
 Transport = Callable[[int], None]
@@ -20,7 +21,7 @@ class Publication:
     """
 
     def __init__(
-        self, fleet: Fleet, settings: RunSettings, coordinator: Any, *, transport: Transport | None = None
+        self, fleet: Fleet, settings: RunSettings, coordinator: Handle, *, transport: Transport | None = None
     ) -> None:
         """`transport` is used with `async.publication=host`, and returns when the weights have arrived.
 

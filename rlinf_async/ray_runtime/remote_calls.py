@@ -76,15 +76,15 @@ class Fleet:
         """Ray's handles of a group, in the order of the ranks."""
         return self._groups[name]
 
-    def call(self, name: str, method: str, *arguments: Any) -> list[Any]:
+    def call(self, name: str, method: str, *arguments: object) -> list[Any]:
         """Start `method` on every rank of group `name`."""
         return [getattr(actor, method).remote(*arguments) for actor in self.actors(name)]
 
-    def run(self, name: str, method: str, *arguments: Any) -> list[Any]:
+    def run(self, name: str, method: str, *arguments: object) -> list[Any]:
         """`call` and `wait`."""
         return self.wait(self.call(name, method, *arguments), f"{method} on the {name} workers")
 
-    def run_on_living(self, name: str, method: str, *arguments: Any) -> list[Any]:
+    def run_on_living(self, name: str, method: str, *arguments: object) -> list[Any]:
         """`run`; None for ranks that have died, or die meanwhile, if loops of the group are kept."""
         actors = self.actors(name)
         absent = {loop.rank for loop in self._loops.values() if loop.group == name and loop.revival}
@@ -251,7 +251,7 @@ class Fleet:
         raise first_cause(errors)
 
 
-def death_of(call: Any) -> BaseException | None:
+def death_of(call: object) -> BaseException | None:
     """The death of the process that a call was made to; None if it has ended otherwise.
 
     Its own calls to a process that has died raise the same to it: that is an error of its own.

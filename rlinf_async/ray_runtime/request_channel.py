@@ -27,6 +27,7 @@ from rlinf_async.loops.answering import answering, settle
 from rlinf_async.loops.mailbox import Mailbox
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.memory import MemoryPool
 from rlinf_async.ray_runtime.wire import fetch, seal, sealed
@@ -46,7 +47,7 @@ class RequestChannel(Inspectable):
         self._mailboxes: dict[str, Mailbox] = {}
 
     async def exchange(
-        self, client: str, node: str, generation: int, records: list[list[Any]], *payloads: Any
+        self, client: str, node: str, generation: int, records: list[list[Any]], *payloads: object
     ) -> list[list[Any]]:
         """Queue requests, and wait for answers to any that this client has sent.
 
@@ -95,7 +96,7 @@ class RequestChannel(Inspectable):
         return [[ours, one.shard, one.number, one.size, one.mode, one.payload] for ours, one in requests]
 
     async def answer_and_take(
-        self, rank: int, node: str, generation: int, numbers: Sequence[int], *answers: Any
+        self, rank: int, node: str, generation: int, numbers: Sequence[int], *answers: object
     ) -> list[list[Any]] | None:
         if self._broker.serves(rank, generation):
             self._broker.reply(numbers, answers)
@@ -138,7 +139,7 @@ class RequestClient:
 
     def __init__(
         self,
-        channel: Any,
+        channel: Handle,
         *,
         counts_rollouts: bool,
         memory: MemoryPool | None = None,
@@ -175,7 +176,7 @@ class RequestClient:
                     (result,) = await fetch([answered])
                     return result
 
-    async def _answer(self, record: list[Any], payload: Any) -> Any:
+    async def _answer(self, record: list[Any], payload: object) -> Any:
         answer = self._unanswered[record[0]] = asyncio.get_running_loop().create_future()
         self._unsent.append((record, payload))
         if len(self._unsent) == 1:
@@ -218,7 +219,7 @@ class RequestClient:
 class RequestServer:
     """The inference side of a request channel, for one rank."""
 
-    def __init__(self, channel: Any, *, rank: int, generation: int = 0) -> None:
+    def __init__(self, channel: Handle, *, rank: int, generation: int = 0) -> None:
         """`generation` is the life of this process."""
         self._channel = channel
         self._who = rank, this_node(), generation

@@ -23,6 +23,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import What, in_words, record_failure
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.spans import SpanLog
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import machine
 from rlinf_async.ray_runtime.remote_calls import Fleet, Revival, Wait
 
@@ -54,8 +55,8 @@ class Revivals:
         fleet: Fleet,
         settings: RunSettings,
         *,
-        requests: Any,
-        coordinator: Any,
+        requests: Handle,
+        coordinator: Handle,
         rebuild: Mapping[str, str],
         run_dir: Path,
         say: Callable[[str], None],
@@ -225,7 +226,7 @@ class Revivals:
             yield self._soon(actor.share_memory.remote(self.readable))
         return getattr(actor, LOOPS[group]).remote(self._settings, self._requests, self._coordinator)
 
-    def _started(self, who: Who, actor: Any) -> Generator[Wait, None, None]:
+    def _started(self, who: Who, actor: Handle) -> Generator[Wait, None, None]:
         before, give_up = self._places.get(who), time.monotonic() + self._survive.start_s
         while True:
             asked = actor.place.remote()
@@ -246,7 +247,7 @@ class Revivals:
             self._end(who)
             yield Wait(seconds=AGAIN_S)
 
-    def _soon(self, *calls: Any) -> Wait:
+    def _soon(self, *calls: object) -> Wait:
         return Wait(calls=calls, seconds=self._survive.start_s)
 
     def _end(self, who: Who) -> None:

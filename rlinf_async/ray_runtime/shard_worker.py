@@ -26,9 +26,11 @@ from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.coordinator import TrajectoryClient
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool
 from rlinf_async.ray_runtime.request_channel import RequestClient
+from rlinf_async.ray_runtime.saved_buffer import place_of
 from rlinf_async.ray_runtime.threads import hand_over_quickly
 from rlinf_async.survive_config import SurviveConfig
 
@@ -37,6 +39,8 @@ STUCK = 70
 
 Episodes = list[dict[str, torch.Tensor]]
 """Statistics of the episodes that have ended: name -> [episodes]."""
+Rollouts = dict[str, Episodes]
+"""Of each rollout of a shard for a batch, by the name of its place."""
 
 
 class TrainShardEnv(ShardEnv, Protocol):
@@ -75,7 +79,7 @@ class ShardWorker(Inspectable):
         self._memory: MemoryPool | None = None
         self._offer: MemoryFile | None = None
         self._busy = BusyMeter(width=stages)
-        self._episodes: dict[int, list[Episodes]] = defaultdict(lambda: [[] for _ in range(stages)])
+        self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(stages)])
 
     async def join_run(self, process: str, run_dir: str, **options: Any) -> None:
         """As of every process; from now on faults are recorded, too."""
@@ -123,7 +127,7 @@ class ShardWorker(Inspectable):
             self._offer.close()
         self._memory = MemoryPool() if readable[self._shards_rank] else None
 
-    async def run_shards(self, settings: Any, requests: Any, coordinator: Any) -> None:
+    async def run_shards(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         """Collect rollouts in all shards until the gate closes for good; `settings` are a `RunSettings`."""
         self.survive = settings.asynchrony.survive
         policy = self._policy(settings, requests)
@@ -151,7 +155,7 @@ class ShardWorker(Inspectable):
         """The data of a rollout that this worker hands over; see `TrajectoryClient`."""
         return self._handing_over.give(number)
 
-    async def evaluate_shards(self, settings: Any, requests: Any) -> dict[str, torch.Tensor]:
+    async def evaluate_shards(self, settings: Any, requests: Handle) -> dict[str, torch.Tensor]:
         """Run the evaluation episodes beside training, through the same inference ranks; their statistics."""
         self.survive = settings.asynchrony.survive
         policy = self._policy(settings, requests)
@@ -177,16 +181,25 @@ class ShardWorker(Inspectable):
         """Episode statistics of the rollouts for `batch`; busy shares of the shards since the last call."""
         shards = self._episodes.pop(batch, [])
         # In the order of the shards: the rounding of a mean does not depend on who was first.
-        return concatenate_metrics([info for shard in shards for info in shard]), self._busy.pop()
+        rollouts = [episodes for shard in shards for episodes in shard.values()]
+        return concatenate_metrics([info for episodes in rollouts for info in episodes]), self._busy.pop()
 
-    async def read_episodes(self, batches: range) -> dict[str, list[Episodes]]:
+    async def read_episodes(self, batches: range) -> dict[str, list[Rollouts]]:
         """Statistics of the rollouts for `batches` that have ended, by batch and stage."""
         return {str(batch): list(self._episodes[batch]) for batch in batches if batch in self._episodes}
 
-    async def resume_episodes(self, found: Sequence[dict[str, list[Episodes]]]) -> None:
-        """Go on with what `read_episodes` has given, of every env worker."""
-        own = found[self._shards_rank] if found else {}
-        self._episodes.update({int(batch): stages for batch, stages in own.items()})
+    async def resume_episodes(
+        self, found: Sequence[dict[str, list[Rollouts]]], kept: frozenset[tuple[int, str]]
+    ) -> None:
+        """Go on with what `read_episodes` has given, of every env worker.
+
+        `kept` are the rollouts whose data is there again, by batch and place: others are collected again.
+        """
+        own = found[self._shards_rank] if self._shards_rank < len(found) else {}
+        for batch, stages in own.items():
+            for stage, rollouts in enumerate(stages[: self._busy.width]):
+                again = {place: rollouts[place] for place in rollouts if (int(batch), place) in kept}
+                self._episodes[int(batch)][stage].update(again)
 
     def _restarts(self, shard: int) -> ShardRestarts:
         return ShardRestarts(shard, self.survive, record=self._record, spans=self.spans)
@@ -213,7 +226,7 @@ class ShardWorker(Inspectable):
                 if callable(close):
                     await asyncio.get_running_loop().run_in_executor(thread, close)
 
-    def _policy(self, settings: RunSettings, requests: Any) -> RequestClient:
+    def _policy(self, settings: RunSettings, requests: Handle) -> RequestClient:
         counts_rollouts = not settings.asynchrony.rollout.enabled
         return RequestClient(
             requests, counts_rollouts=counts_rollouts, memory=self._memory, generation=self.generation
@@ -221,7 +234,9 @@ class ShardWorker(Inspectable):
 
     def _recorder(self, settings: RunSettings, stage: int) -> Callable[[Ticket], Recorder]:
         def build(ticket: Ticket) -> Recorder:
-            return self.recorder(settings, stage, ticket, self._episodes[ticket.batch][stage])
+            # One that is collected again takes the place of what was refused.
+            episodes = self._episodes[ticket.batch][stage][place_of(ticket)] = []
+            return self.recorder(settings, stage, ticket, episodes)
 
         return build
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 TREE = "tree"
 
 
-def write_tensors(path: Path, value: Any) -> None:
+def write_tensors(path: Path, value: object) -> None:
     """Write nested dicts (with texts for keys), lists and tuples of tensors, arrays, texts and numbers.
 
     Raises:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 WITHIN_S = 30.0
 """After which a run that was asked to end does so, whether or not it could save: who asks waits as long."""
@@ -89,7 +88,7 @@ class Termination:
         """
         self._raise_if(self.asked)
 
-    def _heed(self, number: int, _: Any) -> None:
+    def _heed(self, number: int, _: object) -> None:
         # A scheduler may ask every process of a job, and those that start others pass it on.
         if self._number is None:
             self._number, self._overdue_at = number, time.monotonic() + WITHIN_S

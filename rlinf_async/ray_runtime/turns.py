@@ -10,15 +10,14 @@ alone the order of a step is the framework's own, and so everything that it offl
 
 from __future__ import annotations
 
-from typing import Any
-
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.remote_calls import Fleet
 
 
 class Turns:
     """Has inference and simulators leave in time; the learner and new weights do the rest by themselves."""
 
-    def __init__(self, fleet: Fleet, coordinator: Any, *, batches: int) -> None:
+    def __init__(self, fleet: Fleet, coordinator: Handle, *, batches: int) -> None:
         """`batches` is the number of global batches of the run."""
         self._fleet = fleet
         self._coordinator = coordinator

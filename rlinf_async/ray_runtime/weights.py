@@ -17,6 +17,7 @@ import torch
 from rlinf_async.core.host_memory import BLOCK_BYTES, host_tensors
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.observe.spans import SpanLog
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.wire import borrow, pack
 
 Chunk = dict[str, torch.Tensor]
@@ -56,7 +57,12 @@ class WeightSender:
         self._copy.types = types
 
     async def offer(
-        self, version: int, coordinator: Any, spans: SpanLog, *, copied: Callable[[], object] = lambda: None
+        self,
+        version: int,
+        coordinator: Handle,
+        spans: SpanLog,
+        *,
+        copied: Callable[[], object] = lambda: None,
     ) -> float:
         """Copy the present weights, to be sent as those of `version`; the seconds that it took.
 
@@ -94,7 +100,7 @@ def types_of(model: torch.nn.Module) -> dict[str, torch.dtype]:
 class WeightClient:
     """The inference side of publication, for one rank."""
 
-    def __init__(self, coordinator: Any, *, rank: int, generation: int = 0) -> None:
+    def __init__(self, coordinator: Handle, *, rank: int, generation: int = 0) -> None:
         self._coordinator = coordinator
         self._rank, self._generation = rank, generation
 
@@ -143,7 +149,7 @@ def _no_wider(wanted: torch.dtype, dtype: torch.dtype) -> torch.dtype:
     return wanted if dtype.is_floating_point and wanted.itemsize <= dtype.itemsize else dtype
 
 
-def _send(coordinator: Any, version: int, chunks: Sequence[Chunk], spans: SpanLog, whole: bool) -> None:
+def _send(coordinator: Handle, version: int, chunks: Sequence[Chunk], spans: SpanLog, whole: bool) -> None:
     with spans.span("send", version=version):
         for chunk in chunks:
             check_weights(version, chunk)

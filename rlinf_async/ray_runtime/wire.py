@@ -57,7 +57,7 @@ _NUMPY_TYPES = frozenset(
 )
 
 
-def seal(value: Any) -> bytes | list[Any]:
+def seal(value: object) -> bytes | list[Any]:
     """What a message carries of `value`: all of it if it is small, else a reference, in a list of its own.
 
     Whoever passes a message on touches no tensor either way.
@@ -67,7 +67,7 @@ def seal(value: Any) -> bytes | list[Any]:
 
 
 @contextmanager
-def sealed(value: Any, memory: MemoryPool | None) -> Iterator[bytes | list[Any]]:
+def sealed(value: object, memory: MemoryPool | None) -> Iterator[bytes | list[Any]]:
     """`seal`, for a message that is dealt with before the block ends: large values stay in `memory`."""
     packed = pack(value)
     size = _size(packed)
@@ -101,7 +101,7 @@ async def _fetched(payload: bytes | list[Any]) -> Any:
     return value
 
 
-def _sealed(packed: Any, size: int) -> bytes | list[Any]:
+def _sealed(packed: object, size: int) -> bytes | list[Any]:
     return pickle.dumps(packed, protocol=5) if size <= INLINE_BYTES else [ray.put(packed)]
 
 
@@ -164,7 +164,7 @@ class _Unmarked:
         self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 
-def _size(packed: Any) -> int:
+def _size(packed: object) -> int:
     """Bytes of the arrays and texts in `packed`."""
     if isinstance(packed, np.ndarray):
         return packed.nbytes

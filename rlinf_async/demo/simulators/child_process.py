@@ -32,7 +32,7 @@ class ChildProcess:
     # `multiprocessing` is not used to start the child: its spawn imports the parent's main module,
     # which inside a Ray worker means importing Ray and all of the host framework again.
 
-    def __init__(self, factory: str, *args: Any) -> None:
+    def __init__(self, factory: str, *args: object) -> None:
         self._pipe, theirs = Pipe()
         self._dump = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the child
         with theirs:
@@ -54,7 +54,7 @@ class ChildProcess:
         """Whether a call has not been answered."""
         return self._answers_due > 0
 
-    def submit(self, method: str, *args: Any) -> None:
+    def submit(self, method: str, *args: object) -> None:
         """Start a call.
 
         Raises:
@@ -139,12 +139,12 @@ def serve(pipe: Connection) -> None:
             target.close()
 
 
-def _build(factory: str, *args: Any) -> Any:
+def _build(factory: str, *args: object) -> Any:
     module, _, name = factory.partition(":")
     return getattr(import_module(module), name)(*args)
 
 
-def _answer(pipe: Connection, call: Callable[..., Any], *args: Any) -> Any:
+def _answer(pipe: Connection, call: Callable[..., Any], *args: object) -> Any:
     """Send what `call` returns or raises; an object that was built stays here."""
     try:
         value = call(*args)

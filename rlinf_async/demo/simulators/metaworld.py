@@ -158,7 +158,7 @@ class _Inline:
         self._shard = shard
         self._answer: Any = None
 
-    def submit(self, method: str, *args: Any) -> None:
+    def submit(self, method: str, *args: object) -> None:
         self._answer = getattr(self._shard, method)(*args)
 
     def result(self) -> Any:

@@ -82,7 +82,7 @@ class MetaWorldTaskEnv(gymnasium.Env):
         num_envs: int,
         seed_offset: int,
         total_num_processes: int,
-        worker_info: Any,
+        worker_info: object,
     ) -> None:
         del total_num_processes, worker_info  # part of the signature
         settings = MetaWorldEnvSettings.parse(cfg)
@@ -96,7 +96,7 @@ class MetaWorldTaskEnv(gymnasium.Env):
         self._success_once = torch.zeros(num_envs, dtype=torch.bool)
         self._returns = torch.zeros(num_envs)
 
-    def reset(self, env_idx: np.ndarray | None = None, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(self, env_idx: np.ndarray | None = None, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start the next episode of the environments at `env_idx` (all by default).
 
         Returns:

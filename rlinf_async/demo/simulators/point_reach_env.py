@@ -14,7 +14,7 @@ class PointReachEnv(gymnasium.Env):
     """Points that are to be moved to the origin of a plane; a decision is one action."""
 
     def __init__(
-        self, cfg: Any, num_envs: int, seed_offset: int, total_num_processes: int, worker_info: Any
+        self, cfg: Any, num_envs: int, seed_offset: int, total_num_processes: int, worker_info: object
     ) -> None:
         del total_num_processes, worker_info  # part of the signature
         self.num_envs = num_envs
@@ -26,7 +26,7 @@ class PointReachEnv(gymnasium.Env):
         )
         self._steps, self._returns = 0, torch.zeros(num_envs)
 
-    def reset(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         self._steps, self._returns = 0, torch.zeros(self.num_envs)
         return self._observation(self._points.reset()), {}
 
@@ -34,7 +34,7 @@ class PointReachEnv(gymnasium.Env):
         """Called between rollouts: every reset draws new points by itself."""
 
     def chunk_step(
-        self, chunk_actions: Any
+        self, chunk_actions: object
     ) -> tuple[list[dict[str, Any]], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
         """Take actions [num_envs, 1, 2]; rewards and flags are [num_envs, 1]."""
         outcome = self._points.step(torch.as_tensor(chunk_actions).squeeze(1).numpy())
@@ -46,5 +46,5 @@ class PointReachEnv(gymnasium.Env):
         shown = [self._observation(outcome.states)]
         return shown, rewards[:, None], ended[:, None], truncated, [{"episode": episode}]
 
-    def _observation(self, states: Any) -> dict[str, Any]:
+    def _observation(self, states: object) -> dict[str, Any]:
         return {"states": torch.tensor(states), "task_descriptions": ["to the origin"] * self.num_envs}

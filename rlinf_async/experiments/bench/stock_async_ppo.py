@@ -38,7 +38,7 @@ class AnywhereAsyncPPOActor(AsyncPPOEmbodiedFSDPActor):
 
 
 @contextmanager
-def _cuda_means(device: Any) -> Iterator[None]:
+def _cuda_means(device: object) -> Iterator[None]:
     """While the block runs, `cuda:<rank>` and `Tensor.cuda()` are `device`; nothing changes where CUDA is."""
     if torch.cuda.is_available():
         yield

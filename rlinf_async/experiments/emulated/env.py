@@ -23,7 +23,7 @@ class EmulatedEnv(gymnasium.Env):
     """
 
     def __init__(
-        self, cfg: Any, num_envs: int, seed_offset: int, total_num_processes: int, worker_info: Any
+        self, cfg: Any, num_envs: int, seed_offset: int, total_num_processes: int, worker_info: object
     ) -> None:
         del total_num_processes, worker_info  # part of the signature
         self.num_envs = num_envs
@@ -47,7 +47,7 @@ class EmulatedEnv(gymnasium.Env):
         self._steps = 0
         self._started = False
 
-    def reset(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start the next rollout of all environments."""
         with self._log.span("reset", first=self._batch.first) as facts:
             facts["seconds"] = self._batch.reset()
@@ -60,7 +60,7 @@ class EmulatedEnv(gymnasium.Env):
             self._next_rollout()
 
     def chunk_step(
-        self, chunk_actions: Any
+        self, chunk_actions: object
     ) -> tuple[list[dict[str, Any]], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
         """Take a decision; rewards and flags are [num_envs, chunk]."""
         with self._log.span("step", first=self._batch.first) as facts:

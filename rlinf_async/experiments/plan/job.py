@@ -167,7 +167,7 @@ def fair_batch(plan: ShardPlan) -> int:
     return max(plan.envs_per_shard, math.ceil(plan.total_envs / plan.inference_ranks))
 
 
-def _stepping(train: Any) -> Stepping:
+def _stepping(train: object) -> Stepping:
     if not isinstance(train, dict) or "env_type" not in train:
         return "apart"
     if hold_one_environment(train):

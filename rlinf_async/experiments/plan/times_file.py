@@ -56,7 +56,7 @@ def write_times(path: Path, times: Times) -> None:
     path.write_text(yaml.safe_dump(_plain(asdict(times)), sort_keys=False))
 
 
-def _part(name: str, value: Any) -> Any:
+def _part(name: str, value: object) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f"{name}={value!r} must be a block of seconds")
     given = dict(value)
@@ -69,7 +69,7 @@ def _part(name: str, value: Any) -> Any:
     return _made(PARTS[name], given, name)
 
 
-def _draws(name: str, value: Any) -> Draws:
+def _draws(name: str, value: object) -> Draws:
     """A number is a mean without a spread, a list what was measured."""
     if isinstance(value, int | float):
         return Draws(mean=float(value))
@@ -92,7 +92,7 @@ def _made(kind: type[T], given: Mapping[str, Any], where: str) -> T:
         raise ValueError(f"{where} cannot be read: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -43,7 +43,7 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
     return _resolved(job, AsyncConfig.from_mapping(block), sizes)
 
 
-def _set(block: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+def _set(block: dict[str, Any], keys: Sequence[str], value: object) -> None:
     if keys == ["mode"]:
         for level in ("train", "rollout", "streamer"):
             block[level].pop("enabled", None)
@@ -121,6 +121,7 @@ def beyond(job: Job) -> Iterator[tuple[str, ...]]:
     if not asynchrony.train.enabled:
         return
     yield ("async.train.max_staleness=2",)
+    yield ("async.train.balance=tasks",)
     yield ("async.train.balance=free",)
     yield ("async.train.balance=free", "async.train.max_staleness=2")
     if asynchrony.recomputes:

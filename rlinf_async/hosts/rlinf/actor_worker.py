@@ -19,6 +19,7 @@ from rlinf_async.hosts.rlinf.translation import ASYNC_PPO
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.weights import WeightSender
 
@@ -52,12 +53,12 @@ class StreamingActorWorker(InstallsPlugin, LearnerRank, EmbodiedFSDPActor):
     def make_sender(self) -> WeightSender:
         return WeightSender(Snapshot(self), sends=self._is_weight_sender)
 
-    async def learn(self, batch: int, settings: RLinfSettings, coordinator: Any) -> dict[str, float]:
+    async def learn(self, batch: int, settings: RLinfSettings, coordinator: Handle) -> dict[str, float]:
         if self.enable_offload:
             await self.compute(self._come_back)
         return await super().learn(batch, settings, coordinator)
 
-    async def offer_weights(self, version: int, coordinator: Any) -> float:
+    async def offer_weights(self, version: int, coordinator: Handle) -> float:
         """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
         self.set_global_step(version)
         if self.is_weight_offloaded:

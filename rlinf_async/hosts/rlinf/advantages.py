@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from rlinf.algorithms.registry import calculate_adv_and_returns
 from rlinf.algorithms.utils import (
     postprocess_embodied_advantages_outputs,
@@ -17,13 +18,13 @@ from rlinf_async.core.objectives import importance_weight, vtrace
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
 
 
-def estimate(cfg: Any, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:
+def estimate(cfg: DictConfig, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:
     """RLinf's advantages and returns, normalised over `rollout` or not; fields of [T, B, ...]."""
     return calculate_adv_and_returns(**_inputs(cfg, rollout), normalize_advantages=normalize)
 
 
 def estimate_vtrace(
-    cfg: Any, rollout: Mapping[str, Any], *, max_weight: float, normalize: bool
+    cfg: DictConfig, rollout: Mapping[str, Any], *, max_weight: float, normalize: bool
 ) -> dict[str, torch.Tensor]:
     """The same by V-trace, from the `proximal_logprobs` of `rollout`."""
     inputs = preprocess_embodied_advantages_inputs(**_inputs(cfg, rollout))
@@ -41,7 +42,7 @@ def estimate_vtrace(
     return postprocess_embodied_advantages_outputs(**{**inputs, "advantages": advantages, "returns": returns})
 
 
-def _inputs(cfg: Any, rollout: Mapping[str, Any]) -> dict[str, Any]:
+def _inputs(cfg: DictConfig, rollout: Mapping[str, Any]) -> dict[str, Any]:
     """What RLinf's actor passes to its estimators."""
     algorithm = cfg.algorithm
     return {
@@ -59,7 +60,7 @@ def _inputs(cfg: Any, rollout: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ratios(cfg: Any, rollout: Mapping[str, Any], *, like: torch.Tensor) -> torch.Tensor:
+def _ratios(cfg: DictConfig, rollout: Mapping[str, Any], *, like: torch.Tensor) -> torch.Tensor:
     """`pi_prox / mu` of each rewarded step, in the shape [steps, B] of `like`."""
     level = "chunk_level" if cfg.algorithm.reward_type == "chunk_level" else "action_level"
     steps, width = rollout["prev_logprobs"].shape[:2]

@@ -151,7 +151,7 @@ def clear_failure() -> None:
     _note_failure(False)
 
 
-def interact_step(worker: Any, actions: Any, stage: int) -> tuple[Any, dict[str, Any]]:
+def interact_step(worker: Any, actions: object, stage: int) -> tuple[Any, dict[str, Any]]:
     """`env_interact_step` of RLinf's env worker: the env output and its statistics.
 
     RLinf's main branch returns a third value, for recorders that these runs do not have.

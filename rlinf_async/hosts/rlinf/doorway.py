@@ -15,7 +15,7 @@ CALLS = {
 """Modules of RLinf, and the calls in them by which every run begins and names its worker classes."""
 
 
-def asks(argument: Any) -> bool:
+def asks(argument: object) -> bool:
     """Whether it is, or is a part of, a config that names this package or something that it brings."""
     if not hasattr(argument, "_get_root"):
         return False
@@ -27,7 +27,7 @@ def asks(argument: Any) -> bool:
     return model in brought or any(_get(root, "env", part, "env_class") for part in ("train", "eval"))
 
 
-def _get(node: Any, *names: str) -> Any:
+def _get(node: object, *names: str) -> Any:
     for name in names:
         node = node.get(name) if hasattr(node, "get") else None
     return node

@@ -23,6 +23,7 @@ from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, InstallsPlugin
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded, simulators_apart
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.shard_worker import Episodes, ShardWorker, each, in_threads
 
 
@@ -104,7 +105,7 @@ class ShardedEnvWorker(InstallsPlugin, ShardWorker, EnvWorker):
             env_cfg = copy.deepcopy(env_cfg)
             env_cfg.seed = reseeded(env_cfg.seed, self._rebuilt[mode, stage])
 
-        def build(**kwargs: Any) -> Any:
+        def build(**kwargs: object) -> Any:
             place = {"seed_offset": self._rank * self.stage_num + stage}
             total = {"total_num_processes": self._world_size * self.stage_num}
             return env_cls(**{**kwargs, **place, **total})
@@ -157,7 +158,7 @@ class ShardedEnvWorker(InstallsPlugin, ShardWorker, EnvWorker):
         if self.train_enable_offload:
             await self._offload("train")
 
-    async def evaluate_shards(self, settings: RLinfSettings, requests: Any) -> dict[str, torch.Tensor]:
+    async def evaluate_shards(self, settings: RLinfSettings, requests: Handle) -> dict[str, torch.Tensor]:
         """As of every host; then the simulators for evaluation leave, if RLinf's config says so."""
         found = await super().evaluate_shards(settings, requests)
         if self.eval_enable_offload:
@@ -168,6 +169,6 @@ class ShardedEnvWorker(InstallsPlugin, ShardWorker, EnvWorker):
         offload = partial(each, self._offloads(mode), apart=self._apart)
         await asyncio.get_running_loop().run_in_executor(None, offload)
 
-    async def interact(self, *_: Any, **__: Any) -> None:
+    async def interact(self, *_: object, **__: object) -> None:
         """RLinf's own loop, which does not run here."""
         raise RuntimeError(WRONG_RUNNER)

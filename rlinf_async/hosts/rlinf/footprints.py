@@ -154,7 +154,7 @@ def _strategy(fsdp: Mapping[str, Any]) -> Strategy:
     return "full_shard"
 
 
-def _bytes(precision: Any, model: ModelSize) -> int:
+def _bytes(precision: object, model: ModelSize) -> int:
     return BYTES.get(str(precision), model.stored or UNSAID)
 
 

@@ -88,7 +88,7 @@ def occupancy(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Count
     }
 
 
-def _groups_and_ranks(placement: Any) -> tuple[list[str], Any]:
+def _groups_and_ranks(placement: object) -> tuple[list[str], Any]:
     if not isinstance(placement, Mapping):
         return [CLUSTER], placement
     groups = placement.get("node_group", CLUSTER)

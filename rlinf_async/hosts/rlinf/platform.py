@@ -85,13 +85,13 @@ class _Default:
     class takes precedence over that.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self._value
 
-    def __set__(self, instance: object, value: Any) -> None:
+    def __set__(self, instance: object, value: object) -> None:
         if value is not None:
             self._value = value
 

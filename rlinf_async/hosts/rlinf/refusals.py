@@ -50,12 +50,12 @@ class Refusal:
     where: Callable[[Mapping[str, Any], AsyncConfig], bool] = _always
     """The runs with one of `levels` on that it concerns."""
 
-    def says(self, value: Any) -> str:
+    def says(self, value: object) -> str:
         """That it does not support the setting, and the mend; whoever it is comes before."""
         return f"does not support {self.key}={value!r}; {self.mend}"
 
 
-def _off(value: Any) -> bool:
+def _off(value: object) -> bool:
     return not value
 
 

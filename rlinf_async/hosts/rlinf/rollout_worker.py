@@ -15,6 +15,7 @@ from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, InstallsPlugin
 from rlinf_async.hosts.rlinf.placement import COMPONENTS
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded
+from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.observation_reuse import without_echoes
 from rlinf_async.ray_runtime.padding import pad, padded_size, trim
@@ -56,11 +57,11 @@ class BatchingRolloutWorker(InstallsPlugin, InferenceWorker, MultiStepRolloutWor
         if AsyncConfig.from_mapping(read_block(self.cfg)).deterministic:
             self.sampling_seed = own
 
-    async def generate(self, *_: Any, **__: Any) -> None:
+    async def generate(self, *_: object, **__: object) -> None:
         """RLinf's own loop, which does not run here."""
         raise RuntimeError(WRONG_RUNNER)
 
-    async def serve(self, settings: RLinfSettings, requests: Any, coordinator: Any) -> None:
+    async def serve(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
         """Answer batches of requests, by the newest weights, until the channels close."""
         self._buckets = settings.buckets
         await super().serve(settings, requests, coordinator)

@@ -30,7 +30,13 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
     """
 
     def __init__(
-        self, cfg: DictConfig, actor: Any, rollout: Any, env: Any, reward: Any = None, critic: Any = None
+        self,
+        cfg: DictConfig,
+        actor: Any,
+        rollout: object,
+        env: Any,
+        reward: object = None,
+        critic: object = None,
     ) -> None:
         # The base class would start three channel processes that nobody here uses.
         self.cfg, self.actor, self.rollout, self.env = cfg, actor, rollout, env
@@ -124,7 +130,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         sync += fleet.call("learner", "sync_model_to_rollout")
         fleet.wait(sync, f"the weights of version {version} to reach the inference ranks")
 
-    def _launch_channel(self, name: str, *arguments: Any) -> Any:
+    def _launch_channel(self, name: str, *arguments: object) -> Any:
         channel = load_class("rlinf_async.channels", name)
         launched = channel.create_group(*arguments).launch(
             Cluster(),

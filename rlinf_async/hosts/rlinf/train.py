@@ -48,7 +48,7 @@ def _actor(cfg: DictConfig) -> Any:
     return PipelineEmbodiedFSDPActor
 
 
-def launch(cfg: DictConfig, runner_class: Any, *, dashboard: bool = False, **workers: Any) -> None:
+def launch(cfg: DictConfig, runner_class: object, *, dashboard: bool = False, **workers: object) -> None:
     """Start Ray, the `workers` of RLinf by component, and their runner, and train."""
     with _starting_ray(dashboard=dashboard):
         _run(cfg, runner_class, **workers)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.utils.torch_functional import masked_whiten
 
@@ -28,7 +30,9 @@ def valid_decisions(rollout: Tensors, settings: VerlSettings) -> torch.Tensor:
     return torch.ones_like(ended) if settings.auto_reset else ~ended
 
 
-def estimated(rollout: Tensors, settings: VerlSettings, algorithm: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def estimated(
+    rollout: Tensors, settings: VerlSettings, algorithm: AlgoConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages that are not yet normalised over the batch, and returns, [T, B] each, of whole groups.
 
     Args:
@@ -49,7 +53,7 @@ def estimated(rollout: Tensors, settings: VerlSettings, algorithm: Any) -> tuple
 
 
 def estimated_whole(
-    rollout: Tensors, settings: VerlSettings, algorithm: Any, group: Any = None
+    rollout: Tensors, settings: VerlSettings, algorithm: AlgoConfig, group: ProcessGroup | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Final advantages, and returns, [T, B] each, of this rank's part of a complete batch.
 
@@ -76,7 +80,7 @@ def _by_verl(
     rewards: torch.Tensor,
     mask: torch.Tensor,
     settings: VerlSettings,
-    algorithm: Any,
+    algorithm: AlgoConfig,
     *,
     values: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -124,7 +128,7 @@ def _sequences(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, 
     return rewards.T.contiguous(), mask.T.contiguous()
 
 
-def _everyone(tensor: torch.Tensor, group: Any, *, dim: int = 1) -> torch.Tensor:
+def _everyone(tensor: torch.Tensor, group: ProcessGroup | None, *, dim: int = 1) -> torch.Tensor:
     """The parts of all ranks side by side; `tensor` where there is one rank."""
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return tensor.contiguous()
@@ -133,7 +137,7 @@ def _everyone(tensor: torch.Tensor, group: Any, *, dim: int = 1) -> torch.Tensor
     return torch.cat(parts, dim=dim)
 
 
-def _own(everyone: torch.Tensor, mine: torch.Tensor, group: Any) -> torch.Tensor:
+def _own(everyone: torch.Tensor, mine: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor:
     """This rank's columns of [T, B] tensors of all ranks."""
     if everyone.shape == mine.shape:
         return everyone

@@ -15,7 +15,7 @@ MODE = "vla_async"
 """Our trainer's name in veRL's registry."""
 
 
-def is_ours(config: Any) -> bool:
+def is_ours(config: object) -> bool:
     """Whether `config` asks veRL for our trainer."""
     if not isinstance(config, DictConfig) or "trainer" not in config:
         return False

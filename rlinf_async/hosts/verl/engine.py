@@ -96,7 +96,7 @@ class PolicyEngine(FSDPEngine):
         return output
 
     def get_per_tensor_param(
-        self, *, names: Collection[str] | None = None, **_: Any
+        self, *, names: Collection[str] | None = None, **_: object
     ) -> tuple[Iterator[tuple[str, torch.Tensor]], None]:
         """The tensors of the policy by name, or those of `names`, gathered one by one from their shards.
 

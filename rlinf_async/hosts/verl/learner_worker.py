@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch.distributed as dist
+from verl.trainer.config import AlgoConfig
 from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.config import ActorConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
@@ -28,7 +28,7 @@ class LearnerWorker(LearnerRank, TrainingWorker):
 
     engine: PolicyEngine
 
-    def __init__(self, config: TrainingWorkerConfig, *, actor: ActorConfig, algorithm: Any) -> None:
+    def __init__(self, config: TrainingWorkerConfig, *, actor: ActorConfig, algorithm: AlgoConfig) -> None:
         """`actor` and `algorithm` are veRL's sections of these names, for its losses and estimators."""
         join_group()
         super().__init__(config=config)

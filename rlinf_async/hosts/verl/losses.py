@@ -44,7 +44,7 @@ class PolicyLoss:
         return "token-sum" if self.divides_later else self.actor.loss_agg_mode
 
     def __call__(
-        self, *, model_output: Mapping[str, torch.Tensor], data: TensorDict, dp_group: Any = None
+        self, *, model_output: Mapping[str, torch.Tensor], data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         self.actor.global_batch_info.update(
             dp_size=data["dp_size"],

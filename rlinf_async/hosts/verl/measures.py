@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
 
@@ -52,7 +53,7 @@ class StepMeasures:
     def note(self, name: str, value: float) -> None:
         self._steps[name].append(float(value))
 
-    def means(self, group: Any = None) -> dict[str, float]:
+    def means(self, group: ProcessGroup | None = None) -> dict[str, float]:
         """Means over the steps of all ranks, which have measured the same things."""
         names = sorted(self._steps)
         means = {name: _mean(self._steps[name]) for name in names}
@@ -68,7 +69,7 @@ def of_verl(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def of_rollouts(rollouts: Sequence[Tensors], group: Any = None) -> dict[str, float]:
+def of_rollouts(rollouts: Sequence[Tensors], group: ProcessGroup | None = None) -> dict[str, float]:
     """Means, and extremes of advantages and returns, over the valid decisions of a batch and of all ranks.
 
     Args:
@@ -89,7 +90,9 @@ def of_rollouts(rollouts: Sequence[Tensors], group: Any = None) -> dict[str, flo
     return means | {name: -value if name.endswith("_min") else value for name, value in most.items()}
 
 
-def summed(sums: Mapping[str, float], group: Any = None, op: Any = dist.ReduceOp.SUM) -> dict[str, float]:
+def summed(
+    sums: Mapping[str, float], group: ProcessGroup | None = None, op: object = dist.ReduceOp.SUM
+) -> dict[str, float]:
     """Each value, added over all learner ranks, which have the same names in the same order."""
     if not sums or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return dict(sums)
@@ -98,7 +101,7 @@ def summed(sums: Mapping[str, float], group: Any = None, op: Any = dist.ReduceOp
     return dict(zip(sums, values.tolist(), strict=True))
 
 
-def _mean(value: Any) -> float:
+def _mean(value: object) -> float:
     if isinstance(value, Metric):
         return float(value.aggregate())
     parts = value if isinstance(value, Sequence) else [value]

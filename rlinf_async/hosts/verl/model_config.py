@@ -36,7 +36,7 @@ class PolicyModelConfig:
     enable_activation_offload: bool = False
     trust_remote_code: bool = False
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         return getattr(self, name, default)
 
     def get_processor(self) -> None:

@@ -28,22 +28,22 @@ class CpuDevice(ModuleType):
     def ipc_collect(self) -> None:
         """Nothing is shared."""
 
-    def memory_allocated(self, device: Any = None) -> int:
+    def memory_allocated(self, device: object = None) -> int:
         return 0
 
     memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
 
-    def reset_peak_memory_stats(self, device: Any = None) -> None:
+    def reset_peak_memory_stats(self, device: object = None) -> None:
         """There is no peak."""
 
-    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+    def mem_get_info(self, device: object = None) -> tuple[int, int]:
         """Free and total bytes of the accelerator."""
         return 0, 0
 
-    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+    def get_rng_state(self, device: object = None) -> torch.Tensor:
         return torch.get_rng_state()
 
-    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+    def set_rng_state(self, state: torch.Tensor, device: object = None) -> None:
         torch.set_rng_state(state)
 
     def manual_seed(self, seed: int) -> None:

@@ -18,7 +18,7 @@ ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
 
 
-def _off(value: Any) -> bool:
+def _off(value: object) -> bool:
     return not value
 
 

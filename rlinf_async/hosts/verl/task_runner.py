@@ -29,7 +29,7 @@ class InThisProcess:
     """
 
     @classmethod
-    def options(cls, **_: Any) -> type[InThisProcess]:
+    def options(cls, **_: object) -> type[InThisProcess]:
         return cls
 
     @staticmethod
@@ -43,7 +43,7 @@ class _Call:
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
 
-    def remote(self, *arguments: Any) -> Any:
+    def remote(self, *arguments: object) -> Any:
         return ray.put(self._function(*arguments))
 
 

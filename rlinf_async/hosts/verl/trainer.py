@@ -30,7 +30,7 @@ class NoAgentLoop:
     """What veRL makes in the place of its agent loops: here, environments ask for actions by themselves."""
 
     @classmethod
-    def create(cls, **_: Any) -> NoAgentLoop:
+    def create(cls, **_: object) -> NoAgentLoop:
         return cls()
 
 
@@ -109,7 +109,7 @@ class VLAAsyncTrainer(PPOTrainer):
         """There are no reward workers."""
         return []
 
-    def fit(self, agent_loop_manager: Any) -> None:
+    def fit(self, agent_loop_manager: object) -> None:
         """Train until the last step."""
         trainer = self.config.trainer
         os.environ.setdefault(

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from tensordict import NonTensorData, TensorDict
+from verl.trainer.config import AlgoConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
@@ -40,7 +41,7 @@ class TrainsMiniBatches(Protocol):
     engine: PolicyEngine
     premise: Premise | None
 
-    def set_loss_fn(self, loss_fn: Any) -> None: ...
+    def set_loss_fn(self, loss_fn: object) -> None: ...
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict: ...
 
@@ -50,7 +51,7 @@ def engine_learner(
     settings: VerlSettings,
     *,
     actor: ActorConfig,
-    algorithm: Any,
+    algorithm: AlgoConfig,
     busy: BusyMeter,
     spans: SpanLog = UNRECORDED,
 ) -> StreamingLearner:
@@ -87,7 +88,7 @@ class EngineTraining:
         settings: VerlSettings,
         *,
         actor: ActorConfig,
-        algorithm: Any,
+        algorithm: AlgoConfig,
         spans: SpanLog = UNRECORDED,
     ) -> None:
         self._worker = worker
@@ -265,7 +266,7 @@ class EngineTraining:
         return summed(sums, self._group)
 
 
-def _holds(held: Any) -> bool:
+def _holds(held: object) -> bool:
     return held is not None and not (isinstance(held, dict) and not held)
 
 

@@ -29,7 +29,7 @@ class VirtualRank:
                 await asyncio.sleep(forward_s(self._times.policy, batch) + self._times.way.batch_s)
             return [self.version] * len(batch)
 
-    async def load(self, version: int, data: Any) -> None:
+    async def load(self, version: int, data: object) -> None:
         async with self._weights:
             await asyncio.sleep(self._times.weights.load_s)
             self.version = version

@@ -153,7 +153,7 @@ class VirtualLearner:
             spans=self._spans,
         )
 
-    async def _lasting(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def _lasting(self, work: Callable[..., Any], *arguments: object) -> Any:
         result = work(*arguments)
         debts, self._training.owed = self._training.owed, []
         for kind, seconds in debts:

@@ -212,7 +212,7 @@ def started(observation: Observation, size: int) -> ShardOutput:
     )
 
 
-def _last(values: Any) -> Any:
+def _last(values: object) -> Any:
     """What stands after the last step: environments may show all steps of a decision, or the last one."""
     if isinstance(values, list | tuple):
         return values[-1] if values else None

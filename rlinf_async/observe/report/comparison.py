@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import yaml
 
@@ -87,5 +86,5 @@ def differing(subjects: Sequence[Subject]) -> Table:
     )
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()

@@ -39,7 +39,7 @@ def _table(subject: Subject, *, alone: bool) -> Table:
     )
 
 
-def _row(fault: Mapping[str, Any], began: Any) -> list[str]:
+def _row(fault: Mapping[str, Any], began: object) -> list[str]:
     after = duration(fault["time"] - began) if finite(began) and fault["time"] >= began else NONE
     took = fault.get("seconds")
     said = [str(fault.get(name, NONE)) for name in ("process", "shard", "what")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from rlinf_async.observe.activity import seconds as long
 
@@ -51,7 +50,7 @@ def ratio(value: float | None, first: float | None) -> str:
     return NONE if value is None or not first else f"{value / first:.2f}x"
 
 
-def moment(value: Any) -> str:
+def moment(value: object) -> str:
     """A time of the wall clock."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return NONE

@@ -178,5 +178,5 @@ def _ends(lines: Sequence[Line], name: str) -> tuple[float, float] | None:
     return (statistics.fmean(values[:window]), statistics.fmean(values[-window:])) if values else None
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

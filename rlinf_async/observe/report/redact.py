@@ -31,7 +31,7 @@ SENTENCE = re.compile(r"(?:[\w.+=,; -]|: | / )*")
 HOMES = ("home", "Users")
 
 
-def plain(tree: Any, *, key: str = "", own: str = "") -> Any:
+def plain(tree: object, *, key: str = "", own: str = "") -> Any:
     """The same plain data, `hidden` where it may not be shown, and `.../last` for an absolute path.
 
     Args:

@@ -68,7 +68,7 @@ class RunFiles:
         ours = (self.facts, self.metrics, self.summary, self.status, self.spans)
         return not any(ours) and RunDir(self.path).tensorboard.is_dir()
 
-    def setting(self, key: str, default: Any = None) -> Any:
+    def setting(self, key: str, default: object = None) -> Any:
         """The value of a dotted key of the config."""
         value = lookup(self.config, key)
         return default if value is None else value

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.report.run_files import RunFiles
@@ -65,7 +64,7 @@ class Staleness:
         )
 
 
-def _pieces(facts: Any) -> list[tuple[int, int, int]]:
+def _pieces(facts: object) -> list[tuple[int, int, int]]:
     """`(size, staleness, in flight)` of the pieces in a span; what is none is left out."""
     pieces = [each for each in facts if isinstance(each, list)] if isinstance(facts, list) else []
     whole = [each for each in pieces if len(each) == 6 and all(isinstance(number, int) for number in each)]

@@ -97,7 +97,7 @@ def name_of(span: Span) -> str:
     return f"{kind} {prefix}{value}" if isinstance(value, int) else kind
 
 
-def _tells(name: str, value: Any) -> bool:
+def _tells(name: str, value: object) -> bool:
     if isinstance(value, list):
         return all(isinstance(one, int | float) for one in value)
     return isinstance(value, int | float) or (isinstance(value, str) and name in TEXTS)

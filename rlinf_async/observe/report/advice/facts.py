@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan
 from rlinf_async.observe.kinds import words
@@ -176,12 +175,12 @@ Rule = Callable[[Facts], Advice | None]
 """Says what to change, or nothing where the numbers do not ask for it."""
 
 
-def _plan(plain: Any) -> ShardPlan | None:
+def _plan(plain: object) -> ShardPlan | None:
     try:
         return ShardPlan(**plain) if isinstance(plain, dict) else None
     except (TypeError, ValueError):
         return None
 
 
-def _whole(value: Any, default: int) -> int:
+def _whole(value: object, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default

@@ -66,7 +66,7 @@ class Machine:
         return self.cores - self.busy_cores(plan, measures)
 
 
-def _place(simulator: Any, processes: Any) -> Place:
+def _place(simulator: object, processes: object) -> Place:
     if simulator in VECTORISED_SIMULATORS:
         return "accelerator"
     if isinstance(processes, int) and not isinstance(processes, bool):
