@@ -16,7 +16,7 @@ from rlinf_async.config_checks import (
     check_whole,
     is_finite,
 )
-from rlinf_async.core.types import Correction
+from rlinf_async.core.types import Balance, Correction
 from rlinf_async.survive_config import SurviveConfig
 
 Mode = Literal["off", "train", "rollout", "streamer", "full"]
@@ -48,8 +48,9 @@ class TrainConfig:
     """The bound of that weight for tis, mis (auto: 2) and vtrace (auto: 1)."""
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
-    balance: Literal["exact", "free"] = "exact"
-    """Whether every environment contributes equally to every batch, or whoever is first contributes more."""
+    balance: Balance = "exact"
+    """Whether environments contribute equally to every batch, each with its own task or with the task that is
+    next (tasks), or whoever is first contributes more (free)."""
     measure_ratios: bool = True
     """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ.
 
@@ -63,7 +64,7 @@ class TrainConfig:
             check_flag(f"async.train.{flag}", getattr(self, flag))
         check_whole("async.train.max_staleness", self.max_staleness, least=0)
         check_choice("async.train.correction", self.correction, get_args(Correction))
-        check_choice("async.train.balance", self.balance, ("exact", "free"))
+        check_choice("async.train.balance", self.balance, get_args(Balance))
         check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
         check_above_zero("async.train.max_weight", self.max_weight, auto=True)
         if self.proximal == "loglinear" and self.correction == "vtrace":
@@ -179,10 +180,10 @@ class AsyncConfig:
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
                 "of at least 1: levels 2 and 3 act on arrival times; use async.mode=train"
             )
-        if self.deterministic and self.train.balance == "free":
+        if self.deterministic and self.takes_any_place:
             raise ValueError(
-                "async.train.balance=free gives each batch to whoever is first, which "
-                "async.deterministic=true rules out; use async.train.balance=exact"
+                f"async.train.balance={self.train.balance} gives each place in a batch to whoever is first, "
+                "which async.deterministic=true rules out; use async.train.balance=exact"
             )
         for name in ("stall_s", "deadline_s"):
             check_above_zero(f"async.{name}", getattr(self, name))
@@ -228,6 +229,16 @@ class AsyncConfig:
     def off_policy(self) -> bool:
         """Whether samples may be older than the policy that trains on them."""
         return self.max_staleness > 0
+
+    @property
+    def takes_any_place(self) -> bool:
+        """Whether a shard collects for the next place of a batch, whosever it is."""
+        return self.train.balance != "exact"
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether its environments take on the tasks of that place."""
+        return self.train.balance == "tasks"
 
     @property
     def correction(self) -> Correction:

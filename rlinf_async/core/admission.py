@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import product
 
 from rlinf_async.core.types import Ticket
@@ -15,10 +16,17 @@ Place = tuple[int, int, int]
 class _Line:
     """Hands out the places of batch after batch, in order; those that were given back come first."""
 
-    def __init__(self, places: Iterable[tuple[int, int]], *, batch: int) -> None:
-        """`places`: (epoch, place) of every rollout that this line contributes to a batch."""
-        self._places = list(places)
+    def __init__(
+        self, places: Iterable[tuple[int, int]], *, batch: int, slowness: Mapping[int, float] | None = None
+    ) -> None:
+        """`places`: (epoch, place) of every rollout that this line contributes to a batch.
+
+        With `slowness` (of a place), the slowest places of a batch come first; those it lacks before them.
+        """
+        self._all = list(places)
         self._batch = batch
+        self._slowness = slowness
+        self._places = self._in_order()
         self._taken = 0
         self._back: deque[Place] = deque()
         self._done: set[Place] = set()
@@ -48,6 +56,18 @@ class _Line:
         self._taken += 1
         if self._taken == len(self._places):
             self._batch, self._taken = self._batch + 1, 0
+            self.order()
+
+    def order(self) -> None:
+        """Heed what is known now, in a batch of which nothing has been handed out."""
+        if not self._taken:
+            self._places = self._in_order()
+
+    def _in_order(self) -> list[tuple[int, int]]:
+        if self._slowness is None:
+            return self._all
+        known = self._slowness
+        return sorted(self._all, key=lambda place: -known.get(place[1], math.inf))
 
     def _pass_over_done(self) -> None:
         while self._next in self._done:
@@ -63,10 +83,12 @@ class AdmissionGate:
 
     Every shard contributes `epochs` rollouts to every global batch, as in the synchronous loop, so that
     fast environments are not over-represented; with `free`, whoever comes first takes the next place of
-    the batch. Batch `b` is trained by version `b`; a rollout for it may start once version
-    `b - max_staleness` is published. Hence, when every action is made by a published version, no trained
-    sample is older than `max_staleness` versions. A refunded ticket is handed out again before anything
-    newer.
+    the batch, with its own tasks or with those of the place. With `slowest_first` the places of a batch are
+    handed out in the order of what they took before: what begins last should not take longest.
+
+    Batch `b` is trained by version `b`; a rollout for it may start once version `b - max_staleness` is
+    published. Hence, when every action is made by a published version, no trained sample is older than
+    `max_staleness` versions. A refunded ticket is handed out again before anything newer.
     """
 
     def __init__(
@@ -78,6 +100,7 @@ class AdmissionGate:
         until: int | None = None,
         version: int = 0,
         free: bool = False,
+        slowest_first: bool = False,
     ) -> None:
         """`until` is the number of global batches of the run: nothing is started that nobody would train."""
         if max_staleness < 0:
@@ -90,8 +113,10 @@ class AdmissionGate:
         self.until = until
         self.version = version
         self.closed = False
+        self._seconds: dict[int, float] = {}
         if free:
-            self._lines = [_Line(product(range(epochs), range(shards)), batch=version)] * shards
+            places, slowness = product(range(epochs), range(shards)), self._seconds if slowest_first else None
+            self._lines = [_Line(places, batch=version, slowness=slowness)] * shards
         else:
             self._lines = [_Line(product(range(epochs), [shard]), batch=version) for shard in range(shards)]
 
@@ -115,6 +140,11 @@ class AdmissionGate:
         done = set(places)
         for line in {id(line): line for line in self._lines}.values():
             line.skip(done)
+
+    def took(self, ticket: Ticket, seconds: float) -> None:
+        """The rollout of `ticket` was collected in so many seconds."""
+        self._seconds[ticket.place] = (self._seconds.get(ticket.place, seconds) + seconds) / 2
+        self._lines[ticket.shard].order()
 
     def publish(self, version: int) -> None:
         """All inference ranks act with `version` from now on."""

@@ -113,6 +113,10 @@ class ShardPlan:
     def trajectories_per_batch(self) -> int:
         return self.total_envs * self.rollout_epochs
 
+    def rollout_number(self, batch: int, epoch: int) -> int:
+        """Which of the rollouts of its place that of `epoch` for `batch` is, counted from 0."""
+        return batch * self.rollout_epochs + epoch
+
     def shards_of_worker(self, worker: int) -> range:
         return range(worker * self.shards_per_worker, (worker + 1) * self.shards_per_worker)
 

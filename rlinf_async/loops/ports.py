@@ -42,6 +42,14 @@ class ShardEnv(Protocol):
         """
 
 
+class TaskTaker(Protocol):
+    """A `ShardEnv` whose environments can play what those of another shard would."""
+
+    def take_on(self, place: int, rollout: int) -> None:
+        """The next `start` begins rollout number `rollout`, from 0, of the environments of shard `place`:
+        with their tasks and their groups. Said before every rollout, or never."""
+
+
 class Recorder(Protocol):
     """Collects one rollout of one shard. Nothing of a rollout that is not built is kept anywhere."""
 

@@ -145,7 +145,8 @@ class RunSettings:
         return TrajectoryBroker(
             self.plan,
             max_staleness=self.asynchrony.max_staleness,
-            free=self.asynchrony.train.balance == "free",
+            free=self.asynchrony.takes_any_place,
+            slowest_first=self.asynchrony.takes_tasks,
             until=self.batches,
             version=version,
             ledger=ledger,

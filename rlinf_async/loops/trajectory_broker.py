@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -53,6 +54,7 @@ class TrajectoryBroker:
         *,
         max_staleness: int,
         free: bool = False,
+        slowest_first: bool = False,
         until: int | None = None,
         version: int = 0,
         ledger: Ledger | None = None,
@@ -66,6 +68,7 @@ class TrajectoryBroker:
             until=until,
             version=version,
             free=free,
+            slowest_first=slowest_first,
         )
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, ledger or Ledger())
@@ -73,7 +76,8 @@ class TrajectoryBroker:
         # Two, or every rollout that is handed over would wake all shards at the gate.
         self._gate_bell = Bell(deadline_s=deadline_s)
         self._buffer_bell = Bell(deadline_s=deadline_s)
-        self._outstanding: set[Ticket] = set()
+        self._outstanding: dict[Ticket, float] = {}
+        """Rollouts that are being collected, and since when."""
         self._generations = Generations()
         self._refusals: Counter[tuple[int, int, int]] = Counter()
 
@@ -93,7 +97,7 @@ class TrajectoryBroker:
         (ticket,) = await self._gate_bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
         if ticket is not None:
             ticket = replace(ticket, generation=generation)
-            self._outstanding.add(ticket)
+            self._outstanding[ticket] = asyncio.get_running_loop().time()
         return ticket
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
@@ -102,8 +106,10 @@ class TrajectoryBroker:
         The pieces of one rollout share their versions, so they are refused together. A rollout that was given
         up before is ignored: it is in the books, and its place has been given to another.
         """
-        if not self._returned(ticket):
+        admitted = self._outstanding.pop(ticket, None)
+        if admitted is None:
             return
+        self.gate.took(ticket, asyncio.get_running_loop().time() - admitted)
         refused = [self.buffer.put(piece) for piece in pieces]
         if "stale" in refused:
             self._count_refusal(ticket, pieces)
@@ -116,7 +122,7 @@ class TrajectoryBroker:
 
         One that was handed over or given up before is ignored.
         """
-        if not self._returned(ticket):
+        if self._outstanding.pop(ticket, None) is None:
             return
         lost = self._plan.envs_per_shard
         self.ledger.produced += lost
@@ -132,13 +138,6 @@ class TrajectoryBroker:
             await self.abandon(ticket, reason)
         self._gate_bell.ring()
         return len(lost)
-
-    def _returned(self, ticket: Ticket) -> bool:
-        """Take back a ticket that is being collected; False if it is not."""
-        if ticket not in self._outstanding:
-            return False
-        self._outstanding.remove(ticket)
-        return True
 
     async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""

@@ -148,20 +148,50 @@ def test_a_free_gate_gives_the_next_place_to_whoever_comes_first():
     assert (again.shard, again.epoch, again.place) == (0, 0, 0)
 
 
+def test_the_places_of_a_batch_are_handed_out_slowest_first_and_unknown_ones_before_them():
+    gate = AdmissionGate(shards=4, epochs=1, max_staleness=9, free=True, slowest_first=True)
+    first = [gate.admit(0) for _ in range(4)]
+    assert [ticket.place for ticket in first] == [0, 1, 2, 3]
+    for place, seconds in ((0, 1.0), (2, 3.0), (3, 2.0)):
+        gate.took(first[place], seconds)
+    assert [gate.admit(3).place for _ in range(2)] == [1, 2]
+    gate.took(first[1], 0.5)  # the order of a batch that has begun is settled
+    assert [gate.admit(3).place for _ in range(2)] == [3, 0]
+    assert gate.admit(3).place == 2
+    gate.took(first[1], 19.5)  # a mean with what it took before: 10 s
+    assert [gate.admit(3).place for _ in range(3)] == [3, 0, 1]
+    assert gate.admit(3).place == 1
+
+
+def test_what_a_place_took_counts_nothing_where_every_shard_has_its_own():
+    gate = AdmissionGate(shards=2, epochs=1, max_staleness=9, free=True)
+    gate.took(gate.admit(0), 1.0)
+    gate.took(gate.admit(0), 9.0)
+    assert [gate.admit(0).place for _ in range(4)] == [0, 1, 0, 1]
+
+
 @settings(deadline=None, max_examples=100)
 @given(
-    free=st.booleans(),
+    line=st.sampled_from(["own", "free", "slowest first"]),
     shards=st.integers(1, 3),
     epochs=st.integers(1, 3),
     bound=st.integers(0, 3),
     moves=st.lists(
-        st.tuples(st.sampled_from(["admit", "publish", "refund"]), st.integers(0, 2)), max_size=60
+        st.tuples(st.sampled_from(["admit", "publish", "refund", "took"]), st.integers(0, 2)), max_size=60
     ),
 )
 def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
-    free, shards, epochs, bound, moves
+    line, shards, epochs, bound, moves
 ):
-    gate = AdmissionGate(shards=shards, epochs=epochs, max_staleness=bound, until=5, free=free)
+    free = line != "own"
+    gate = AdmissionGate(
+        shards=shards,
+        epochs=epochs,
+        max_staleness=bound,
+        until=5,
+        free=free,
+        slowest_first=line == "slowest first",
+    )
     held, version = {}, 0
     for move, number in moves:
         if move == "admit":
@@ -177,7 +207,10 @@ def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
             gate.publish(version)
         elif held:
             place = sorted(held)[number % len(held)]
-            gate.refund(held.pop(place))
+            if move == "took":
+                gate.took(held[place], float(len(held) + number))
+            else:
+                gate.refund(held.pop(place))
     missing = set(product(range(shards), range(min(5, version + bound + 1)), range(epochs))) - held.keys()
     rest = [gate.admit(place % shards) for place, _, _ in missing]
     assert {(ticket.place, ticket.batch, ticket.epoch) for ticket in rest} == missing
@@ -185,9 +218,17 @@ def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
     assert [gate.admit(shard) for shard in range(shards)] == [None] * shards
 
 
-@pytest.mark.parametrize("free", [False, True])
-def test_rollouts_that_are_there_already_are_not_started(free):
-    gate = AdmissionGate(shards=2, epochs=2, max_staleness=1, version=3, until=5, free=free)
+@pytest.mark.parametrize(("free", "slowest_first"), [(False, False), (True, False), (True, True)])
+def test_rollouts_that_are_there_already_are_not_started(free, slowest_first):
+    gate = AdmissionGate(
+        shards=2,
+        epochs=2,
+        max_staleness=1,
+        version=3,
+        until=5,
+        free=free,
+        slowest_first=slowest_first,
+    )
     done = {(3, 0, 0), (3, 1, 0), (3, 1, 1), (4, 0, 1)}
     gate.skip(done)
     started = {

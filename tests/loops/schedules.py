@@ -59,6 +59,7 @@ class Schedule:
         self.seed, self.rng, self.out = seed, random.Random(seed), Outcome()
         draw = self.rng.choice
         self.bound, self.free = draw((0, 1, 1, 2, 3)), self.rng.random() < 0.3
+        self.tasks = self.free and self.rng.random() < 0.5
         self.dynamic, self.streaming = self.rng.random() < 0.7, self.rng.random() < 0.5
         self.plan = self._plan()
         self.first, self.batches = draw((0, 0, 5)), draw((3, 6, 9))
@@ -74,8 +75,19 @@ class Schedule:
         self.breaks *= not self.deaths  # what a dead process has given up would be counted by nobody
 
     def __str__(self):
-        shown = ("seed", "bound", "free", "dynamic", "streaming", "first", "batches", "horizon", "evaluates")
-        shown += ("restarts", "breaks", "deaths")
+        shown = (
+            "seed",
+            "bound",
+            "free",
+            "tasks",
+            "dynamic",
+            "streaming",
+            "first",
+            "batches",
+            "horizon",
+            "evaluates",
+        )
+        shown += ("tasks", "restarts", "breaks", "deaths")
         return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
 
     def _plan(self):
@@ -113,6 +125,7 @@ class Schedule:
             self.plan,
             max_staleness=self.bound,
             free=self.free,
+            slowest_first=self.tasks,
             until=until,
             version=self.first,
             ledger=ledger,

@@ -82,6 +82,7 @@ def test_the_schedules_are_as_hostile_as_they_say(schedules):
     assert sum(schedule.requests.again for schedule, _ in schedules) > SCHEDULES / 10
     for name in (
         "free",
+        "tasks",
         "dynamic",
         "streaming",
         "evaluates",

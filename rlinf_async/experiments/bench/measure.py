@@ -29,8 +29,8 @@ class Measurement:
     retrained: float
     """The share of trained samples that an earlier step had been trained on already."""
     overlap_efficiency: float | None
-    """Throughput over the most that `bounds_s` allow. None where times are not emulated, and where
-    environments contribute unequally: such batches are not those that the bound is about."""
+    """Throughput over the most that `bounds_s` allow. None where times are not emulated, and where an
+    environment does not play its own task in every batch: the bound is about those that do."""
     own_efficiency: float | None
     """The same over the most that this mode's own work allows: every pass of its learner, its own shares."""
     bounds_s: dict[str, float]
@@ -79,7 +79,8 @@ def measure(
     samples = steady.fresh if collected is None else min(steady.fresh, collected)
     bounds, own = bounds_of(environments, scenario), own_bounds_of(steady, environments, scenario, mode)
     overlap = samples / scenario.samples * max(bounds.values()) / steady.seconds if bounds else None
-    if overlap is not None and overlap > 1.0 and not mode.free:
+    fixed = mode.balance == "exact"
+    if overlap is not None and overlap > 1.0 and fixed:
         raise ValueError(_too_fast(overlap, steady, collected, bounds))
     usage = cpu.between(steady.start, steady.stop) if cpu is not None else None
     return Measurement(
@@ -88,7 +89,7 @@ def measure(
         collected_per_s=None if collected is None else collected / steady.seconds,
         fresh_steps_per_s=samples * scenario.chunk / steady.seconds,
         retrained=1.0 - steady.fresh / (steps * scenario.samples),
-        overlap_efficiency=None if mode.free else overlap,
+        overlap_efficiency=overlap if fixed else None,
         own_efficiency=samples / scenario.samples * max(own.values()) / steady.seconds if own else None,
         bounds_s=bounds,
         own_bounds_s=own,
@@ -124,16 +125,21 @@ def own_bounds_of(
 ) -> dict[str, float]:
     """The same with the work that a mode makes itself: every pass of its learner, and its own shares.
 
-    Where fast environments may contribute more than slow ones, what counts is what all can do together.
+    Where fast environments may contribute more than slow ones, what counts is what all can do together;
+    where they take on each other's tasks, what a batch takes all of them together.
     """
     bounds = bounds_of(environments, scenario)
     if not bounds:
         return {}
     rollouts = _rollouts(environments, scenario)
-    together = len(rollouts) / sum(1.0 / seconds for seconds in rollouts)
+    env = {
+        "exact": bounds["env"],
+        "tasks": sum(rollouts) / len(rollouts),
+        "free": len(rollouts) / sum(1.0 / seconds for seconds in rollouts),
+    }
     return {
         **bounds,
-        "env": together if mode.free else bounds["env"],
+        "env": env[mode.balance],
         "learner": window.busy_s("train", "score") / window.steps,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rlinf_async.core.types import Balance
 from rlinf_async.experiments.bench.scenarios import Scenario
 
 
@@ -20,8 +21,8 @@ class Mode:
 
     env_workers: int = 0
     """How many this mode needs; by default as many as the scenario has."""
-    free: bool = False
-    """Whether fast environments may contribute more to a batch than slow ones."""
+    balance: Balance = "exact"
+    """Whether environments contribute equally to a batch, and whether each plays its own task alone."""
 
     def overrides_for(self, scenario: Scenario) -> list[str]:
         """What makes a config of RLinf that is `scenario` run in this mode."""
@@ -61,7 +62,7 @@ MODES = {
             wiring="async-ppo",
             overrides=(*ASYNC_PPO, "+runner.enable_decoupled_mode=true"),
             env_workers=8,
-            free=True,
+            balance="free",
         ),
         Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
         Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",)),
@@ -76,7 +77,13 @@ MODES = {
             name="full-free",
             kind="plugin",
             overrides=("async.mode=full", "async.train.balance=free", "async.train.max_staleness=2"),
-            free=True,
+            balance="free",
+        ),
+        Mode(
+            name="full-tasks",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.balance=tasks"),
+            balance="tasks",
         ),
     )
 }

@@ -44,6 +44,12 @@ class EnvService:
         return self.fastest + (self.slowest - self.fastest) * (env % TASKS) / (TASKS - 1)
 
 
+def slower(service: EnvService, envs: range, first: int) -> list[float]:
+    """How much longer `envs` take for a decision with the tasks of the environments from `first` on."""
+    taken = [service.factor(first + index) for index in range(len(envs))]
+    return [factor / service.factor(env) for factor, env in zip(taken, envs, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What an environment does with one decision: its seconds, and those of a reset if it ends there."""
@@ -103,10 +109,16 @@ class EmulatedBatch:
     ) -> None:
         self.service = service
         self.first = first
-        envs = range(first, first + size)
+        """They are known by the numbers from this one on: their own, or those whose tasks they have."""
+        self._envs = envs = range(first, first + size)
+        self._slower = [1.0] * size
         self._device = device
         self._decisions = [decisions(service, env, seed=seed) for env in envs]
         self._resets = [resets(service, env, seed=seed) for env in envs]
+
+    def take_on(self, first: int) -> None:
+        """From now on have the tasks of the environments from number `first` on; chance stays their own."""
+        self.first, self._slower = first, slower(self.service, self._envs, first)
 
     def reset(self) -> list[float]:
         """Start a rollout. Returns the seconds that each environment took."""
@@ -119,7 +131,9 @@ class EmulatedBatch:
         drawn = [next(stream) for stream in self._decisions]
         if self.service.vectorised_s:
             return _sleep([self.service.vectorised_s] * len(drawn)), [False] * len(drawn)
-        seconds = _sleep([one.seconds + one.reset_s for one in drawn])
+        seconds = _sleep(
+            [one.seconds * more + one.reset_s for one, more in zip(drawn, self._slower, strict=True)]
+        )
         if self.service.device_s:
             with holding(self._device):
                 time.sleep(self.service.device_s * len(drawn))

@@ -10,7 +10,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, choose_shards
 from rlinf_async.experiments.bench.modes import Mode
 from rlinf_async.experiments.bench.scenarios import Scenario
-from rlinf_async.experiments.emulated.service import EnvService, decisions, resets
+from rlinf_async.experiments.emulated.service import EnvService, decisions, resets, slower
 from rlinf_async.hosts.virtual.run import predict
 from rlinf_async.hosts.virtual.simulators import SimulatorBatch, Stint
 from rlinf_async.hosts.virtual.stock import Mode as StockMode
@@ -103,9 +103,13 @@ class EmulatedSimulators:
 
 class _EmulatedBatch:
     def __init__(self, service: EnvService, envs: range, seed: int) -> None:
-        self._service = service
+        self._service, self._envs = service, envs
+        self._slower = [1.0] * len(envs)
         self._decisions = [decisions(service, env, seed=seed) for env in envs]
         self._resets = [resets(service, env, seed=seed) for env in envs]
+
+    def take_on(self, first: int) -> None:
+        self._slower = slower(self._service, self._envs, first)
 
     def reset(self) -> Stint:
         if self._service.episode:
@@ -119,7 +123,9 @@ class _EmulatedBatch:
         if self._service.vectorised_s:
             return Stint(each=(self._service.vectorised_s,))
         return Stint(
-            each=tuple(one.seconds + one.reset_s for one in drawn),
+            each=tuple(
+                one.seconds * more + one.reset_s for one, more in zip(drawn, self._slower, strict=True)
+            ),
             ends=any(one.ends for one in drawn),
             device_s=self._service.device_s * len(drawn),
         )

@@ -16,10 +16,11 @@ from rlinf_async.hosts.virtual.learner import VirtualLearner, VirtualPieces
 from rlinf_async.hosts.virtual.records import Records
 from rlinf_async.hosts.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.hosts.virtual.times import Times
-from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.env import nothing, run_shard, together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.loops.virtual_clock import run
 from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
@@ -108,21 +109,23 @@ class VirtualRun:
             device if self._times.shared_devices else asyncio.Lock()
             for device in self._devices[: self._plan.inference_ranks]
         ]
+        takes_tasks = self._settings.asynchrony.takes_tasks
         shards = []
         for number in range(self._plan.env_workers):
             worker, spans = Worker(self._times), self._records.log(Process.ENV, number)
             asking = Asking(requests=self._requests, way=self._times.way, worker=worker)
-            shards += [
-                run_shard(
+            for shard in self._plan.shards_of_worker(number):
+                env = self._shard(shard, worker, drawing[self._plan.queue(shard)[0]])
+                loop = run_shard(
                     shard=shard,
-                    env=self._shard(shard, worker, drawing[self._plan.queue(shard)[0]]),
+                    env=env,
                     policy=asking,
                     trajectories=hand_over,
                     recorder=partial(VirtualRecorder, plan=self._plan),
+                    before=taking_on(env, self._plan) if takes_tasks else nothing,
                     spans=spans,
                 )
-                for shard in self._plan.shards_of_worker(number)
-            ]
+                shards.append(loop)
         await together(shards)
         self._requests.close()
 

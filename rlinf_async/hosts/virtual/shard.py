@@ -69,6 +69,9 @@ class VirtualShard:
         """Whether last observations of episodes have to be valued too."""
         return output.ends
 
+    def take_on(self, place: int, rollout: int) -> None:
+        self._batch.take_on(place * self.size)
+
     def finish(self) -> None:
         """The next initial states cost nothing before they are reset to."""
 

@@ -31,6 +31,9 @@ class SimulatorBatch(Protocol):
     def step(self) -> Stint:
         """Take a decision."""
 
+    def take_on(self, first: int) -> None:
+        """From now on have the tasks of the environments from number `first` on; chance stays their own."""
+
 
 class Simulators(Protocol):
     """All environments of a run, known by their numbers: an environment draws the same in every shard."""
@@ -106,12 +109,21 @@ class _Batch:
 
     def __init__(self, times: SimulatorTimes, first: int, size: int) -> None:
         self._times, self._size = times, size
-        envs = range(first, first + (1 if times.vectorised else size))
+        self._envs = envs = range(first, first + (1 if times.vectorised else size))
         rngs = [np.random.default_rng((times.seed, env)) for env in envs]
-        factors = [1.0 if times.vectorised else times.tasks[env % len(times.tasks)] for env in envs]
-        self._decisions = [times.decision.stream(*pair) for pair in zip(rngs, factors, strict=True)]
+        self._own = [self._factor(env) for env in envs]
+        self._slower = [1.0 for _ in envs]
+        self._decisions = [times.decision.stream(*pair) for pair in zip(rngs, self._own, strict=True)]
         self._resets = [times.reset.stream(np.random.default_rng((times.seed, env, 1))) for env in envs]
         self._ends = np.random.default_rng((times.seed, first, 2))
+
+    def _factor(self, env: int) -> float:
+        tasks = self._times.tasks
+        return 1.0 if self._times.vectorised else tasks[env % len(tasks)]
+
+    def take_on(self, first: int) -> None:
+        taken = (self._factor(first + index) for index in range(len(self._envs)))
+        self._slower = [factor / own for factor, own in zip(taken, self._own, strict=True)]
 
     def reset(self) -> Stint:
         if self._times.episode:
@@ -119,7 +131,8 @@ class _Batch:
         return self._stint([next(stream) for stream in self._resets], ends=False, device_s=0.0)
 
     def step(self) -> Stint:
-        times, each = self._times, [next(stream) for stream in self._decisions]
+        times = self._times
+        each = [next(stream) * slower for stream, slower in zip(self._decisions, self._slower, strict=True)]
         if times.vectorised:
             each[0] += self._size * times.decision_env_s
         ends = False

@@ -20,7 +20,8 @@ def drawn(seed):
     rng = random.Random(seed)
     draw = rng.choice
     level = {name: {"enabled": rng.random() < 0.6} for name in ("train", "rollout", "streamer")}
-    level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": draw(("exact", "exact", "free"))}
+    balance = draw(("exact", "exact", "tasks", "free"))
+    level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": balance}
     level["train"] |= {"proximal": draw(("recomputed", "loglinear"))}
     block = {**level, "publication": draw(("beside", "beside", "host"))}
     while True:

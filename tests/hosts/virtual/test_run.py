@@ -52,6 +52,27 @@ def test_with_level_2_a_shard_waits_for_its_own_environments_alone():
     assert free.trained_at[-1] < 0.95 * apart.trained_at[-1]
 
 
+def test_with_free_slots_and_exact_tasks_a_step_takes_the_mean_of_the_tasks_and_not_the_slowest():
+    slow_and_fast = times(tasks=(1.0, 3.0), reset=0.0, forward=0.0, sample=0.0)
+    sizes = {"shards_per_worker": 8, "batches": 8}
+    apart = predict(settings({"mode": "full"}, **sizes), slow_and_fast)
+    taken = predict(settings({"mode": "full", "train": {"balance": "tasks"}}, **sizes), slow_and_fast)
+    assert step_seconds(apart)[1:] == pytest.approx([4 * 3.0] * 6)
+    # Eight simulators share four rollouts of 4 s and four of 12 s; at first it is not known which are slow.
+    assert step_seconds(taken)[2:] == pytest.approx([4 * 2.0] * 5)
+    assert max(report.staleness.high for report in taken.reports) <= 1
+
+
+def test_a_planned_rollout_takes_as_long_as_the_place_that_it_is_for(tmp_path):
+    run = settings({"mode": "full", "train": {"balance": "tasks"}}, shards_per_worker=8, batches=6)
+    predict(run, times(tasks=(1.0, 3.0), reset=0.0, forward=0.0, sample=0.0), run_dir=tmp_path)
+    rollouts = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "rollout"]
+    assert len(rollouts) == 6 * 8
+    for span in rollouts:
+        assert span["ended"] - span["began"] == pytest.approx(4.0 if span["place"] % 2 == 0 else 12.0)
+    assert sum(span["place"] != span["shard"] for span in rollouts) > 10
+
+
 def test_new_weights_keep_the_learner_for_a_copy_and_travel_beside_it():
     weights = WeightTimes(copy_s=1.0, send_s=2.0, load_s=0.5)
     planned = predict(settings({"mode": "train"}), times(sample=0.25, weights=weights))
