@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +56,13 @@ def written_at(folder: Path) -> float:
 
 
 @contextmanager
-def written_aside(folder: Path, facts: Mapping[str, Any]) -> Iterator[Path]:
+def written_aside(
+    folder: Path, facts: Mapping[str, Any], *, before: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
     """A folder to write a checkpoint into, which gets the name `folder` when the block ends without an error.
 
-    `facts`, plain data about the run, are kept in the list of files. After an error nothing is left of it.
+    `facts`, plain data about the run, are kept in the list of files. `before` is called when everything is
+    written, just before the folder gets its name. After an error nothing is left of it.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
@@ -70,6 +73,7 @@ def written_aside(folder: Path, facts: Mapping[str, Any]) -> Iterator[Path]:
         aside.mkdir(parents=True)
         yield aside
         _complete(aside, facts, step=step_of(folder))
+        before()
         _move(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

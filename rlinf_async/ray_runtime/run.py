@@ -26,6 +26,7 @@ from rlinf_async.ray_runtime.startup_checks import check_versions, share_memory
 from rlinf_async.ray_runtime.termination import TERMINATION, Terminated
 from rlinf_async.ray_runtime.turns import Turns
 
+SAVE_FAILURES = "async/save_failures"
 DRAIN_S = 4.0
 """How long an interrupted run waits for rollouts that have started, before it ends their processes."""
 
@@ -69,6 +70,7 @@ class AsyncRun:
         self._inference_loops: list[Any] = []
         self._learning: list[Any] = []
         self._unreported: deque[TrainedStep] = deque()
+        self._ended = self.step
         self._spans = SpanLog(None)
         TERMINATION.install()
 
@@ -94,8 +96,7 @@ class AsyncRun:
             if self._launched.checkpoint is not None:
                 (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._launched.checkpoint))
                 self.display.note(f"going on from step {self.step}: {became}")
-                if self.settings.renews and not became.lost:
-                    self.saver.resume_known(self._launched.checkpoint)
+                self.saver.resume_known(self._launched.checkpoint, became.rollouts)
 
     def train(self, *, evaluate_first: bool = False) -> None:
         """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
@@ -166,20 +167,39 @@ class AsyncRun:
         self._revivals.working = True
         published = self._publication.follow(self.step)
         lost = time.monotonic() - returned
-        evaluation = self._evaluate_and_save(published)
-        ended = time.monotonic()
-        self._unreported.append(
-            TrainedStep(
-                step=self.step,
-                seconds=ended - self._began,
-                publication_seconds=lost + max(rank.get("publication_seconds", 0.0) for rank in metrics),
-                learners=metrics,
-                evaluation=evaluation,
-                published=published,
-            )
+        evaluate, save = self._hooks.due(self.step)
+        if evaluate or save:  # the version to evaluate or to save is to be the one that acts
+            self._publication.wait(self.step, published)
+        trained = partial(
+            TrainedStep,
+            step=self.step,
+            publication_seconds=lost + max(rank.get("publication_seconds", 0.0) for rank in metrics),
+            learners=metrics,
+            published=published,
         )
-        self._began = ended
+        evaluation = self._evaluated() if evaluate else {}
+        if save:
+            self._save(
+                before=lambda: self._end_step(trained, {**evaluation, SAVE_FAILURES: 0.0}, report=True)
+            )
+            evaluation[SAVE_FAILURES] = float(self.saver.failed)
+        if self._ended < self.step:
+            self._end_step(trained, evaluation)
         self._learn()
+
+    def _end_step(
+        self, trained: Callable[..., TrainedStep], evaluation: dict[str, float], *, report: bool = False
+    ) -> None:
+        """The next step begins here. With `report` this one is written down at once, as all before it are.
+
+        That is just before its checkpoint is whole: a run that is killed after that has its metrics, and one
+        that is killed before trains it again, whereby what was written of it counts no more.
+        """
+        now = time.monotonic()
+        self._unreported.append(trained(seconds=now - self._began, evaluation=evaluation))
+        self._began, self._ended = now, self.step
+        if report:
+            self._report_all()
 
     def _learn(self) -> None:
         """Begin with the next batch, if there is one and nobody has asked the run to end."""
@@ -211,19 +231,6 @@ class AsyncRun:
             self.fleet.watch(loops, what)
         return loops
 
-    def _evaluate_and_save(self, published: list[Any]) -> dict[str, float]:
-        """What is due at this step, once the version to evaluate or to save is the one that acts."""
-        evaluate, save = self._hooks.due(self.step)
-        if evaluate or save:
-            self._publication.wait(self.step, published)
-        metrics = {}
-        if evaluate:
-            metrics = self._evaluated()
-        if save:
-            self._save()
-            metrics["async/save_failures"] = float(self.saver.failed)
-        return metrics
-
     def _evaluated(self) -> dict[str, float]:
         """Metrics of an evaluation; none of one that would keep the run from ending when it is asked to."""
         try:
@@ -232,11 +239,11 @@ class AsyncRun:
         except Terminated:
             return {}
 
-    def _save(self) -> None:
+    def _save(self, *, before: Callable[[], None] = lambda: None) -> None:
         if self._turns is not None:
             self._turns.give_to_learner(self.step)
         with self._spans.span("save", step=self.step):
-            self.saver.save(self.step, last=self.step >= self.total)
+            self.saver.save(self.step, last=self.step >= self.total, before=before)
 
     def _end_early(self) -> None:
         """Save what has been trained, if that is new, and end as the process was asked to."""

@@ -3,7 +3,7 @@
 async_state.json              the version and the books
 buffer/pieces.json            what the pieces are, and of which run
 buffer/0.safetensors, ...     what they hold
-buffer/known.safetensors      of a run that continues bit for bit: what its processes know beside it
+buffer/known.safetensors      what the processes of the run know beside it
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Resumed:
     lost: int
     why: str = ""
     """Why any were lost, in a few words."""
+    rollouts: frozenset[tuple[int, str]] = frozenset()
+    """Those that are there again, by their batch and the name of their place."""
 
     def __str__(self) -> str:
         kept = f"{self.kept} trajectories that had not been trained are there again"
@@ -82,14 +84,14 @@ async def save_buffer(
 class Known:
     """What processes know of a run beside its buffer, as plain data and tensors."""
 
-    episodes: list[Any]
-    """Of each env worker: the statistics of the episodes in the buffer."""
+    rollouts: list[Any]
+    """Of each env worker: the statistics of the episodes in the buffer, by batch, stage and place."""
     premise: dict[str, Any] | None
     """What the first batch has shown; see `core.premise`."""
 
     def write(self, folder: Path) -> None:
         """Add it to a checkpoint that has a buffer."""
-        write_tensors(folder / FOLDER / KNOWN, {"episodes": self.episodes, "premise": self.premise})
+        write_tensors(folder / FOLDER / KNOWN, {"rollouts": self.rollouts, "premise": self.premise})
 
     @classmethod
     def read(cls, folder: Path) -> Known:
@@ -99,7 +101,8 @@ class Known:
             OSError, ValueError: the file cannot be read.
         """
         path = folder / FOLDER / KNOWN
-        return cls(**read_tensors(path)) if path.is_file() else cls([], None)
+        found: Any = read_tensors(path) if path.is_file() else {}
+        return cls(found.get("rollouts", []), found.get("premise"))
 
 
 def resume_buffer(
@@ -126,7 +129,17 @@ def resume_buffer(
     lost = ledger.refused["lost at resume"] - before
     if not ledger.refused["lost at resume"]:
         del ledger.refused["lost at resume"]
-    return Resumed(sum(piece.size for piece in kept), lost, why or "they are too old")
+    return Resumed(
+        kept=sum(piece.size for piece in kept),
+        lost=lost,
+        why=why or "they are too old",
+        rollouts=frozenset((piece.ticket.batch, place_of(piece.ticket)) for piece in kept),
+    )
+
+
+def place_of(ticket: Ticket) -> str:
+    """The place of a rollout in its batch, by name."""
+    return f"{ticket.epoch}/{ticket.place}"
 
 
 def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[Piece], Ledger]:

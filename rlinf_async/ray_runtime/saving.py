@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import ray
 
@@ -67,15 +67,17 @@ class Saver:
         self.failed = 0
         """How many have failed since."""
 
-    def save(self, step: int, *, last: bool = False) -> bool:
+    def save(self, step: int, *, last: bool = False, before: Callable[[], None] = lambda: None) -> bool:
         """Write the checkpoint after `step`; whether it is there now.
+
+        `before` is called once all of it is written, and it has not got its name.
 
         Raises:
             SaveError: it is not, and was the `last` one of the run or one too many in a row.
         """
         folder = self._hooks.checkpoint(step)
         try:
-            self._write(step, folder)
+            self._write(step, folder, before)
         except (OSError, SaveError) as error:
             self._failed(step, error, last=last)
             return False
@@ -85,29 +87,31 @@ class Saver:
             self._say(f"removed {old}: async.survive.keep={self._survive.keep}")
         return True
 
-    def _write(self, step: int, folder: Path) -> None:
-        with written_aside(folder, self._facts) as aside:
+    def _write(self, step: int, folder: Path, before: Callable[[], None]) -> None:
+        with written_aside(folder, self._facts, before=before) as aside:
             # The learner ranks write together, and cannot be asked to go on when one of them has failed.
             self._check_room(aside)
             self._hooks.save(step, aside)
             self._raise_errors("coordinator", self._fleet.run("coordinator", "save_buffer", str(aside)))
-            if self._settings.renews:
-                self._known(step).write(aside)
+            self._known(step).write(aside)
             self._bytes = _bytes_of(aside)
 
-    def resume_known(self, folder: Path) -> None:
-        """Tell processes what those of the interrupted run knew at this checkpoint."""
+    def resume_known(self, folder: Path, kept: frozenset[tuple[int, str]]) -> None:
+        """Tell processes what those of the interrupted run knew at this checkpoint.
+
+        `kept` are the rollouts that are there again, as `saved_buffer.Resumed` has them.
+        """
         known = Known.read(folder)
-        self._fleet.run("env", "resume_episodes", known.episodes)
+        self._fleet.run("env", "resume_episodes", known.rollouts, kept)
         self._fleet.run("learner", "resume_premise", known.premise)
 
     def _known(self, step: int) -> Known:
-        collected = range(step, step + self._settings.asynchrony.max_staleness)
-        episodes = self._fleet.run_on_living("env", "read_episodes", collected)
+        collected = range(step, step + self._settings.asynchrony.max_staleness + 1)
+        rollouts = self._fleet.run_on_living("env", "read_episodes", collected)
         premise = self._fleet.run("learner", "known_premise")[0]
-        return Known([found or {} for found in episodes], premise)
+        return Known([found or {} for found in rollouts], premise)
 
-    def save_learners(self, *arguments: Any) -> None:
+    def save_learners(self, *arguments: object) -> None:
         """Have every learner rank write its part, by the framework's own `save_checkpoint`.
 
         Raises:

@@ -231,6 +231,6 @@ def test_what_processes_know_is_kept_beside_the_buffer(tmp_path):
     Known([{"3": [[{"return": torch.tensor([1.5])}], []]}, {}], premise).write(folder)
     known = Known.read(folder)
     assert known.premise == premise
-    first, second = known.episodes
+    first, second = known.rollouts
     assert first["3"][0][0]["return"].tolist() == [1.5]
     assert (first["3"][1], second) == ([], {})

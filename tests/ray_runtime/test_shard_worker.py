@@ -9,6 +9,7 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import StuckThread
+from rlinf_async.core.types import Ticket
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.ray_runtime.memory import read
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each, in_threads
@@ -35,8 +36,8 @@ class Worker(ShardWorker):
 
 def test_statistics_of_a_batch_are_in_the_order_of_the_shards_and_given_once():
     worker = Worker()
-    worker._episodes[4][1].append({"return": torch.tensor([3.0])})
-    worker._episodes[4][0] += [
+    worker._episodes[4][1]["0/1"] = [{"return": torch.tensor([3.0])}]
+    worker._episodes[4][0]["0/0"] = [
         {"return": torch.tensor([1.0])},
         {"return": torch.tensor([2.0]), "won": torch.ones(1)},
     ]
@@ -129,11 +130,36 @@ def test_simulators_that_hang_are_ended_by_the_environments_that_can():
 def test_statistics_of_batches_that_wait_are_known_to_a_successor_and_given_once_there():
     worker, successor = Worker(), Worker()
     for batch in (3, 4, 5):
-        worker._episodes[batch][1].append({"return": torch.tensor([float(batch)])})
+        worker._episodes[batch][1]["0/3"] = [{"return": torch.tensor([float(batch)])}]
     found = asyncio.run(worker.read_episodes(range(4, 6)))
-    asyncio.run(successor.resume_episodes([{}, found]))
-    asyncio.run(Worker(rank=0).resume_episodes([]))  # a checkpoint without any
+    asyncio.run(successor.resume_episodes([{}, found], frozenset({(4, "0/3"), (5, "0/3")})))
+    asyncio.run(Worker(rank=0).resume_episodes([], frozenset()))  # a checkpoint without any
     assert asyncio.run(successor.pop_metrics(3))[0] == {}
     for batch in (4, 5):
         for one in (worker, successor):
             assert asyncio.run(one.pop_metrics(batch))[0]["return"].tolist() == [float(batch)]
+
+
+def test_of_a_rollout_that_is_collected_again_the_statistics_of_the_checkpoint_do_not_count():
+    worker, successor = Worker(), Worker()
+    for place in (2, 3):
+        worker._episodes[4][1][f"0/{place}"] = [{"return": torch.tensor([float(place)])}]
+    found = asyncio.run(worker.read_episodes(range(4, 6)))
+    asyncio.run(successor.resume_episodes([{}, found], frozenset({(4, "0/2"), (5, "0/3")})))
+    assert asyncio.run(successor.pop_metrics(4))[0]["return"].tolist() == [2.0]
+
+
+def test_of_a_rollout_that_was_refused_only_the_one_that_was_collected_again_is_counted():
+    worker = Recording()
+    ticket = Ticket(shard=1, batch=4, epoch=0, place=1, version=3)
+    build = worker._recorder(None, 1)
+    for value in (1.0, 2.0):
+        build(ticket).append({"return": torch.tensor([value])})
+    assert asyncio.run(worker.pop_metrics(4))[0]["return"].tolist() == [2.0]
+
+
+class Recording(Worker):
+    """Of which a recorder is the list that it adds its episodes to."""
+
+    def recorder(self, settings, stage, ticket, episodes):
+        return episodes
