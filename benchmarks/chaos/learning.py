@@ -44,7 +44,7 @@ from rlinf_async.demo.warm_start import WarmStart, warm_start
 from rlinf_async.experiments.chaos.victims import simulators_of
 from rlinf_async.experiments.table import markdown
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
-from rlinf_async.observe.failures import read_failures, restarts
+from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.meters import StepReport
 
 RESULTS = Path(__file__).with_name("learning.json")
@@ -93,7 +93,7 @@ def run(seed: int, every: int | None) -> dict[str, Any]:
         weights = torch.load(start.policy_path)
         trainer = LocalTrainer(ours, environments, weights=weights, on_step=kill, run_dir=Path(run_dir))
         result = trainer.run()
-        outlived = restarts(read_failures(Path(run_dir)))
+        outlived = count_failures(Path(run_dir)).restarts
     return {
         "success": [round(one["env/success_once"], 4) for one in result.metrics],
         "seconds": round(sum(report.seconds for report in result.reports), 1),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.experiments.process import OVERDUE
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.run_dir import RunDir
 
 WARM_UP = 3
@@ -58,7 +58,7 @@ class Outcome:
             restarts={
                 name: int(sum(step.get(f"async/restarts/{name}", 0) for step in metrics)) for name in RESTARTS
             },
-            faults=len(read_failures(directory)),
+            faults=count_failures(directory).kinds.total(),
         )
 
     def as_dict(self) -> dict[str, Any]:

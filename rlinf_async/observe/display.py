@@ -21,7 +21,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from rlinf_async.observe.diagnosis import Diagnosis
-from rlinf_async.observe.failures import counted, read_failures
+from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.meters import Spread, StepReport
 from rlinf_async.observe.pace import Pace, clock
 from rlinf_async.observe.step_table import Line, StepTable, sign_of
@@ -117,8 +117,8 @@ class RunDisplay:
         table.add_row("batch size min/mean/max", _spread(summary.batch_size))
         table.add_row("success rate", _success(summary))
         table.add_row("trajectories", str(summary.ledger))
-        if faults := read_failures(Path(run_dir)):
-            table.add_row("outlived", f"{counted(faults)}  (failures.jsonl)")
+        if (faults := count_failures(Path(run_dir))).kinds:
+            table.add_row("outlived", f"{faults}  (failures.jsonl)")
         table.add_row("run directory", escape(run_dir))
         self.console.print(table)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlinf_async.core.failures import FailedEnv
+from rlinf_async.observe import record_file
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir, finite
 from rlinf_async.observe.secrets import said_without_secrets
@@ -34,6 +35,56 @@ What = Literal[
 LONGEST_ERROR = 2_000
 LONGEST_TRACE = 8_000
 """Characters that are kept: of an error from its beginning, of a trace from its end, where the error is."""
+EARLIER = "earlier"
+"""In a line of the record: the counts of what is not in it any more."""
+
+
+@dataclass(frozen=True)
+class FaultCounts:
+    """How much has failed in a run, and what that has cost, also of what is not in its record any more."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    """Faults, by the words of `What`."""
+    restarts: Counter[str] = field(default_factory=Counter)
+    """Those that were outlived, by what was started anew: env, env_worker, inference."""
+    seconds: float = 0.0
+    """Until work went on, over all that were outlived, each where it has failed; they may overlap."""
+
+    @classmethod
+    def of(cls, faults: Iterable[Mapping[str, Any]]) -> FaultCounts:
+        """Of faults as they were recorded."""
+        faults = list(faults)
+        # How long it took until work went on is known of those that were outlived, and of no others.
+        outlived = [fault for fault in faults if finite(fault.get("seconds"))]
+        return cls(
+            Counter(str(fault["what"]) for fault in faults),
+            Counter(part for fault in outlived if (part := _restarted(fault))),
+            float(sum(fault["seconds"] for fault in outlived)),
+        )
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> FaultCounts:
+        """What `as_dict` has given; what is no count of faults is left out."""
+        return cls(_counts(facts.get("kinds")), _counts(facts.get("restarts")), _seconds(facts))
+
+    def __add__(self, other: FaultCounts) -> FaultCounts:
+        return FaultCounts(
+            self.kinds + other.kinds, self.restarts + other.restarts, self.seconds + other.seconds
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "kinds": dict(self.kinds),
+            "restarts": dict(self.restarts),
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        """In words: `3 faults: env failed 2, silent 1`."""
+        said = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
+        count = self.kinds.total()
+        return f"{count} {'fault' if count == 1 else 'faults'}: {said}"
 
 
 def record_failure(
@@ -64,12 +115,9 @@ def record_failure(
     facts |= {"action": action, "lost": lost, "seconds": None if seconds is None else round(seconds, 3)}
     facts |= {"trace": trace and trace[-LONGEST_TRACE:]}
     line = {"time": time.time(), **{name: fact for name, fact in facts.items() if fact is not None}}
+    path = RunDir(run_dir).failures
     try:
-        file = os.open(RunDir(run_dir).failures, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(file, (json.dumps(line) + "\n").encode())
-        finally:
-            os.close(file)
+        record_file.append(path, (json.dumps(line) + "\n").encode(), header=lambda: _header(path))
     except OSError as failed:
         warnings.warn(
             f"a fault of {process} is not in the record of the run: {failed.strerror}", stacklevel=2
@@ -77,51 +125,65 @@ def record_failure(
 
 
 def read_failures(run_dir: Path) -> list[dict[str, Any]]:
-    """The faults of a run in the order in which they were recorded; lines that are cut off are left out."""
+    """The faults of a run in the order in which they were recorded; lines that are cut off are left out.
+
+    Of very many only the last are there; `count_failures` knows how many there were.
+    """
+    return _faults(record_file.read_lines(RunDir(run_dir).failures))
+
+
+def count_failures(run_dir: Path) -> FaultCounts:
+    """How much has failed in a run, since it began for the first time."""
+    path = RunDir(run_dir).failures
+    return _earlier(path) + FaultCounts.of(read_failures(run_dir))
+
+
+def _header(path: Path) -> bytes:
+    """The first line of a record that takes the place of one that is long: what will not be there then."""
+    older = _faults(_lines_of(record_file.before(path)))
+    return (json.dumps({EARLIER: (_earlier(path) + FaultCounts.of(older)).as_dict()}) + "\n").encode()
+
+
+def _earlier(path: Path) -> FaultCounts:
+    """Of what was in the record before the older lines that it has."""
+    for record in _records(_lines_of(path)[:1]):
+        if isinstance(record.get(EARLIER), dict):
+            return FaultCounts.read(record[EARLIER])
+    return FaultCounts()
+
+
+def _lines_of(path: Path) -> list[str]:
     try:
-        return _faults(RunDir(run_dir).failures.read_text(errors="replace"))
+        return path.read_text(errors="replace").splitlines()
     except OSError:
         return []
 
 
-def _faults(text: str) -> list[dict[str, Any]]:
-    found = []
-    for line in text.splitlines():
+def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict) and record.get("what") in get_args(What) and finite(record.get("time")):
-            found.append(record)
-    return found
+        if isinstance(record, dict):
+            yield record
+
+
+def _faults(lines: Iterable[str]) -> list[dict[str, Any]]:
+    records = _records(lines)
+    return [one for one in records if one.get("what") in get_args(What) and finite(one.get("time"))]
 
 
 class FailureReader:
     """What is added to the record from now on; only what is new is read, as a run asks at every step."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._file, self._began = RunDir(run_dir).failures, time.time()
-        self._read = 0
+        self._lines, self._began = record_file.NewLines(RunDir(run_dir).failures), time.time()
 
     def new(self) -> list[dict[str, Any]]:
         """The faults since the last call; a line that is still being written is left for the next one."""
-        try:
-            with self._file.open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._read:  # another record has taken its place
-                    self._read = 0
-                file.seek(self._read)
-                text, _, unfinished = file.read().rpartition(b"\n")
-                self._read = file.tell() - len(unfinished)
-        except OSError:
-            return []
-        return [fault for fault in _faults(text.decode(errors="replace")) if fault["time"] >= self._began]
-
-
-def restarts(faults: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many of these faults were outlived, by what was started anew: env, env_worker, inference."""
-    # How long it took until work went on is known of those, and of no others.
-    outlived = [fault for fault in faults if "seconds" in fault]
-    return dict(Counter(part for fault in outlived if (part := _restarted(fault))))
+        lines = self._lines.read().decode(errors="replace").splitlines()
+        return [fault for fault in _faults(lines) if fault["time"] >= self._began]
 
 
 def _restarted(fault: Mapping[str, Any]) -> str | None:
@@ -134,13 +196,6 @@ def _restarted(fault: Mapping[str, Any]) -> str | None:
 def of_environments(fault: Mapping[str, Any]) -> bool:
     """Whether it was the environments of a shard that failed."""
     return fault["what"] in get_args(FailedEnv)
-
-
-def counted(faults: Sequence[Mapping[str, Any]]) -> str:
-    """How many faults of which kind there were, in words: `3 faults: env failed 2, silent 1`."""
-    kinds = Counter(str(fault["what"]) for fault in faults)
-    said = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
-    return f"{len(faults)} {'fault' if len(faults) == 1 else 'faults'}: {said}"
 
 
 def sentence(fault: Mapping[str, Any]) -> str:
@@ -160,3 +215,13 @@ def in_words(error: BaseException) -> str:
 def trace_of(error: BaseException) -> str:
     """Where it was raised, with its causes."""
     return "".join(traceback.format_exception(error))
+
+
+def _counts(found: Any) -> Counter[str]:
+    """Whole numbers by name, of a file that may be damaged."""
+    known = found if isinstance(found, dict) else {}
+    return Counter({str(name): int(count) for name, count in known.items() if finite(count)})
+
+
+def _seconds(facts: Mapping[str, Any]) -> float:
+    return float(facts["seconds"]) if finite(facts.get("seconds")) else 0.0

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from rlinf_async.observe.record_file import before
 from rlinf_async.observe.secrets import yaml_without_secrets
 
 DEEPEST = 100
@@ -43,6 +44,7 @@ class RunDir:
         """The event files of RLinf's own logger."""
         self.stacks = path / "stacks"
         self.failures = path / "failures.jsonl"
+        self.earlier_failures = before(self.failures)
         self.problems: list[str] = []
 
     @property
@@ -74,7 +76,7 @@ class RunDir:
         place.mkdir(parents=True)
         moved = [self.config, self.facts, self.summary, self.status, self.trace]
         if not goes_on:
-            moved += [self.metrics, self.failures, self.tensorboard]
+            moved += [self.metrics, self.failures, self.earlier_failures, self.tensorboard]
             moved += [checkpoints] if checkpoints is not None else []
         elif self.metrics.is_file():
             shutil.copy2(self.metrics, place)
@@ -95,7 +97,8 @@ class RunDir:
         """
         for directory in (self.trace, self.stacks):
             shutil.rmtree(directory, ignore_errors=True)
-        for file in (self.status, self.summary, *([self.failures] if fresh else [])):
+        faults = [self.failures, self.earlier_failures] if fresh else []
+        for file in (self.status, self.summary, *faults):
             file.unlink(missing_ok=True)
         now = {"began": time.time(), "versions": dict(versions), "python": platform.python_version()}
         here = {"cores": _cores()}

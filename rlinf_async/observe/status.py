@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.observe.activity import seconds, who_does_what
-from rlinf_async.observe.failures import counted, read_failures, sentence
+from rlinf_async.observe.failures import count_failures, read_failures, sentence
 from rlinf_async.observe.pace import WINDOW, clock
 from rlinf_async.observe.run_dir import RunDir
 
@@ -69,7 +69,7 @@ def _faults(run: Path, now: float) -> dict[str, Any]:
     if not found:
         return {}
     age = round(now - found[-1]["time"], 3)
-    return {"faults": {"counted": counted(found), "last": found[-1], "age_s": age}}
+    return {"faults": {"counted": str(count_failures(run)), "last": found[-1], "age_s": age}}
 
 
 def status_of(run: Path, *, now: float | None = None) -> list[str]:

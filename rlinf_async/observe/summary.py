@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.diagnosis import Diagnosis
+from rlinf_async.observe.failures import FaultCounts
 from rlinf_async.observe.meters import Spread, StepReport
 
 WINDOW = 4
@@ -31,14 +32,17 @@ class RunSummary:
     """Mean success rate of the first and of the last `window` steps."""
     window: int
     ledger: Ledger
+    faults: FaultCounts
 
     @classmethod
-    def of(cls, reports: Iterable[StepReport], ledger: Ledger) -> RunSummary:
+    def of(
+        cls, reports: Iterable[StepReport], ledger: Ledger, faults: FaultCounts | None = None
+    ) -> RunSummary:
         """Of steps that are all there; a run adds them one by one to a `Tally`."""
         tally = Tally()
         for report in reports:
             tally.add(report)
-        return tally.summary(ledger)
+        return tally.summary(ledger, faults)
 
     @property
     def env_steps_per_second(self) -> float:
@@ -66,6 +70,7 @@ class RunSummary:
                 "in_flight": ledger.in_flight,
                 "refused": dict(ledger.refused),
             },
+            "faults": self.faults.as_dict(),
         }
 
 
@@ -103,8 +108,8 @@ class Tally:
             if len(self._first_success) < WINDOW:
                 self._first_success.append(report.success)
 
-    def summary(self, ledger: Ledger) -> RunSummary:
-        """What the steps so far have come to."""
+    def summary(self, ledger: Ledger, faults: FaultCounts | None = None) -> RunSummary:
+        """What the steps so far have come to; `faults` are of the run, its earlier attempts included."""
         seconds, window = self._seconds, len(self._first_success)
         ends = (self._first_success, self._last_success)
         first, last = (sum(values) / max(1, window) for values in ends)
@@ -119,6 +124,7 @@ class Tally:
             window=window,
             success=(first, last) if window else None,
             ledger=ledger,
+            faults=faults or FaultCounts(),
         )
 
     def _bound(self) -> Diagnosis | None:

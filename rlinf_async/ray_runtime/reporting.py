@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.failures import FailureReader, of_environments, restarts, sentence
+from rlinf_async.observe.failures import FailureReader, FaultCounts, of_environments, sentence
 from rlinf_async.observe.meters import Shares, Spread, StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.remote_calls import Fleet
@@ -97,7 +97,7 @@ class StepReporter:
             share=trajectories.share if self._free else Spread(),
             batch_size=requests["size"],
             batch_wait=requests["wait"],
-            restarts={"env": restarts(self._failed_envs()).get("env", 0)},
+            restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},
         )
         if skipped := trained.learners[0].get("async/steps_skipped"):
             self._say(f"step {trained.step}: {skipped:.0f} optimizer steps left out: gradients not finite")

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.failures import What, in_words, record_failure, trace_of
+from rlinf_async.observe.failures import What, count_failures, in_words, record_failure, trace_of
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.summary import Tally
@@ -280,7 +280,7 @@ class AsyncRun:
         self.fleet.wait(self._inference_loops, "the inference ranks to drain")
         self.fleet.run_on_living("env", "close_envs")
         self.display.stop()
-        summary = self._tally.summary(self.fetch_ledger())
+        summary = self._tally.summary(self.fetch_ledger(), count_failures(self._run_dir))
         RunDir(self._run_dir).write_summary(summary.as_dict())
         self.display.summary(summary, str(self._run_dir))
         self.fleet.kill()

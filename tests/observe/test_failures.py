@@ -6,11 +6,11 @@ import pytest
 from rlinf_async.observe.failures import (
     LONGEST_ERROR,
     FailureReader,
-    counted,
+    FaultCounts,
+    count_failures,
     in_words,
     read_failures,
     record_failure,
-    restarts,
     sentence,
     trace_of,
 )
@@ -128,7 +128,19 @@ def test_what_was_outlived_is_counted_by_what_was_started_anew(tmp_path):
     record(tmp_path, what="env worker died", seconds=3.0)
     record(tmp_path, what="silent", process="inference rank 1", seconds=3.0)
     record(tmp_path, what="save failed", process="driver", seconds=0.0)
-    assert restarts(read_failures(tmp_path)) == {"env": 4, "env_worker": 1, "inference": 1}
+    counts = count_failures(tmp_path)
+    assert counts.restarts == {"env": 4, "env_worker": 1, "inference": 1}
+    assert counts.kinds == {
+        "env failed": 2,
+        "simulator died": 1,
+        "simulator hangs": 1,
+        "not finite": 1,
+        "env worker died": 1,
+        "silent": 1,
+        "save failed": 1,
+    }
+    assert counts.seconds == 10.0
+    assert FaultCounts.read(counts.as_dict()) == counts
 
 
 def test_faults_are_said_in_a_line(tmp_path):
@@ -136,8 +148,8 @@ def test_faults_are_said_in_a_line(tmp_path):
     record(tmp_path, what="silent")
     record(tmp_path)
     faults = read_failures(tmp_path)
-    assert counted(faults) == "3 faults: env failed 2, silent 1"
-    assert counted(faults[:1]) == "1 fault: env failed 1"
+    assert str(FaultCounts.of(faults)) == "3 faults: env failed 2, silent 1"
+    assert str(FaultCounts.of(faults[:1])) == "1 fault: env failed 1"
     assert sentence(faults[0]) == (
         "env worker 0, shard 3: env failed (ValueError: door); built anew after 2.5 s; "
         "lost: a rollout for batch 2"

@@ -92,6 +92,7 @@ def test_a_summary_is_plain_data():
         "batch_size": {name: 8.0 for name in spread},
         "success": {"first": 0.375, "last": 0.375},
         "trajectories": {"produced": 9, "trained": 5, "in_flight": 1, "refused": {"stale": 3}},
+        "faults": {"kinds": {}, "restarts": {}, "seconds": 0.0},
     }
     assert RunSummary.of([], Ledger()).as_dict()["bound"] is None
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rlinf_async.experiments.chaos.killer import Killer
 from rlinf_async.experiments.chaos.victims import KINDS, Victim, processes
-from rlinf_async.observe.failures import counted, read_failures
+from rlinf_async.observe.failures import FailureReader, FaultCounts
 from rlinf_async.observe.status import status_facts
 
 FIRST_STEP = 1
@@ -57,7 +57,7 @@ def chaos(
         named = f"a {victim.kind} {victim.name}" if victim.name.startswith("of ") else victim.name
         console.print(f"{time.strftime('%H:%M:%S')} killed {named} (pid {victim.pid})", markup=False)
 
-    before = len(read_failures(run))
+    faults = FailureReader(run)
     killer = Killer(run, every_s=every_s, first_step=FIRST_STEP, seed=seed, kinds=kinds, on_kill=say)
     killer.start()
     try:
@@ -67,17 +67,16 @@ def chaos(
         state = status_facts(run)["state"]
     finally:
         killer.stop()
-    for line in _told(run, state, killer.killed, before):
+    for line in _told(state, killer.killed, FaultCounts.of(faults.new())):
         console.print(line, markup=False, soft_wrap=True)
     return state != "silent"
 
 
-def _told(run: Path, state: str, killed: Sequence[Victim], before: int) -> list[str]:
+def _told(state: str, killed: Sequence[Victim], faults: FaultCounts) -> list[str]:
     kinds = Counter(victim.kind for victim in killed)
     kills = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "nobody"
-    faults = read_failures(run)[before:]
     states = {"ended": "has ended", "silent": "says nothing any more"}
     return [
         f"killed: {kills}; the run {states.get(state, 'goes on')}",
-        f"in its records since then: {counted(faults) if faults else 'no fault'} (failures.jsonl)",
+        f"in its records since then: {faults if faults.kinds else 'no fault'} (failures.jsonl)",
     ]

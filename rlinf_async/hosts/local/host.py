@@ -23,7 +23,7 @@ from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.failures import sentence
+from rlinf_async.observe.failures import count_failures, sentence
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import Tally
@@ -90,7 +90,7 @@ class LocalHost:
             display.stop()
         tries = settings.asynchrony.survive.save_failures
         save_policy(result.weights, run_dir / "policy.pt", tries=tries, say=display.note)
-        summary = tally.summary(result.ledger)
+        summary = tally.summary(result.ledger, count_failures(run_dir))
         records.write_summary(summary.as_dict())
         display.summary(summary, str(run_dir))
 

@@ -23,12 +23,13 @@ from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFa
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard
-from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.env import nothing, run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RankRequests
-from rlinf_async.observe.failures import record_failure, restarts
+from rlinf_async.loops.task_taking import taking_on
+from rlinf_async.observe.failures import FaultCounts, record_failure
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
@@ -118,6 +119,11 @@ class LocalTrainer:
         learning = BusyMeter()
         with ExitStack() as stack:
             shards = [stack.enter_context(closing(self._shard(number, env))) for number in range(plan.shards)]
+            if self.settings.asynchrony.takes_tasks and not shards[0].takes_tasks:
+                raise ValueError(
+                    "async.train.balance=tasks: these environments have no method take_on; use "
+                    "async.train.balance=exact"
+                )
             model = self._model(shards[0].state_dim, shards[0].action_dim)
             ranks = [
                 stack.enter_context(
@@ -201,6 +207,7 @@ class LocalRun:
     async def _collect(self) -> None:
         survive, spans = self._settings.asynchrony.survive, self._spans[Process.ENV]
         recorder = partial(RolloutRecorder, plan=self._settings.plan, survive=survive)
+        plan, takes_tasks = self._settings.plan, self._settings.asynchrony.takes_tasks
         await together(
             run_shard(
                 shard=number,
@@ -209,6 +216,7 @@ class LocalRun:
                 trajectories=self._trajectories,
                 recorder=recorder,
                 restarts=ShardRestarts(number, survive, record=self._faults.record, spans=spans),
+                before=taking_on(shard, plan) if takes_tasks else nothing,
                 spans=spans,
             )
             for number, shard in enumerate(self._shards)
@@ -250,7 +258,7 @@ class LocalRun:
             staleness=trained.staleness,
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
-            restarts={"env": restarts(self._faults.pop()).get("env", 0)},
+            restarts={"env": FaultCounts.of(self._faults.pop()).restarts["env"]},
         )
         requests.batch_size, requests.batch_wait = Spread(), Spread()
         if self._keep_steps:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlinf_async.observe.failures import counted
 from rlinf_async.observe.report.content import Section, Table
 from rlinf_async.observe.report.formatting import NONE, duration
 from rlinf_async.observe.report.run_view import Subject
@@ -30,11 +29,12 @@ def faults(subjects: Sequence[Subject]) -> Section:
 
 def _table(subject: Subject, *, alone: bool) -> Table:
     found, began = subject.run.faults, subject.run.facts.get("began")
-    left_out = f" The last {MOST_ROWS} are shown." if len(found) > MOST_ROWS else ""
+    counts, shown = subject.run.fault_counts, min(len(found), MOST_ROWS)
+    left_out = f" The last {shown} are shown." if counts.kinds.total() > shown else ""
     return Table(
         header=HEADER,
         rows=[_row(fault, began) for fault in found[-MOST_ROWS:]],
-        note=f"{'' if alone else f'{subject.label}: '}{counted(found)}.{left_out}",
+        note=f"{'' if alone else f'{subject.label}: '}{counts}.{left_out}",
         numbers=False,
     )
 

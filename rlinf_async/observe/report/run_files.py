@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.failures import FaultCounts, count_failures, read_failures
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir, finite
 from rlinf_async.observe.spans import Span, read_spans
@@ -34,6 +34,8 @@ class RunFiles:
     status: dict[str, Any]
     spans: list[Span]
     faults: list[dict[str, Any]] = field(default_factory=list)
+    fault_counts: FaultCounts = field(default_factory=FaultCounts)
+    """Also of those that are not in the record any more."""
     """What has failed, in order; see `observe.failures`."""
     missing: list[str]
     """Sentences on what is not there, and on what follows."""
@@ -57,6 +59,7 @@ class RunFiles:
             status=records.read(records.status),
             spans=_spans(records.trace, records.problems),
             faults=read_failures(path),
+            fault_counts=count_failures(path),
             missing=records.problems,
         )
         run.missing.extend(_what_follows(run))

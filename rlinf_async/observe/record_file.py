@@ -1,0 +1,99 @@
+"""A file of lines that several processes append to, and that does not grow for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+LIMIT = 4 << 20
+"""Bytes of a file. What is older lies in another one of that size, and what is older still is gone."""
+
+
+def before(path: Path) -> Path:
+    """The file with the older lines."""
+    return path.with_suffix(f".before{path.suffix}")
+
+
+def append(path: Path, line: bytes, *, header: Callable[[], bytes], limit: int = LIMIT) -> None:
+    """Append a line, in one write that processes may share.
+
+    A file that would be longer than `limit` with it takes the place of the one with the older lines first.
+    The new one begins with the line that `header` gives, which is called while both old ones are there.
+
+    Raises:
+        OSError: the disk is full, or the file cannot be written.
+    """
+    while True:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            with suppress(OSError):  # where there are no locks, two processes may move the file at once
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is(file, path):
+                continue  # somebody has moved it meanwhile
+            if (size := os.fstat(file).st_size) and size + len(line) > limit:
+                _move(path, header())
+                continue
+            os.write(file, line)
+            return
+        finally:
+            os.close(file)
+
+
+def read_lines(path: Path) -> list[str]:
+    """All lines that are left, the oldest first; none where there is no file."""
+    text = ""
+    for each in (before(path), path):
+        with suppress(OSError):
+            text += each.read_text(errors="replace")
+    return text.splitlines()
+
+
+class NewLines:
+    """What is added to such a file from now on, once each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read, self._file = 0, -1
+
+    def read(self) -> bytes:
+        """Whole lines since the last call; one that is still being written is left for the next."""
+        try:
+            with self._path.open("rb") as file:
+                new = b""
+                number, size = os.fstat(file.fileno()).st_ino, file.seek(0, os.SEEK_END)
+                if number != self._file or size < self._read:  # another has taken its place
+                    new = self._rest()
+                    self._read, self._file = 0, number
+                file.seek(self._read)
+                text, end, unfinished = file.read().rpartition(b"\n")
+                self._read = file.tell() - len(unfinished)
+                return new + text + end
+        except OSError:
+            return b""
+
+    def _rest(self) -> bytes:
+        """What has been added before the file was moved, if it was."""
+        with suppress(OSError), before(self._path).open("rb") as file:
+            if self._read and file.seek(0, os.SEEK_END) >= self._read:
+                file.seek(self._read)
+                return file.read()
+        return b""
+
+
+def _is(file: int, path: Path) -> bool:
+    with suppress(OSError):
+        return os.fstat(file).st_ino == path.stat().st_ino
+    return False
+
+
+def _move(path: Path, header: bytes) -> None:
+    """In two renames, so that there is always a file of each name."""
+    half = path.with_suffix(".half")
+    shutil.copyfile(path, half)
+    half.replace(before(path))
+    half.write_bytes(header)
+    half.replace(path)
