@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf_async.observe.attempt import VARIABLE, Attempt, read_attempt
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import Newest, find_newest, written_at
 
@@ -149,11 +149,19 @@ def _newest(attempt: Attempt | None, began: float) -> Newest:
 
 
 def _cause(attempt: Attempt | None, status: int, since: float) -> str:
-    """Why an attempt has ended: as its record has it, or else its exit status in words."""
-    records = read_failures(Path(attempt.run_dir)) if attempt else []
+    """Why an attempt has ended: as its record has it, or else its exit status in words, which is recorded."""
+    run_dir = Path(attempt.run_dir) if attempt else None
+    records = read_failures(run_dir) if run_dir else []
     said = [one["error"] for one in records if one["what"] == "run failed" and one["time"] >= since]
     if said:
         return str(said[-1]).splitlines()[0]
+    words = _in_words(status)
+    if run_dir is not None and run_dir.is_dir():
+        record_failure(run_dir, process="driver", what="run failed", error=words, action="the run ends")
+    return words
+
+
+def _in_words(status: int) -> str:
     if status > 128:
         with suppress(ValueError):
             return f"the run was ended by {signal.Signals(status - 128).name}"

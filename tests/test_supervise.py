@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_async.observe.failures import read_failures
 from rlinf_async.supervise import supervise
 
 STUB = """
@@ -84,6 +85,12 @@ def test_it_goes_on_from_the_newest_checkpoint_with_the_cause_said(tmp_path):
         "restart 1 of 5 from the beginning, as there is no checkpoint, in 0 s: ActorDiedError: learner 0",
         "restart 2 of 5 from step 20, in 0 s: the run was ended by SIGKILL",
         "restart 3 of 5 from step 30, in 0 s: the run has ended with status 7",
+    ]
+    # What has killed it, too, is in its record, once.
+    assert [fault["error"] for fault in read_failures(tmp_path)] == [
+        "ActorDiedError: learner 0\nand more",
+        "the run was ended by SIGKILL",
+        "the run has ended with status 7",
     ]
 
 

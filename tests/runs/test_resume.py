@@ -92,7 +92,7 @@ def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing
     assert sum(piece["size"] for piece in pieces) == in_flight
     steps_seen = [int(line["step"]) for line in RunDir(place).read_metrics()]
     assert steps_seen == list(range(1, newest.step + 1))
-    assert [fault["what"] for fault in read_failures(place)] == ["terminated"]
+    assert [fault["what"] for fault in read_failures(place)] == ["run failed", "terminated"]
 
 
 def until(process: subprocess.Popen[str], words: str) -> str:
