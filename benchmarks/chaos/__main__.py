@@ -1,10 +1,15 @@
 """A run whose processes are killed at random, by turns with the same run left alone.
 
     python -m benchmarks.chaos --steps 150 --every 20 --repetitions 2
+    python -m benchmarks.chaos --host verl --steps 150 --every 20 --repetitions 1
 
-The demo with two env workers, two inference ranks and simulators in processes of their own. From the third
-step on a simulator, an env worker or an inference rank, drawn at random, gets SIGKILL every `--every`
-seconds. A run that is in `results.json` is not repeated.
+The demo with two env workers, two inference ranks and, on RLinf, simulators in processes of their own. From
+the third step on a simulator, an env worker or an inference rank, drawn at random, gets SIGKILL every
+`--every` seconds. A run that is in `results.json` is not repeated. `--host verl` needs an environment with
+veRL.
+
+Stated before the first run under veRL, as for RLinf: at least 75 % of the throughput of the run left alone,
+the bound on staleness kept, no trajectory unaccounted for.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.demo import demo
+from benchmarks.chaos.demo import DEMOS, demo
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
 from rlinf_async.experiments.chaos.killer import Killer
@@ -33,10 +38,18 @@ BUDGETS = [
 which double within a window."""
 
 
-def run(directory: Path, *, steps: int, every_s: float | None, seed: int, deadline_s: float) -> Outcome:
+def run(
+    directory: Path, *, host: str, steps: int, every_s: float | None, seed: int, deadline_s: float
+) -> Outcome:
     """Train, and kill somebody every `every_s` if that is given."""
-    command = demo(directory, steps=steps, overrides=BUDGETS)
-    killer = Killer(directory, every_s=every_s or deadline_s, first_step=FIRST_STEP, seed=seed)
+    command = demo(directory, steps=steps, overrides=BUDGETS, host=host)
+    killer = Killer(
+        directory,
+        every_s=every_s or deadline_s,
+        first_step=FIRST_STEP,
+        seed=seed,
+        kinds=DEMOS[host].kinds,
+    )
     killer.start()
     try:
         log = directory.with_suffix(".log")
@@ -46,9 +59,9 @@ def run(directory: Path, *, steps: int, every_s: float | None, seed: int, deadli
     return Outcome.of(directory, status=status, killed=[victim.kind for victim in killer.killed])
 
 
-def name_of(every_s: float | None, steps: int, repetition: int) -> str:
+def name_of(host: str, every_s: float | None, steps: int, repetition: int) -> str:
     side = "left alone" if every_s is None else f"killed every {every_s:g} s"
-    return f"{side}, {steps} steps, {repetition}"
+    return f"{'' if host == 'rlinf' else f'{host}, '}{side}, {steps} steps, {repetition}"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -86,14 +99,17 @@ def main(
     every: Annotated[float, typer.Option(help="Seconds between two kills.")] = 20.0,
     repetitions: Annotated[int, typer.Option(help="Of both sides, by turns.")] = 2,
     deadline: Annotated[float, typer.Option(help="Seconds after which a run counts as hung.")] = 1800.0,
+    host: Annotated[str, typer.Option(help="rlinf or verl.")] = "rlinf",
 ) -> None:
     """Run what is missing, and print the table."""
     kept = Kept(RESULTS)
     for repetition, every_s in product(range(repetitions), (None, every)):
-        name = name_of(every_s, steps, repetition)
+        name = name_of(host, every_s, steps, repetition)
         if name not in kept.results:
             directory = RUNS / name.replace(",", "").replace(" ", "-")
-            found = run(directory, steps=steps, every_s=every_s, seed=repetition, deadline_s=deadline)
+            found = run(
+                directory, host=host, steps=steps, every_s=every_s, seed=repetition, deadline_s=deadline
+            )
             kept.add(name, found.as_dict())
     typer.echo(table(kept.results))
 

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from benchmarks.chaos import __main__ as chaos
+from benchmarks.chaos.demo import DEMOS, demo
 from benchmarks.chaos.outcome import Outcome
+from rlinf_async.experiments.chaos.victims import KINDS
 from rlinf_async.observe.failures import record_failure
 
 
@@ -51,12 +53,24 @@ def test_a_run_that_has_written_nothing_is_told_apart_from_one_that_adds_up(tmp_
 def test_both_sides_of_a_repetition_come_before_the_next_and_none_twice(tmp_path, monkeypatch, run_dir):
     made = []
 
-    def run(directory, *, every_s, seed, **_):
-        made.append((every_s, seed))
+    def run(directory, *, host, every_s, seed, **_):
+        made.append((host, every_s, seed))
         return Outcome.of(run_dir, status=0, killed=[])
 
     monkeypatch.setattr(chaos, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(chaos, "run", run)
     for repetitions in (1, 2):
-        chaos.main(steps=5, every=7.0, repetitions=repetitions, deadline=1.0)
-    assert made == [(None, 0), (7.0, 0), (None, 1), (7.0, 1)]
+        chaos.main(steps=5, every=7.0, repetitions=repetitions, deadline=1.0, host="rlinf")
+    chaos.main(steps=5, every=7.0, repetitions=1, deadline=1.0, host="verl")
+    ours = [("rlinf", None, 0), ("rlinf", 7.0, 0), ("rlinf", None, 1), ("rlinf", 7.0, 1)]
+    assert made == [*ours, ("verl", None, 0), ("verl", 7.0, 0)]
+
+
+def test_under_verl_nobody_is_killed_whom_there_is_not(tmp_path):
+    command = demo(tmp_path / "run", steps=5, overrides=["a=b"], host="verl")
+    assert command[4:] == [
+        *("verl_metaworld_ppo_mlp", "env.workers=2", "vla.inference.ranks=2"),
+        *("trainer.total_training_steps=5", f"vla.run_dir={tmp_path / 'run'}", "a=b"),
+    ]
+    assert DEMOS["verl"].kinds == ("env", "inference")
+    assert set(DEMOS["rlinf"].kinds) == set(KINDS)

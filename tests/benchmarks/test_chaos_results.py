@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.chaos import driver, faulty, learning, places, saving, soak
+from benchmarks.chaos import driver, effective, faulty, learning, places, saving, soak
 from benchmarks.chaos.kept import Kept
 from rlinf_async.ray_runtime.checkpoint_folder import written_aside
 
@@ -209,3 +209,23 @@ def test_the_sentences_of_a_restart_are_understood():
         "restart 1 of 3 from step 4, in 1 s: a\nrestart 2 of 3 from the beginning, as there is no checkpoint"
     )
     assert [int(found or 0) for found in driver.RESTART.findall(said)] == [4, 0]
+
+
+def test_time_counts_in_which_something_new_is_trained_and_no_more_than_a_usual_step():
+    before = [(1, 9.0), (2, 2.0), (3, 2.0)]
+    after = [(3, 7.0), (4, 2.0), (5, 2.0), (5, 8.0), (6, 2.0), (7, 30.0)]
+    assert effective.effective_seconds(before, after) == 2.0 + 2.0 + 2.0 + 2.0
+
+
+def test_effective_time_passes_from_four_fifths_on_and_if_nothing_is_lost(tmp_path):
+    folder = tmp_path / "checkpoints" / "global_step_9"
+    with written_aside(folder, {}) as aside:
+        (aside / "async_state.json").write_text(json.dumps({"refused": {"stale": 1}}))
+    before, after = [(1, 2.0)], [(1, 2.0), *((step, 2.0) for step in range(2, 10))]
+    found = effective.result(tmp_path, 143, 1, 20.0, before, after)
+    assert (found["steps"], found["repeated"], found["effective"], found["passed"]) == (9, 1, 0.8, True)
+    assert not effective.result(tmp_path, 143, 1, 21.0, before, after)["passed"]
+    assert not effective.result(tmp_path, 1, 1, 20.0, before, after)["passed"]
+    with written_aside(folder, {}) as aside:
+        (aside / "async_state.json").write_text(json.dumps({"refused": {"lost at resume": 8}}))
+    assert not effective.result(tmp_path, 143, 1, 20.0, before, after)["passed"]
