@@ -1,11 +1,12 @@
 """Processes that are stopped (SIGSTOP): who notices, when, and what is done about it.
 
     python -m benchmarks.chaos.silence
+    python -m benchmarks.chaos.silence simulator
 
 The demo with two env workers and two inference ranks, and the default of every deadline; a run for each kind
 of process. To pass: it is found and named within two minutes; an env worker, an inference rank and a
 simulator are replaced, and the run ends with status 0 and books that add up; without a learner rank or a
-channel it ends with status 1. A run that is in `silence.json` is not repeated.
+channel it ends with status 1. A run that is in `silence.json` is not repeated unless it is named.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -125,14 +126,18 @@ def table(results: dict[str, Any]) -> str:
     return markdown(["stopped", "found after", "as", "what was done", "back after", "status", "passed"], rows)
 
 
-def main() -> None:
-    """Run what is missing, and print the table."""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(again: Annotated[list[str] | None, typer.Argument(help="Who is stopped again.")] = None) -> None:
+    """Run what is missing or named, and print the table."""
     kept = Kept(RESULTS)
     for target in (*OUTLIVED, *FATAL):
-        if target not in kept.results:
+        if target not in kept.results or target in (again or ()):
             kept.add(target, stop_one(target))
     typer.echo(table(kept.results))
 
 
 if __name__ == "__main__":
-    main()
+    app()

@@ -39,3 +39,20 @@ def test_passing_is_to_be_found_in_time_and_to_end_as_it_should():
     assert not silence.passed("env worker 1", found | {"found_s": None})
     assert not silence.passed("learner rank 0", found)
     assert silence.passed("learner rank 0", found | {"status": 1, "unaccounted": None})
+
+
+def test_what_is_there_is_run_again_only_if_it_is_named(tmp_path, monkeypatch):
+    stopped = []
+
+    def stop_one(target):
+        stopped.append(target)
+        return {"found_s": 1.0, "status": 0, "unaccounted": 0}
+
+    monkeypatch.setattr(silence, "RESULTS", tmp_path / "silence.json")
+    monkeypatch.setattr(silence, "stop_one", stop_one)
+    silence.main()
+    assert stopped == [*silence.OUTLIVED, *silence.FATAL]
+    stopped.clear()
+    silence.main()
+    silence.main(["simulator"])
+    assert stopped == ["simulator"]
