@@ -209,6 +209,9 @@ def sentence(fault: Mapping[str, Any]) -> str:
 
 def in_words(error: BaseException) -> str:
     """An error as a record calls it: its type and its message, or its type alone."""
+    # Of an error that Ray brings from another process the message is a whole trace; the error is its cause.
+    if isinstance(cause := getattr(error, "cause", None), BaseException):
+        return in_words(cause)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

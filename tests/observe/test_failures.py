@@ -95,6 +95,13 @@ def test_an_error_is_named_with_its_causes():
     assert in_words(EOFError()) == "EOFError"
 
 
+def test_an_error_of_another_process_is_named_by_what_it_was_there():
+    class FromAfar(RuntimeError):
+        cause = ValueError("the door is locked")
+
+    assert in_words(FromAfar("Traceback (most recent call last): ...")) == "ValueError: the door is locked"
+
+
 def test_a_reader_sees_what_comes_after_it_once(tmp_path):
     record(tmp_path, shard=0)
     reader = FailureReader(tmp_path)
