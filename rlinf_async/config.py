@@ -81,8 +81,8 @@ class TrainConfig:
     @property
     def weight_bound(self) -> float:
         """`max_weight` as a number: without `auto`, and infinite where the correction has no bound."""
-        asked = self.max_weight if self.max_weight != "auto" else MAX_WEIGHT.get(self.correction)
-        return math.inf if asked is None or self.correction == "decoupled" else asked
+        bound = self.max_weight if self.max_weight != "auto" else MAX_WEIGHT.get(self.correction)
+        return math.inf if bound is None or self.correction == "decoupled" else bound
 
 
 @dataclass(frozen=True, kw_only=True)

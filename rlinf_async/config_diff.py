@@ -46,16 +46,19 @@ def _facts(explained: Mapping[str, Any]) -> dict[str, Any]:
     # It also writes down what gives way, and then nothing does.
     facts = {name: value for name, value in facts.items() if name not in ("dropped", "changes")}
     # As a list: names of classes have dots, which would look like keys of keys.
-    return {**facts, "classes": [f"{stock} -> {ours}" for stock, ours in facts.get("classes", {}).items()]}
+    return {
+        **facts,
+        "classes": [f"{stock} -> {replacement}" for stock, replacement in facts.get("classes", {}).items()],
+    }
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    found = {}
+    differing = {}
     for key in dict.fromkeys((*a, *b)):
         sides = {side: values[key] for side, values in (("a", a), ("b", b)) if key in values}
         if len(sides) < 2 or sides["a"] != sides["b"]:
-            found[key] = sides
-    return found
+            differing[key] = sides
+    return differing
 
 
 def show(

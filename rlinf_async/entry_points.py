@@ -14,17 +14,17 @@ def find(group: str, name: str) -> EntryPoint:
     Raises:
         ValueError: nobody, or more than one other package, provides it.
     """
-    found = list(entry_points(group=group, name=name))
-    others = [entry for entry in found if entry.dist is None or entry.dist.name != OURS]
+    matches = list(entry_points(group=group, name=name))
+    others = [entry for entry in matches if entry.dist is None or entry.dist.name != OURS]
     if len({entry.value for entry in others}) > 1:
         packages = ", ".join(
             sorted(f"{entry.dist.name if entry.dist else '?'} ({entry.value})" for entry in others)
         )
         raise ValueError(f"more than one package provides {group}: {name}; keep one of {packages}")
-    if not found:
-        known = ", ".join(sorted({entry.name for entry in entry_points(group=group)})) or "nothing"
-        raise ValueError(f"no package provides {group}: {name}; there is {known}")
-    return (others or found)[0]
+    if not matches:
+        names = ", ".join(sorted({entry.name for entry in entry_points(group=group)})) or "nothing"
+        raise ValueError(f"no package provides {group}: {name}; there is {names}")
+    return (others or matches)[0]
 
 
 def load_class(group: str, name: str) -> Any:

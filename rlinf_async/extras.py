@@ -40,8 +40,8 @@ def pip_install(*extras: str) -> str:
         lines = requires("rlinf-async") or []
     except PackageNotFoundError:  # a checkout that is on the path, and not installed
         return f"pip install '.[{','.join(extras)}]' in the checkout"
-    wanted = {re.split(r"\s*;", line)[0] for line in lines if _extra(line) in extras}
-    return " ".join(["pip install", *(f"'{requirement}'" for requirement in sorted(wanted))])
+    packages = {re.split(r"\s*;", line)[0] for line in lines if _extra(line) in extras}
+    return " ".join(["pip install", *(f"'{requirement}'" for requirement in sorted(packages))])
 
 
 def remedy(error: ModuleNotFoundError) -> str | None:

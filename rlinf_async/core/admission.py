@@ -66,8 +66,8 @@ class _Line:
     def _in_order(self) -> list[tuple[int, int]]:
         if self._slowness is None:
             return self._all
-        known = self._slowness
-        return sorted(self._all, key=lambda place: -known.get(place[1], math.inf))
+        slowness = self._slowness
+        return sorted(self._all, key=lambda place: -slowness.get(place[1], math.inf))
 
     def _pass_over_done(self) -> None:
         while self._next in self._done:

@@ -135,9 +135,9 @@ class TrajectoryBuffer:
             The pieces that wait to be taken again.
         """
         self._batch, self.ledger = batch, ledger
-        kept = [piece for piece in pieces if self.refusal(piece) is None]
-        for piece in kept:
+        accepted = [piece for piece in pieces if self.refusal(piece) is None]
+        for piece in accepted:
             self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
         if lost := ledger.in_flight - self.held():
             ledger.refused["lost at resume"] += lost
-        return kept
+        return accepted

@@ -41,11 +41,11 @@ class LearnerFootprint:
 
     def parts(self) -> dict[str, int]:
         """Bytes by what they are for."""
-        kept = 0 if self.on_cpu else 1
+        copies = 0 if self.on_cpu else 1
         return {
-            "weights": kept * self._share(self.parameters * self.stored) + self._copy(),
-            "gradients": kept * self.trained + self._unshared_gradients(),
-            "optimizer": kept * ADAM_MOMENTS * self.trained,
+            "weights": copies * self._share(self.parameters * self.stored) + self._copy(),
+            "gradients": copies * self.trained + self._unshared_gradients(),
+            "optimizer": copies * ADAM_MOMENTS * self.trained,
         }
 
     @property

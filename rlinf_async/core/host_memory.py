@@ -16,15 +16,15 @@ def host_tensors(
     like: Iterable[tuple[torch.Size, torch.dtype]], *, pinned: bool = False
 ) -> list[torch.Tensor]:
     """Tensors of these shapes and types on the CPU, their values undefined; page-locked if `pinned`."""
-    wanted = list(like)
-    found: list[torch.Tensor] = []
-    for start, stop, size in _blocks([_bytes(shape, dtype) for shape, dtype in wanted]):
+    names = list(like)
+    places: list[torch.Tensor] = []
+    for start, stop, size in _blocks([_bytes(shape, dtype) for shape, dtype in names]):
         block, place = torch.empty(size, dtype=torch.uint8, pin_memory=pinned), 0
-        for shape, dtype in wanted[start:stop]:
+        for shape, dtype in names[start:stop]:
             used = shape.numel() * dtype.itemsize
-            found.append(block[place : place + used].view(dtype).view(shape))
+            places.append(block[place : place + used].view(dtype).view(shape))
             place += _bytes(shape, dtype)
-    return found
+    return places
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
@@ -46,9 +46,9 @@ def exchange_all(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -
     """
     with torch.no_grad():
         for one, other in zip(ones, others, strict=True):
-            kept = one.clone()
+            copy = one.clone()
             one.copy_(other, non_blocking=True)
-            other.copy_(kept, non_blocking=True)
+            other.copy_(copy, non_blocking=True)
     wait_for(*ones, *others)
 
 
@@ -64,11 +64,11 @@ def _bytes(shape: torch.Size, dtype: torch.dtype) -> int:
 
 def _blocks(sizes: Sequence[int]) -> Iterable[tuple[int, int, int]]:
     """(start, stop, bytes) of runs of tensors that share a block; a larger tensor has one of its own."""
-    start, held = 0, 0
+    start, filled = 0, 0
     for index, size in enumerate(sizes):
-        if held and held + size > BLOCK_BYTES:
-            yield start, index, held
-            start, held = index, 0
-        held += size
+        if filled and filled + size > BLOCK_BYTES:
+            yield start, index, filled
+            start, filled = index, 0
+        filled += size
     if start < len(sizes):
-        yield start, len(sizes), held
+        yield start, len(sizes), filled

@@ -84,11 +84,11 @@ class PastWeights:
         The oldest version that is remembered gives way to them, as with `remember`, but not before it was
         visited: the two change places, so that no memory beside that of `keep` copies is needed.
         """
-        wanted = sorted(version for version in set(versions) if version in self._copies)
-        if not wanted:
+        order = sorted(version for version in set(versions) if version in self._copies)
+        if not order:
             self.remember(present)
             return
-        first = wanted[0]
+        first = order[0]
         if first == min(self._copies) and len(self._copies) == self._keep and present not in self._copies:
             self._copies[present] = self._copies.pop(first)
             exchange_all(self._parameters(), self._copies[present])
@@ -98,7 +98,7 @@ class PastWeights:
         self._present = present
         try:
             visitor(first)
-            for version in wanted[1:]:
+            for version in order[1:]:
                 copy_all(self._parameters(), self._copies[version])
                 visitor(version)
         finally:

@@ -59,10 +59,10 @@ def differences(
 
     A rank without samples takes part in the pass like all others, and then does not count.
     """
-    found = _difference(scored, stored, "logprobs", torch.abs)
+    sums = _difference(scored, stored, "logprobs", torch.abs)
     if values is not None:
-        found |= _difference(*values, "values", torch.square)
-    return {name: float(value) * counts for name, value in found.items()}
+        sums |= _difference(*values, "values", torch.square)
+    return {name: float(value) * counts for name, value in sums.items()}
 
 
 def _difference(

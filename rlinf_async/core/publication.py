@@ -56,9 +56,9 @@ class PublicationBoard:
 
     def _publish(self) -> None:
         versions = [version for rank, version in enumerate(self._has) if rank not in self._lost]
-        known = [version for version in versions if version is not None]
-        if known and len(known) == len(versions):
-            self.published = max(min(known), -1 if self.published is None else self.published)
+        versions_of_living = [version for version in versions if version is not None]
+        if versions_of_living and len(versions_of_living) == len(versions):
+            self.published = max(min(versions_of_living), -1 if self.published is None else self.published)
 
     def __str__(self) -> str:
         ranks = ", ".join(

@@ -91,9 +91,9 @@ class RatioProbe:
         samples = [self._held.get(staleness, spare) for staleness in range(self._max_staleness + 1)]
         scores = self._scores(samples)
         sums: Sums = {}
-        for staleness, given in enumerate(samples):
+        for staleness, sample in enumerate(samples):
             share = float(staleness in self._held)
-            for name, values in self._measure(staleness, given, scores).items():
+            for name, values in self._measure(staleness, sample, scores).items():
                 sums |= {
                     f"{name}/lag_{staleness}/{measure}": share * float(total)
                     for measure, total in _totals(values).items()
@@ -103,16 +103,16 @@ class RatioProbe:
     def _scores(self, samples: Sequence[Tree]) -> dict[tuple[int, int], Pair]:
         """By version and staleness: of who acted, if it is remembered, and of who began, if that is asked."""
         known = samples[0]["proximal"] is not None
-        found: dict[tuple[int, int], Pair] = {}
+        pairs: dict[tuple[int, int], Pair] = {}
 
         def ask(version: int) -> None:
-            for staleness, given in enumerate(samples):
+            for staleness, sample in enumerate(samples):
                 if version in (self._batch, self._batch - staleness):
-                    found[version, staleness] = self._asked(given)
+                    pairs[version, staleness] = self._asked(sample)
 
         versions = range(self._batch - self._max_staleness, self._batch + (not known))
         self._past.visit(versions, ask, present=self._batch + 1)
-        return found
+        return pairs
 
     def _measure(
         self, staleness: int, samples: Tree, scores: Mapping[tuple[int, int], Pair]
@@ -123,18 +123,18 @@ class RatioProbe:
         )
         assert isinstance(proximal, torch.Tensor)
         assert isinstance(behaviour, torch.Tensor)
-        found: dict[str, torch.Tensor] = {}
+        ratios: dict[str, torch.Tensor] = {}
         if staleness == 0:
-            found["mismatch"] = proximal - behaviour
+            ratios["mismatch"] = proximal - behaviour
         elif (self._batch - staleness, staleness) in scores:
             acted, _ = scores[self._batch - staleness, staleness]
-            found |= {"mismatch": acted - behaviour, "staleness": proximal - acted}
+            ratios |= {"mismatch": acted - behaviour, "staleness": proximal - acted}
         if self._interpolates:
             versions = torch.tensor(staleness)
             latest, _ = self._asked(samples)
-            found["proximal_error/before"] = loglinear(proximal, behaviour, versions) - proximal
-            found["proximal_error/after"] = loglinear(latest, behaviour, versions) - proximal
-        return found
+            ratios["proximal_error/before"] = loglinear(proximal, behaviour, versions) - proximal
+            ratios["proximal_error/after"] = loglinear(latest, behaviour, versions) - proximal
+        return ratios
 
     def _asked(self, samples: Tree) -> Pair:
         inputs = samples["inputs"]

@@ -16,11 +16,11 @@ def joined(outputs: Sequence[Mapping[str, torch.Tensor]], name: str, *, model: s
     Raises:
         FloatingPointError: a number is not finite; it would end up in the weights.
     """
-    found = torch.cat([output[name].float().cpu() for output in outputs])
-    share = 1 - found.isfinite().float().mean().item()
+    scores = torch.cat([output[name].float().cpu() for output in outputs])
+    share = 1 - scores.isfinite().float().mean().item()
     if share:
         raise FloatingPointError(
             f"{model}: {share:.0%} of the {name} of this batch, scored again before the update, are not "
             "finite; nothing was trained on them"
         )
-    return found
+    return scores

@@ -163,10 +163,10 @@ def choose_shards(
         return asked
     if vectorised or stages > 1:
         return stages
-    wanted = min(most, MOST_SHARDS) if separate else AUTO_SHARDS
-    return next((shards for shards in range(wanted, 1, -1) if fits(shards)), 1)
+    target = min(most, MOST_SHARDS) if separate else AUTO_SHARDS
+    return next((shards for shards in range(target, 1, -1) if fits(shards)), 1)
 
 
-def nearest_divisor(number: int, wanted: float) -> int:
-    """The divisor of `number` that is nearest to `wanted`."""
-    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wanted))
+def nearest_divisor(number: int, target: float) -> int:
+    """The divisor of `number` that is nearest to `target`."""
+    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - target))

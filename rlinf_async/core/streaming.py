@@ -132,8 +132,8 @@ class AdvantageScale:
 
     def close(self) -> None:
         """The batch is complete: its statistics serve the next one."""
-        seen = torch.cat(self._seen) if self._seen else torch.empty(0)
+        values = torch.cat(self._seen) if self._seen else torch.empty(0)
         self._seen.clear()
         self._count, self._squares = 0, 0.0
-        if seen.numel() > 1:
-            self.mean, self.std, self.ready = float(seen.mean()), float(seen.std()), True
+        if values.numel() > 1:
+            self.mean, self.std, self.ready = float(values.mean()), float(values.std()), True

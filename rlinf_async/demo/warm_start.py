@@ -165,14 +165,14 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            chosen = search(settings, cloning_epochs(settings, demonstrations, stats), trial)
+            best = search(settings, cloning_epochs(settings, demonstrations, stats), trial)
     finally:
         trial.close()
     out_dir.mkdir(parents=True, exist_ok=True)
     draft = Path(mkdtemp(prefix=".draft-", dir=out_dir))  # renamed when whole: no half start is found
-    torch.save(chosen.state, draft / "policy.pt")
+    torch.save(best.state, draft / "policy.pt")
     stats.save(draft / "obs_stats.npz")
-    summary = {"success": chosen.success, "seconds": round(time.monotonic() - started, 3)}
+    summary = {"success": best.success, "seconds": round(time.monotonic() - started, 3)}
     (draft / "summary.json").write_text(json.dumps(summary))
     _put(draft, folder)
 
@@ -264,10 +264,12 @@ def _between(settings: CloningSettings, weak: Candidate, strong: Candidate, tria
     """Bisect the straight line between two parameter sets until the success lies in the wanted band."""
     for _ in range(BISECTIONS):
         mixed = {name: (tensor + strong.state[name]) / 2 for name, tensor in weak.state.items()}
-        found = Candidate(mixed, trial.success(mixed, enough=0.0))
-        if settings.lowest_success <= found.success <= settings.highest_success:
-            return found
-        weak, strong = (found, strong) if found.success < settings.lowest_success else (weak, found)
+        candidate = Candidate(mixed, trial.success(mixed, enough=0.0))
+        if settings.lowest_success <= candidate.success <= settings.highest_success:
+            return candidate
+        weak, strong = (
+            (candidate, strong) if candidate.success < settings.lowest_success else (weak, candidate)
+        )
     return strong
 
 

@@ -15,7 +15,9 @@ def merge(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: a field that is neither a tensor, an array, a list nor a mapping.
     """
-    return {name: _joined(name, [shown[name] for shown in observations]) for name in observations[0]}
+    return {
+        name: _joined(name, [observation[name] for observation in observations]) for name in observations[0]
+    }
 
 
 def _joined(name: str, values: list[Any]) -> Any:

@@ -39,8 +39,8 @@ async def answering(
         both = list(zip(numbers, answers, strict=True))
         if unanswered := [number for number, answer in both if isinstance(answer, PeerError)]:
             await fail(unanswered)
-        given = [one for one in both if not isinstance(one[1], PeerError)]
-        reply([number for number, _ in given], [answer for _, answer in given])
+        answered = [one for one in both if not isinstance(one[1], PeerError)]
+        reply([number for number, _ in answered], [answer for _, answer in answered])
         succeeded = True
     finally:
         if not succeeded:

@@ -29,10 +29,10 @@ def check_finite(
     if survive.non_finite == "off":
         return
     if bad := list(_bad(seen)):
-        said = f"the environments have given numbers that are not finite: {', '.join(bad)}"
+        sentence = f"the environments have given numbers that are not finite: {', '.join(bad)}"
         if survive.non_finite == "stop":
-            raise RuntimeError(f"{said} (async.survive.non_finite=stop)")
-        raise ShardFailure(said, what="not finite")
+            raise RuntimeError(f"{sentence} (async.survive.non_finite=stop)")
+        raise ShardFailure(sentence, what="not finite")
     if bad := list(_bad(thought)):
         raise RuntimeError(
             f"the policy of version {version} has given numbers that are not finite ({', '.join(bad)}) for "
@@ -47,9 +47,9 @@ def check_weights(version: int, weights: Mapping[str, torch.Tensor]) -> None:
         RuntimeError: some are not finite.
     """
     if bad := list(_bad(weights)):
-        shown = ", ".join(bad[:3]) + (f", and of {len(bad) - 3} more tensors" if len(bad) > 3 else "")
+        names = ", ".join(bad[:3]) + (f", and of {len(bad) - 3} more tensors" if len(bad) > 3 else "")
         raise RuntimeError(
-            f"the weights of version {version} are not finite ({shown}), and are not published: resume from "
+            f"the weights of version {version} are not finite ({names}), and are not published: resume from "
             "a checkpoint before it, with a smaller learning rate"
         )
 

@@ -143,8 +143,8 @@ class TrajectoryBroker:
         """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""
 
         def attempt() -> list[Piece] | None:
-            wanted = self.buffer.missing(batch, rank) if whole else 1
-            if self.buffer.waiting(batch, rank) < wanted:
+            least = self.buffer.missing(batch, rank) if whole else 1
+            if self.buffer.waiting(batch, rank) < least:
                 return None
             return self.buffer.take(batch, rank)
 

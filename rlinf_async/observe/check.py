@@ -56,10 +56,10 @@ def release(text: str) -> tuple[int, ...]:
 
 def check_range(package: str, found: str | None, *, least: tuple[int, ...], below: tuple[int, ...]) -> Check:
     """Whether `package` is installed with `least <= found < below`."""
-    wanted = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
-    mend = f"pip install '{package}{wanted}'"
+    versions = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
+    mend = f"pip install '{package}{versions}'"
     if found is None:
         return Check(package, "fail", "not installed", mend)
     if not least <= release(found) < below:
-        return Check(package, "fail", f"{found}, where {wanted} is needed", mend)
+        return Check(package, "fail", f"{found}, where {versions} is needed", mend)
     return Check(package, "ok", found)

@@ -84,8 +84,8 @@ def said_without_secrets(text: str) -> str:
 def yaml_without_secrets(text: str) -> str:
     """The same document of YAML; to the letter where nothing has to be hidden."""
     tree = yaml.safe_load(text)
-    shown = without_secrets(tree)
-    return text if shown == tree else yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
+    tree_shown = without_secrets(tree)
+    return text if tree_shown == tree else yaml.safe_dump(tree_shown, sort_keys=False, allow_unicode=True)
 
 
 def _hidden(tree: object) -> Any:

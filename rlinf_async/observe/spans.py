@@ -137,12 +137,12 @@ def read_spans(directory: Path) -> list[Span]:
 
 def read_processes(directory: Path) -> dict[str, int]:
     """The processes that have left spans, by name, with the numbers that their machines knew them by."""
-    found = {}
+    pids = {}
     for path in sorted(directory.glob("*.jsonl")):
         header = next(_records(path), {})
         if "process" in header and isinstance(header.get("pid"), int):
-            found[str(header["process"])] = int(header["pid"])
-    return found
+            pids[str(header["process"])] = int(header["pid"])
+    return pids
 
 
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -34,27 +34,27 @@ def answer_for_stacks(run_dir: Path, process: str) -> None:
     """
     directory = RunDir(run_dir).stacks
     directory.mkdir(parents=True, exist_ok=True)
-    asked = directory / f"{process.replace(' ', '-')}-{os.getpid()}.ask"
+    request = directory / f"{process.replace(' ', '-')}-{os.getpid()}.ask"
     with contextlib.suppress(OSError):
-        asked.unlink(missing_ok=True)
-        os.mkfifo(asked, 0o600)
+        request.unlink(missing_ok=True)
+        os.mkfifo(request, 0o600)
         # For reading *and* writing: opening waits for nobody, and reading never meets an end.
-        pipe = os.open(asked, os.O_RDWR | os.O_CLOEXEC)
-        threading.Thread(target=_answer, args=(pipe, asked.with_suffix(".txt")), daemon=True).start()
+        pipe = os.open(request, os.O_RDWR | os.O_CLOEXEC)
+        threading.Thread(target=_answer, args=(pipe, request.with_suffix(".txt")), daemon=True).start()
 
 
 def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
     """The name of every process of the run on this machine, and the stacks of its threads right now."""
-    for asked in sorted(RunDir(run_dir).stacks.glob("*.ask")):
-        answer = asked.with_suffix(".txt")
+    for request in sorted(RunDir(run_dir).stacks.glob("*.ask")):
+        answer = request.with_suffix(".txt")
         before = answer.stat().st_size if answer.exists() else 0
         try:
-            pipe = os.open(asked, os.O_WRONLY | os.O_NONBLOCK)
+            pipe = os.open(request, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
             continue  # nobody reads: the process has ended, or lives on another machine
         os.write(pipe, b"?")
         os.close(pipe)
-        yield asked.stem.rpartition("-")[0].replace("-", " "), _appended(answer, before)
+        yield request.stem.rpartition("-")[0].replace("-", " "), _appended(answer, before)
 
 
 def _answer(pipe: int, path: Path) -> None:

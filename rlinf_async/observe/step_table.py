@@ -65,8 +65,8 @@ def _rate(line: Line) -> str:
 
 
 def _bound(line: Line) -> str:
-    found = Diagnosis.of(line.report.busiest)
-    return f"{found.part} {found.share:.0%}"
+    diagnosis = Diagnosis.of(line.report.busiest)
+    return f"{diagnosis.part} {diagnosis.share:.0%}"
 
 
 def _number(value: float | None, form: str) -> str:
@@ -107,12 +107,12 @@ class StepTable:
 
     def __init__(self, *, width: int, total: int, bar: bool) -> None:
         """`total` steps are to come; with a `bar` beside it, what the bar says is left out."""
-        chosen = [column for column in COLUMNS if not (bar and column.alone)]
-        self._widths = {column: column.width for column in chosen}
-        step = next(column for column in chosen if column.name == "step")
+        columns = [column for column in COLUMNS if not (bar and column.alone)]
+        self._widths = {column: column.width for column in columns}
+        step = next(column for column in columns if column.name == "step")
         self._widths[step] = max(step.width, 2 * len(str(total)) + 3)
-        while sum(self._widths.values()) >= width and (last := max(chosen, key=_rank)).rank:
-            chosen.remove(last)
+        while sum(self._widths.values()) >= width and (last := max(columns, key=_rank)).rank:
+            columns.remove(last)
             del self._widths[last]
 
     @property

@@ -128,11 +128,11 @@ def tidy(parent: Path) -> None:
     Only for who alone writes there.
     """
     for aside in sorted(parent.iterdir()) if parent.is_dir() else ():
-        found = ASIDE.fullmatch(aside.name)
-        if found is None:
+        match = ASIDE.fullmatch(aside.name)
+        if match is None:
             continue
         folder = parent / aside.name[1:].rpartition(".")[0]
-        if found[1] == "replaced" and not folder.exists():
+        if match[1] == "replaced" and not folder.exists():
             aside.rename(folder)
         else:
             shutil.rmtree(aside, ignore_errors=True)

@@ -48,8 +48,8 @@ class Coordinator(Inspectable):
         """
         *data, given = worker.give_rollout.options(num_returns=len(pieces) + 1).remote(number)
         await given
-        held = [replace(piece, payload=[one]) for piece, one in zip(pieces, data, strict=True)]
-        await self._broker.put(ticket, held)
+        pieces_held = [replace(piece, payload=[one]) for piece, one in zip(pieces, data, strict=True)]
+        await self._broker.put(ticket, pieces_held)
 
     async def abandon_rollout(self, ticket: Ticket, reason: str) -> None:
         await self._broker.abandon(ticket, reason)

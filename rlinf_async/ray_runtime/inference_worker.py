@@ -96,8 +96,8 @@ class InferenceWorker(Inspectable):
         async with self._model_lock:
             with self._busy.busy():
                 loop = asyncio.get_running_loop()
-                chosen = list(compress(batch, readable)), list(compress(payloads, readable))
-                answers = iter(await loop.run_in_executor(self._thread, self._answers, *chosen))
+                readable_part = list(compress(batch, readable)), list(compress(payloads, readable))
+                answers = iter(await loop.run_in_executor(self._thread, self._answers, *readable_part))
         return [next(answers) if read else payload for read, payload in zip(readable, payloads, strict=True)]
 
     async def weight_types(self) -> dict[str, torch.dtype]:
@@ -130,10 +130,10 @@ class InferenceWorker(Inspectable):
     def _answers(self, batch: list[Pending], payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}
         for mode in ("train", "eval"):
-            chosen = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
-            if chosen:
-                sizes = [batch[index].size for index in chosen]
+            indices = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
+            if indices:
+                sizes = [batch[index].size for index in indices]
                 answers.update(
-                    zip(chosen, self.answer([payloads[i] for i in chosen], sizes, mode), strict=True)
+                    zip(indices, self.answer([payloads[i] for i in indices], sizes, mode), strict=True)
                 )
         return [answers[index] for index in range(len(batch))]

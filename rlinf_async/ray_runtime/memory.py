@@ -78,11 +78,11 @@ def read(place: Sequence[Any]) -> Any:
     except OSError as error:
         raise PeerError(f"cannot read what process {process} holds: {error.strerror}") from error
     try:
-        found = os.fstat(file)
-        if found.st_ino != inode:
+        status = os.fstat(file)
+        if status.st_ino != inode:
             raise PeerError(f"process {process} does not hold any more what it has sent")
         # Whoever writes to it writes to a copy.
-        mapped = memoryview(mmap.mmap(file, found.st_size, access=mmap.ACCESS_COPY))
+        mapped = memoryview(mmap.mmap(file, status.st_size, access=mmap.ACCESS_COPY))
     finally:
         os.close(file)
     *starts, _ = _starts(lengths)

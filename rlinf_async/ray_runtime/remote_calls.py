@@ -93,8 +93,8 @@ class Fleet:
             for rank, actor in enumerate(actors)
             if rank not in absent
         }
-        kept = any(loop.group == name for loop in self._loops.values())
-        self._wait(list(calls.values()), f"{method} on the {name} workers", lenient=kept)
+        revives = any(loop.group == name for loop in self._loops.values())
+        self._wait(list(calls.values()), f"{method} on the {name} workers", lenient=revives)
         return [_result_of_living(calls[rank]) if rank in calls else None for rank in range(len(actors))]
 
     def watch(self, references: Sequence[Any], what: str) -> None:

@@ -123,14 +123,14 @@ def mean_of_episodes(results: Sequence[Mapping[str, torch.Tensor]]) -> dict[str,
     Each of `results` has the episodes of one worker in the first dimension; where there are none at all,
     nothing is said. These are RLinf's numbers.
     """
-    found = [result for result in results if result]
-    names = dict.fromkeys(name for result in found for name in result)
+    nonempty = [result for result in results if result]
+    names = dict.fromkeys(name for result in nonempty for name in result)
     means = {}
     for name in names:
-        episodes = torch.cat([result[name].reshape(-1).float() for result in found if name in result])
+        episodes = torch.cat([result[name].reshape(-1).float() for result in nonempty if name in result])
         means[name] = float(episodes.mean()) if episodes.numel() else 0.0
-    if found:
-        means["num_trajectories"] = float(sum(len(next(iter(result.values()))) for result in found))
+    if nonempty:
+        means["num_trajectories"] = float(sum(len(next(iter(result.values()))) for result in nonempty))
     return means
 
 

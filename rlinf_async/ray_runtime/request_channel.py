@@ -185,8 +185,8 @@ class RequestClient:
 
     def _call(self) -> None:
         """Start a call if there is something to bring or nobody waits, and if not enough are under way."""
-        wanted = self._unsent or (self._unanswered and not self._calls)
-        if wanted and len(self._calls) < CALLS:
+        needed = self._unsent or (self._unanswered and not self._calls)
+        if needed and len(self._calls) < CALLS:
             call = asyncio.create_task(self._exchange())
             self._calls.add(call)
             call.add_done_callback(self._receive)

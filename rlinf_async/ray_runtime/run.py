@@ -117,10 +117,10 @@ class AsyncRun:
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the published version, beside the rollouts for training."""
-        found = self.fleet.run_on_living("env", "evaluate_shards", self.settings, self._requests)
-        if lost := sum(result is None for result in found):
-            self.display.note(f"{lost} of {len(found)} env workers have died: their evaluation is left out")
-        return mean_of_episodes([result for result in found if result is not None])
+        results = self.fleet.run_on_living("env", "evaluate_shards", self.settings, self._requests)
+        if lost := sum(result is None for result in results):
+            self.display.note(f"{lost} of {len(results)} env workers have died: their evaluation is left out")
+        return mean_of_episodes([result for result in results if result is not None])
 
     def fetch_ledger(self) -> Ledger:
         """The books as they are now."""
@@ -155,8 +155,10 @@ class AsyncRun:
     def _record(self, what: What, error: BaseException, *, trace: str | None = None) -> None:
         """In the run directory, if it has been begun."""
         if self._run_dir.is_dir():
-            said, action = in_words(error), "the run ends"
-            record_failure(self._run_dir, process="driver", what=what, error=said, action=action, trace=trace)
+            message, action = in_words(error), "the run ends"
+            record_failure(
+                self._run_dir, process="driver", what=what, error=message, action=action, trace=trace
+            )
 
     def _step(self) -> None:
         """Wait for a batch to be trained, and begin the next as soon as nobody needs this version alone."""
@@ -264,9 +266,9 @@ class AsyncRun:
 
     def _report(self, trained: TrainedStep) -> None:
         (lag,) = set(self._publication.wait(trained.step, trained.published))
-        report, found = self._reporter.collect(trained)
-        found |= self._revivals.pop_metrics()
-        self._reporter.log(trained, {**found, **trained.metrics(lag), **report.as_metrics()})
+        report, metrics = self._reporter.collect(trained)
+        metrics |= self._revivals.pop_metrics()
+        self._reporter.log(trained, {**metrics, **trained.metrics(lag), **report.as_metrics()})
         self._tally.add(report)
         self.display.step(report)
 

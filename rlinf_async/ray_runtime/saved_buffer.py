@@ -101,8 +101,8 @@ class Known:
             OSError, ValueError: the file cannot be read.
         """
         path = folder / FOLDER / KNOWN
-        found: Any = read_tensors(path) if path.is_file() else {}
-        return cls(found.get("rollouts", []), found.get("premise"))
+        state: Any = read_tensors(path) if path.is_file() else {}
+        return cls(state.get("rollouts", []), state.get("premise"))
 
 
 def resume_buffer(

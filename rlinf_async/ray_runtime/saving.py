@@ -149,12 +149,12 @@ class Saver:
         most = self._survive.save_failures
         ends = last or self.failed >= most
         action = "the run ends" if ends else "the run goes on, and saves when it is due again"
-        said = f"the checkpoint after step {step} could not be written: {error}"
-        record_failure(self._run_dir, process="driver", what="save failed", error=said, action=action)
+        message = f"the checkpoint after step {step} could not be written: {error}"
+        record_failure(self._run_dir, process="driver", what="save failed", error=message, action=action)
         if ends:
             often = f" ({self.failed} in a row; async.survive.save_failures={most})" if not last else ""
-            raise SaveError(said + often) from error
-        self._say(f"{said}; {action} ({self.failed} of {most} in a row that end it)")
+            raise SaveError(message + often) from error
+        self._say(f"{message}; {action} ({self.failed} of {most} in a row that end it)")
 
 
 def _said(group: str, errors: Sequence[str | None]) -> str:

@@ -119,13 +119,13 @@ class WeightClient:
 def chunks_of(memory: Chunk) -> list[Chunk]:
     """Parts of `memory` of about a block each, for what travels whole: one object of the store."""
     chunks: list[Chunk] = [{}]
-    held = 0
+    filled = 0
     for name, tensor in memory.items():
-        if held and held + tensor.nbytes > BLOCK_BYTES:
+        if filled and filled + tensor.nbytes > BLOCK_BYTES:
             chunks.append({})
-            held = 0
+            filled = 0
         chunks[-1][name] = tensor
-        held += tensor.nbytes
+        filled += tensor.nbytes
     return [chunk for chunk in chunks if chunk]
 
 

@@ -142,15 +142,16 @@ class SmolVLA(nn.Module):
         """The language model's last hidden states at the queries, [batch, chunks, width]."""
         # The vision model takes an all-zero picture for padding and drops it; [-1, 1] has no exact zero.
         pixels = images.permute(0, 3, 1, 2).to(states.dtype) / 127.5 - 1.0
-        seen = self.vlm.get_image_features(pixels[:, None])  # type: ignore[arg-type]
-        seen = getattr(seen, "pooler_output", seen)  # transformers 5 wraps what 4 returned as it was
+        features = self.vlm.get_image_features(pixels[:, None])  # type: ignore[arg-type]
+        # transformers 5 wraps what 4 returned as it was.
+        features = getattr(features, "pooler_output", features)
         read = self.vlm.get_input_embeddings()(tokens.ids)
         felt = self.state_in(states)[:, None]
         queries = self.queries.expand(len(images), -1, -1)
         mask = torch.ones(len(images), self.settings.image_tokens, dtype=torch.bool, device=states.device)
         tail = mask.new_ones(len(images), 1 + queries.shape[1])
         output = self.vlm.text_model(
-            inputs_embeds=torch.cat([seen, read, felt, queries], dim=1),
+            inputs_embeds=torch.cat([features, read, felt, queries], dim=1),
             attention_mask=torch.cat([mask, tokens.mask, tail], dim=1),
             use_cache=False,
         )

@@ -11,7 +11,7 @@ def installed_backend() -> str | None:
 
     Only the presence of the library is looked at: a broken driver shows when a Camera is built.
     """
-    wanted = os.environ.get("MUJOCO_GL", "").lower()
-    candidates = (wanted,) if wanted in BACKENDS else BACKENDS
+    backend = os.environ.get("MUJOCO_GL", "").lower()
+    candidates = (backend,) if backend in BACKENDS else BACKENDS
     libraries = {"egl": "EGL", "osmesa": "OSMesa"}
     return next((name for name in candidates if ctypes.util.find_library(libraries[name])), None)

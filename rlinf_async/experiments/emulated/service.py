@@ -46,8 +46,8 @@ class EnvService:
 
 def slower(service: EnvService, envs: range, first: int) -> list[float]:
     """How much longer `envs` take for a decision with the tasks of the environments from `first` on."""
-    taken = [service.factor(first + index) for index in range(len(envs))]
-    return [factor / service.factor(env) for factor, env in zip(taken, envs, strict=True)]
+    factors = [service.factor(first + index) for index in range(len(envs))]
+    return [factor / service.factor(env) for factor, env in zip(factors, envs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,11 +206,11 @@ def __getattr__(name: str) -> Any:
 
 def _missing(root: Path) -> Iterator[str]:
     for name, homes in HOMES.items():
-        found = next((node for place in homes if (node := _defined(root, place)) is not None), None)
-        if found is None:
+        definition = next((node for place in homes if (node := _defined(root, place)) is not None), None)
+        if definition is None:
             yield name
-        elif isinstance(found, ast.ClassDef):
-            methods = {node.name for node in found.body if isinstance(node, _FUNCTIONS)}
+        elif isinstance(definition, ast.ClassDef):
+            methods = {node.name for node in definition.body if isinstance(node, _FUNCTIONS)}
             yield from (f"{name}.{method}" for method in NEEDED.get(name, ()) if method not in methods)
 
 
@@ -234,9 +234,9 @@ def _version(root: Path) -> str:
     """What the tree calls itself: in the project file beside it, or as an installed distribution."""
     project = root.parent / "pyproject.toml"
     if project.is_file():
-        found = re.search(r'^version\s*=\s*"([^"]+)"', project.read_text(), re.MULTILINE)
-        if found:
-            return found[1]
+        match = re.search(r'^version\s*=\s*"([^"]+)"', project.read_text(), re.MULTILINE)
+        if match:
+            return match[1]
     try:
         installed = distribution("rlinf")
     except PackageNotFoundError:

@@ -160,10 +160,10 @@ class ShardedEnvWorker(InstallsPlugin, ShardWorker, EnvWorker):
 
     async def evaluate_shards(self, settings: RLinfSettings, requests: Handle) -> dict[str, torch.Tensor]:
         """As of every host; then the simulators for evaluation leave, if RLinf's config says so."""
-        found = await super().evaluate_shards(settings, requests)
+        results = await super().evaluate_shards(settings, requests)
         if self.eval_enable_offload:
             await self._offload("eval")
-        return found
+        return results
 
     async def _offload(self, mode: str) -> None:
         offload = partial(each, self._offloads(mode), apart=self._apart)

@@ -99,6 +99,6 @@ def _reason(cfg: Mapping[str, Any], refusal: Refusal, levels: tuple[str, ...]) -
     return Reason(f"async.{levels[0]} {refusal.says(lookup(cfg, refusal.key))}", refusal.override)
 
 
-def _why(cfg: Mapping[str, Any], level: str, found: Mapping[Refusal, tuple[str, ...]]) -> str:
-    stops = [refusal for refusal, levels in found.items() if level in levels]
+def _why(cfg: Mapping[str, Any], level: str, refused: Mapping[Refusal, tuple[str, ...]]) -> str:
+    stops = [refusal for refusal, levels in refused.items() if level in levels]
     return "; ".join(f"it {refusal.says(lookup(cfg, refusal.key))}" for refusal in stops)

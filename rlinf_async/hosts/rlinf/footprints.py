@@ -133,11 +133,11 @@ def _header(file: Path) -> dict[str, Any]:
 def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
     """Of RLinf's MLP policy and of models of `rlinf_async.models`, which are built of their config alone."""
     kind = str(model["model_type"])
-    found = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    builders = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if kind == "mlp_policy":
         from rlinf.models.embodiment.mlp_policy import get_model as build
-    elif kind in found:
-        build = found[kind].load()
+    elif kind in builders:
+        build = builders[kind].load()
     else:
         return None
     with torch.device("meta"):
@@ -148,9 +148,9 @@ def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
 def _strategy(fsdp: Mapping[str, Any]) -> Strategy:
     if fsdp.get("strategy") == "fsdp2":
         return "full_shard" if fsdp.get("reshard_after_forward", True) else "shard_grad_op"
-    named = str(fsdp.get("sharding_strategy", "full_shard"))
-    if named in ("no_shard", "shard_grad_op"):
-        return named  # type: ignore[return-value]
+    strategy = str(fsdp.get("sharding_strategy", "full_shard"))
+    if strategy in ("no_shard", "shard_grad_op"):
+        return strategy  # type: ignore[return-value]
     return "full_shard"
 
 
@@ -173,7 +173,7 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What `footprints` found, for a reader."""
     known = memory["parameters"] is not None
     count = f"{_billions(memory['parameters'])} parameters: {memory['parameters_from']}" if known else None
-    found = [("memory", count or memory["parameters_from"])]
+    lines = [("memory", count or memory["parameters_from"])]
     unit = "GB" if known else "GB per billion parameters"
     for kind in memory["per_gpu"]:
         parts = ", ".join(f"{name} {size / GIGABYTE:.3g}" for name, size in kind["bytes"].items())
@@ -181,12 +181,12 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         text = f"{parts}: {kind['total'] / GIGABYTE:.3g} {unit} {at_once}".rstrip()
         if memory["gpu_bytes"] is not None:
             text += f" of {memory['gpu_bytes'] / GIGABYTE:.3g} GB{_verdict(kind, memory['gpu_bytes'])}"
-        found.append((f"  each of {kind['gpus']}", text))
+        lines.append((f"  each of {kind['gpus']}", text))
     if memory["remembered"]:
         size = f"{memory['remembered_bytes'] / GIGABYTE:.3g} {unit}"
-        found.append(("  CPU, a learner", f"{memory['remembered']} copies of what it trains: {size}"))
+        lines.append(("  CPU, a learner", f"{memory['remembered']} copies of what it trains: {size}"))
     lora = "; adapters, their gradients and moments too" if memory["lora"] else ""
-    return [*found, ("  beside it", f"{NOT_COUNTED}{lora}")]
+    return [*lines, ("  beside it", f"{NOT_COUNTED}{lora}")]
 
 
 def _verdict(kind: Mapping[str, Any], capacity: float) -> str:

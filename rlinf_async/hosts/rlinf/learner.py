@@ -153,11 +153,11 @@ class FSDPTraining:
         def flat(name: str) -> torch.Tensor:
             return rollout[name].flatten(0, 1)  # type: ignore[union-attr]
 
-        known = None
+        pair = None
         if "proximal_logprobs" in rollout:
             acted = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
-            known = self._at_ratio_level(flat("proximal_logprobs")), self._at_ratio_level(flat(acted))
-        return samples_of(rollout), self._batch - flat("versions").flatten().long(), known
+            pair = self._at_ratio_level(flat("proximal_logprobs")), self._at_ratio_level(flat(acted))
+        return samples_of(rollout), self._batch - flat("versions").flatten().long(), pair
 
     def score(self, inputs: Tree) -> Pair:
         (output,) = forward(self._actor, inputs, size_of(inputs), logprobs=True, values=False)

@@ -58,17 +58,19 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
     Raises:
         ValueError: as `world_sizes`, and where `machines` are named, a placement that they have no room for.
     """
-    found: dict[str, Assignment] = {}
+    by_group: dict[str, Assignment] = {}
     for names, placement in cluster["component_placement"].items():
         groups, text = _groups_and_ranks(placement)
         available = sum(_group_size(cluster, group, machines) for group in groups)
         where = f"cluster.component_placement.{names}={text}"
         processes = _assigned(str(text), available, where, bounded=machines.named)
-        found |= {name.strip(): processes for name in str(names).split(",")}
-    missing = [name for name in COMPONENTS if name not in found]
+        by_group |= {name.strip(): processes for name in str(names).split(",")}
+    missing = [name for name in COMPONENTS if name not in by_group]
     if missing:
-        raise ValueError(f"cluster.component_placement places {sorted(found)} but not {', '.join(missing)}")
-    return found
+        raise ValueError(
+            f"cluster.component_placement places {sorted(by_group)} but not {', '.join(missing)}"
+        )
+    return by_group
 
 
 def occupancy(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Counter[Resource]]:
@@ -82,9 +84,9 @@ def occupancy(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Count
         for names, placement in cluster["component_placement"].items()
         for name in str(names).split(",")
     }
-    found = assignments(cluster, machines)
+    by_group = assignments(cluster, machines)
     return {
-        name: Counter((groups[name], ranks[0]) for ranks in processes) for name, processes in found.items()
+        name: Counter((groups[name], ranks[0]) for ranks in processes) for name, processes in by_group.items()
     }
 
 
@@ -102,13 +104,13 @@ def _group_size(cluster: Mapping[str, Any], label: str, machines: Machines) -> i
         return machines.resources
     if label == NODES:
         return machines.nodes
-    known = {str(group["label"]): group for group in cluster.get("node_groups") or ()}
-    if label not in known:
+    by_label = {str(group["label"]): group for group in cluster.get("node_groups") or ()}
+    if label not in by_label:
         raise ValueError(
             f"cluster.component_placement names node_group={label!r}, but cluster.node_groups has "
-            f"{', '.join(known) or 'none'}"
+            f"{', '.join(by_label) or 'none'}"
         )
-    group = known[label]
+    group = by_label[label]
     ranks = _ranks(
         str(group["node_ranks"]), machines.nodes, f"node_ranks of node group {label}", bounded=machines.named
     )

@@ -29,12 +29,12 @@ def compare(actor: Any, rollout: Tree, batch: int, *, most: int, values: bool) -
     stored_values = {"prev_values": rollout["prev_values"][:-1]} if values else {}  # type: ignore[index]
     samples = samples_of({**rollout, **stored_values}, "versions", *stored_values)
     rows = drawn_by(samples.pop("versions").flatten().long(), batch, most=most)  # type: ignore[union-attr]
-    chosen: dict[str, Any] = map_tensors(lambda tensor: tensor[rows if len(rows) else [0]], samples)
-    (output,) = forward(actor, chosen, max(1, len(rows)), logprobs=True, values=values)
-    stored = output.get("prev_logprobs", chosen["prev_logprobs"])
+    part: dict[str, Any] = map_tensors(lambda tensor: tensor[rows if len(rows) else [0]], samples)
+    (output,) = forward(actor, part, max(1, len(rows)), logprobs=True, values=values)
+    stored = output.get("prev_logprobs", part["prev_logprobs"])
     pair: tuple[torch.Tensor, torch.Tensor] | None = None
     if values:
-        pair = output["values"], chosen["prev_values"]
+        pair = output["values"], part["prev_values"]
     return differences(output["logprobs"], stored, pair, counts=bool(len(rows)))
 
 

@@ -68,8 +68,8 @@ def replacement(cls: type) -> type:
             "async.mode=off"
         )
     role = WORKERS[dotted(known)]
-    ours = load_class(GROUP, role)
-    return ours if cls is known else _before(ours, cls, known, role)
+    replacement_class = load_class(GROUP, role)
+    return replacement_class if cls is known else _before(replacement_class, cls, known, role)
 
 
 def _before(ours: Any, users: type, known: type, role: str) -> type:

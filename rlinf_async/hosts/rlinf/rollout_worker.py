@@ -115,11 +115,11 @@ class BatchingRolloutWorker(InstallsPlugin, InferenceWorker, MultiStepRolloutWor
                 value = result.get(name)
                 parts[name] = [None] * len(sizes) if value is None else list(torch.split(value, sizes))
             inputs = {name: torch.split(value, sizes) for name, value in result["forward_inputs"].items()}
-            kept = [
+            answers = [
                 without_echoes({name: pieces[index] for name, pieces in inputs.items()}, payload["obs"])
                 for index, payload in enumerate(payloads)
             ]
-            parts["forward_inputs"], parts["echoes"] = map(list, zip(*kept, strict=True))
+            parts["forward_inputs"], parts["echoes"] = map(list, zip(*answers, strict=True))
             parts["bootstrap_values"] = self._bootstrap_values(payloads, sizes)
         return [
             {"version": int(self.version), **{name: values[index] for name, values in parts.items()}}
@@ -129,8 +129,8 @@ class BatchingRolloutWorker(InstallsPlugin, InferenceWorker, MultiStepRolloutWor
     def _padded(self, payloads: list[dict[str, Any]], size: int) -> dict[str, Any]:
         """The observations of a batch, as many as its bucket holds."""
         observations: dict[str, Any] = self._merge_obs_batches(payloads)["obs"]
-        wanted = padded_size(size, self._buckets)
-        return pad(observations, wanted) if wanted > size else observations
+        padded = padded_size(size, self._buckets)
+        return pad(observations, padded) if padded > size else observations
 
     def _bootstrap_values(
         self, payloads: list[dict[str, Any]], sizes: list[int]

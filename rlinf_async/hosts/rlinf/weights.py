@@ -36,17 +36,17 @@ class Snapshot:
         # What a forward pass without gradients has left gathered may be another version's.
         reshard(self._actor.model)
         state = self._actor.get_rollout_state_dict()
-        chosen = {name: state[name] for name in self._names(state)}
-        if not chosen:
+        state_sent = {name: state[name] for name in self._names(state)}
+        if not state_sent:
             raise ValueError(f"none of the learner's {len(state)} tensors has a name that inference knows")
         sends = self._actor._is_weight_sender
-        memory = places_for(chosen, self._types(chosen), self._memory) if sends else {}
-        for name, shard in chosen.items():
+        memory = places_for(state_sent, self._types(state_sent), self._memory) if sends else {}
+        for name, shard in state_sent.items():
             tensor = materialize_tensor(shard)  # every rank takes part
             if memory:
                 place = memory[name]
                 place.copy_(tensor.detach().to(place.dtype), non_blocking=True)  # converted on its own device
-        wait_for(*chosen.values())
+        wait_for(*state_sent.values())
         self._complete = True
         self._memory = memory if memory.keys() == set(self._names(state)) else {}
         return chunks_of(memory)

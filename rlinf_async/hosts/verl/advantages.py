@@ -72,8 +72,8 @@ def estimated_whole(
     if settings.estimator in WITH_VALUES:
         values = _everyone(rollout["values"][:-1].T, group, dim=0)
     advantages, returns = _by_verl(rewards, mask, settings, algorithm, values=values)
-    mine = rollout["rewards"]
-    return _own(advantages, mine, group), _own(returns, mine, group)
+    own_rewards = rollout["rewards"]
+    return _own(advantages, own_rewards, group), _own(returns, own_rewards, group)
 
 
 def _by_verl(
@@ -85,14 +85,14 @@ def _by_verl(
     values: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """veRL's estimator on sequences [B, T]; [T, B] again."""
-    known: dict[str, Any] = {"token_level_rewards": rewards, "response_mask": mask}
+    inputs: dict[str, Any] = {"token_level_rewards": rewards, "response_mask": mask}
     if settings.estimator in WITH_VALUES:
-        known |= {"values": values, "gamma": settings.gamma, "lam": settings.lam}
+        inputs |= {"values": values, "gamma": settings.gamma, "lam": settings.lam}
     else:
-        known |= {"index": np.arange(len(rewards)) // settings.plan.group_size, "config": algorithm}
+        inputs |= {"index": np.arange(len(rewards)) // settings.plan.group_size, "config": algorithm}
     if settings.estimator.startswith("grpo"):
-        known["norm_adv_by_std_in_grpo"] = settings.norm_by_std
-    advantages, returns = get_adv_estimator_fn(settings.estimator)(**known)
+        inputs["norm_adv_by_std_in_grpo"] = settings.norm_by_std
+    advantages, returns = get_adv_estimator_fn(settings.estimator)(**inputs)
     return advantages.T.contiguous(), returns.T.contiguous()
 
 

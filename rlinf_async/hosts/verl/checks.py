@@ -27,11 +27,11 @@ get_trainer_cls("{MODE}")
 
 def checks() -> list[Check]:
     """Every check, in the order in which a reader should mend what they find."""
-    found = version("verl")
-    if found is None:
+    installed = version("verl")
+    if installed is None:
         return [Check("verl", "ok", "not installed; configs for veRL need it, in an environment of its own")]
     return [
-        check_range("verl", found, least=LEAST, below=BELOW),
+        check_range("verl", installed, least=LEAST, below=BELOW),
         check_plugins(os.environ),
         check_trainer(),
         check_platform(os.environ),
@@ -40,13 +40,13 @@ def checks() -> list[Check]:
 
 def check_plugins(environ: Mapping[str, str]) -> Check:
     """Whether the environment lets veRL load plugins, ours among them."""
-    chosen = environ.get(PLUGINS, "auto")
-    if chosen == "auto" or OURS in [name.strip() for name in chosen.split(",")]:
-        return Check("verl plugins", "ok", f"{PLUGINS}={chosen}: veRL loads {OURS}")
+    plugins = environ.get(PLUGINS, "auto")
+    if plugins == "auto" or OURS in [name.strip() for name in plugins.split(",")]:
+        return Check("verl plugins", "ok", f"{PLUGINS}={plugins}: veRL loads {OURS}")
     return Check(
         "verl plugins",
         "fail",
-        f"{PLUGINS}={chosen} keeps veRL from loading {OURS}",
+        f"{PLUGINS}={plugins} keeps veRL from loading {OURS}",
         f"unset {PLUGINS}, or name {OURS} in it, or set "
         "VERL_USE_EXTERNAL_MODULES=rlinf_async.hosts.verl.plugin",
     )
@@ -64,13 +64,13 @@ def check_platform(environ: Mapping[str, str]) -> Check:
     """Whether veRL's own command will look for the accelerator that is there."""
     import torch
 
-    chosen = environ.get(PLATFORM)
-    if torch.cuda.is_available() or chosen == "cpu":
-        detail = f"{PLATFORM}={chosen}" if chosen else f"{torch.cuda.device_count()} GPU"
+    platform = environ.get(PLATFORM)
+    if torch.cuda.is_available() or platform == "cpu":
+        detail = f"{PLATFORM}={platform}" if platform else f"{torch.cuda.device_count()} GPU"
         return Check("verl platform", "ok", detail)
     return Check(
         "verl platform",
         "warn",
-        f"no GPU, and {PLATFORM}={chosen or 'unset'}; rlinf-async train sets it",
+        f"no GPU, and {PLATFORM}={platform or 'unset'}; rlinf-async train sets it",
         f"export {PLATFORM}=cpu before python -m verl.trainer.main_ppo",
     )

@@ -86,8 +86,8 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     plan = make_plan(cfg, asynchrony)
     decisions, level_2 = horizon(cfg, "train"), asynchrony.rollout
     most = largest_batch(cfg, plan) if level_2.max_batch_size == "auto" else int(level_2.max_batch_size)
-    asked = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
-    micro = whole(cfg, f"{ACTOR}.ppo_micro_batch_size_per_gpu") if asked == "auto" else int(asked)
+    micro_batch = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
+    micro = whole(cfg, f"{ACTOR}.ppo_micro_batch_size_per_gpu") if micro_batch == "auto" else int(micro_batch)
     estimator = str(given(cfg, "algorithm.adv_estimator"))
     if not streams(estimator) and asynchrony.streamer.normalization == "auto":
         asynchrony = replace(asynchrony, streamer=replace(asynchrony.streamer, normalization="deferred"))

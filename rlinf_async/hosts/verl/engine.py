@@ -103,8 +103,8 @@ class PolicyEngine(FSDPEngine):
         Every rank has to exhaust the iterator, as gathering is collective.
         """
         state = self.module.state_dict()
-        chosen = state if names is None else {name: state[name] for name in state if name in names}
-        return ((name, gathered(tensor)) for name, tensor in chosen.items()), None
+        selection = state if names is None else {name: state[name] for name in state if name in names}
+        return ((name, gathered(tensor)) for name, tensor in selection.items()), None
 
     def reshard(self) -> None:
         """Forget what forward passes have gathered, which would hide what is written to the shards next."""
@@ -142,6 +142,6 @@ def gathered(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _split(module: nn.Module) -> tuple[Sequence[nn.Parameter], Sequence[nn.Parameter]]:
-    named = list(module.named_parameters())
-    value_head = [parameter for name, parameter in named if VALUE_HEAD in name.split(".")]
-    return [parameter for name, parameter in named if VALUE_HEAD not in name.split(".")], value_head
+    parameters = list(module.named_parameters())
+    value_head = [parameter for name, parameter in parameters if VALUE_HEAD in name.split(".")]
+    return [parameter for name, parameter in parameters if VALUE_HEAD not in name.split(".")], value_head

@@ -54,13 +54,13 @@ class PolicyLoss:
         )
         loss, metrics = self._policy_loss(model_output, data)
         if model_output.get("entropy") is not None and self.actor.entropy_coeff:
-            entropy, found = self._entropy(model_output["entropy"], data)
+            entropy, measures = self._entropy(model_output["entropy"], data)
             loss = loss - self.actor.entropy_coeff * entropy
-            metrics |= found
+            metrics |= measures
         if "returns" in data:
-            value, found = self._value_loss(model_output, data)
+            value, measures = self._value_loss(model_output, data)
             loss = loss + value
-            metrics |= found
+            metrics |= measures
         return loss, metrics
 
     def _policy_loss(
@@ -70,7 +70,7 @@ class PolicyLoss:
         logprobs = at_level(model_output["logprobs"].float(), self.settings)
         anchor, weights, metrics = self._anchor(logprobs, data, mask)
         compute = get_policy_loss_fn(self.actor.policy_loss.get("loss_mode", "vanilla"))
-        loss, found = compute(
+        loss, measures = compute(
             old_log_prob=anchor,
             log_prob=logprobs,
             advantages=data["advantages"],
@@ -79,7 +79,7 @@ class PolicyLoss:
             config=self.actor,
             rollout_is_weights=weights,
         )
-        metrics |= Metric.from_dict(found, aggregation=AggregationType.MEAN)
+        metrics |= Metric.from_dict(measures, aggregation=AggregationType.MEAN)
         return loss, metrics | {"actor/pg_loss": Metric(value=loss, aggregation=AggregationType.SUM)}
 
     def _anchor(
@@ -95,14 +95,14 @@ class PolicyLoss:
             anchor = loglinear(logprobs.detach(), behaviour, data["staleness"][:, None])
         weights = importance_weight(anchor, behaviour, correction=correction, max_weight=train.weight_bound)
         difference = anchor - behaviour
-        found = {
+        measures = {
             "actor/behaviour_weight": masked_mean(weights, mask).item(),
             "actor/behaviour_kl": -masked_mean(difference, mask).item(),
         }
         if correction != "decoupled":
             over = (difference.exp() > train.weight_bound).float()
-            found["actor/behaviour_bounded"] = masked_mean(over, mask).item()
-        return anchor, weights, Metric.from_dict(found, aggregation=AggregationType.MEAN)
+            measures["actor/behaviour_bounded"] = masked_mean(over, mask).item()
+        return anchor, weights, Metric.from_dict(measures, aggregation=AggregationType.MEAN)
 
     def _entropy(self, entropy: torch.Tensor, data: TensorDict) -> tuple[torch.Tensor, dict[str, Any]]:
         mask = data["response_mask"].bool()
@@ -133,8 +133,8 @@ class PolicyLoss:
             "critic/vf_clipfrac": clipped.detach().item(),
             "critic/vpred_mean": masked_mean(values, mask).detach().item(),
         }
-        found = Metric.from_dict(means, aggregation=AggregationType.MEAN)
-        return loss, found | {"critic/vf_loss": Metric(value=loss, aggregation=AggregationType.SUM)}
+        measures = Metric.from_dict(means, aggregation=AggregationType.MEAN)
+        return loss, measures | {"critic/vf_loss": Metric(value=loss, aggregation=AggregationType.SUM)}
 
 
 def at_level(logprobs: torch.Tensor, settings: VerlSettings) -> torch.Tensor:

@@ -63,9 +63,11 @@ class StepMeasures:
 
 def of_verl(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The same of what veRL's `train_mini_batch` has returned, which is over all ranks already."""
-    named = {"grad_norm": "actor/grad_norm", "lr": "actor/lr"}
+    renamed = {"grad_norm": "actor/grad_norm", "lr": "actor/lr"}
     return {
-        named.get(name, name): _mean(value) for name, value in metrics.items() if not name.startswith(HIDDEN)
+        renamed.get(name, name): _mean(value)
+        for name, value in metrics.items()
+        if not name.startswith(HIDDEN)
     }
 
 

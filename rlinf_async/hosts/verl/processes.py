@@ -34,9 +34,9 @@ def check_places(settings: VerlSettings, *, on_gpu: bool) -> None:
     free, total = ray.available_resources(), ray.cluster_resources()
     for kind, count in needed.items():
         if free.get(kind, 0) < count:
-            taken = total.get(kind, 0) - free.get(kind, 0)
+            used = total.get(kind, 0) - free.get(kind, 0)
             mend = (
-                f"set ray_kwargs.ray_init.num_cpus to at least {count + taken:g}, which places processes and "
+                f"set ray_kwargs.ray_init.num_cpus to at least {count + used:g}, which places processes and "
                 "may be more than there are cores"
                 if kind == "CPU"
                 else "use fewer trainer.n_gpus_per_node or vla.inference.ranks"

@@ -30,11 +30,11 @@ def score_rollout(
     steps, width = stored.shape[:2]
     inputs, model = flat_inputs(rollout["forward_inputs"]), model_name(engine)
     outputs = list(forward(engine, inputs, micro_batch_size, values=bootstrap is not None))
-    found = {"proximal": joined(outputs, "logprobs", model=model).view(stored.shape)}
+    scores = {"proximal": joined(outputs, "logprobs", model=model).view(stored.shape)}
     if bootstrap is not None:
         last = list(forward(engine, flat_inputs(bootstrap), micro_batch_size, logprobs=False, values=True))
-        found["values"] = joined([*outputs, *last], "values", model=model).reshape(steps + 1, width)
-    return found
+        scores["values"] = joined([*outputs, *last], "values", model=model).reshape(steps + 1, width)
+    return scores
 
 
 @torch.no_grad()

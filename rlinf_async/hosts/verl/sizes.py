@@ -161,7 +161,7 @@ def _step_misfits(settings: VerlSettings) -> Iterator[Reason]:
     plan, micro = settings.plan, settings.micro_batch_size
     per_pass = micro * plan.learner_ranks
     samples = settings.samples_per_batch
-    said = (
+    step = (
         f"{samples} samples per step ({plan.trajectories_per_batch} trajectories x {settings.horizon} "
         "decisions)"
     )
@@ -171,7 +171,7 @@ def _step_misfits(settings: VerlSettings) -> Iterator[Reason]:
         nearest = nearest_divisor(samples // per_trajectory, mini)
         yield Reason(
             f"{ACTOR}.ppo_mini_batch_size={mini} (x {plan.group_size} x {settings.horizon} decisions = "
-            f"{settings.global_batch_size} samples) does not divide {said}; nearest: {nearest}",
+            f"{settings.global_batch_size} samples) does not divide {step}; nearest: {nearest}",
             f"{ACTOR}.ppo_mini_batch_size={nearest}",
         )
     elif settings.global_batch_size % per_pass:

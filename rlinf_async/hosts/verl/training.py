@@ -169,20 +169,20 @@ class EngineTraining:
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
         self._reports.append({name: rollout[name] for name in REPORTED})  # type: ignore[misc]
         behaviour = self._ratios(rollout, "logprobs")
-        chosen: Tree = {
+        columns: Tree = {
             "forward_inputs": flat_inputs(rollout["forward_inputs"]),
             "old_log_probs": self._ratios(rollout, "proximal") if "proximal" in rollout else behaviour,
         }
         if self._settings.asynchrony.correction != "none":
-            chosen["behaviour_log_probs"] = behaviour
-            chosen["staleness"] = rollout["staleness"].flatten()  # type: ignore[union-attr]
+            columns["behaviour_log_probs"] = behaviour
+            columns["staleness"] = rollout["staleness"].flatten()  # type: ignore[union-attr]
         valid = _spread(rollout["valid"], behaviour)
-        chosen |= {"response_mask": valid, "loss_mask": valid}
-        chosen["advantages"] = _spread(rollout["advantages"], behaviour)
+        columns |= {"response_mask": valid, "loss_mask": valid}
+        columns["advantages"] = _spread(rollout["advantages"], behaviour)
         if self._critic:
-            chosen["returns"] = _spread(rollout["returns"], behaviour)
-            chosen["values"] = _spread(rollout["values"][:-1], behaviour)  # type: ignore[index]
-        return map_tensors(lambda tensor: tensor[order], chosen)
+            columns["returns"] = _spread(rollout["returns"], behaviour)
+            columns["values"] = _spread(rollout["values"][:-1], behaviour)  # type: ignore[index]
+        return map_tensors(lambda tensor: tensor[order], columns)
 
     def _ratios(self, rollout: Tree, name: str) -> torch.Tensor:
         logprobs = rollout[name]
@@ -210,14 +210,14 @@ class EngineTraining:
 
     def batch_of(self, samples: Tree, *, micro_batch_size: int) -> TensorDict:
         """Samples as veRL's engine takes them, to be trained `micro_batch_size` at a time on every rank."""
-        told = {
+        options = {
             "use_dynamic_bsz": False,
             "micro_batch_size_per_gpu": micro_batch_size,
             "global_batch_size": self._settings.global_batch_size,
             "calculate_entropy": self._actor.entropy_coeff != 0.0,
         }
         tensors = _tensor_dict(samples)
-        for name, value in told.items():
+        for name, value in options.items():
             tensors[name] = NonTensorData(value)
         return tensors
 
@@ -254,9 +254,9 @@ class EngineTraining:
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         behaviour = self._ratios(rollout, "logprobs")
-        known = (self._ratios(rollout, "proximal"), behaviour) if "proximal" in rollout else None
+        pair = (self._ratios(rollout, "proximal"), behaviour) if "proximal" in rollout else None
         inputs: Tree = {"forward_inputs": flat_inputs(rollout["forward_inputs"]), "behaviour": behaviour}
-        return inputs, rollout["staleness"].flatten(), known  # type: ignore[union-attr]
+        return inputs, rollout["staleness"].flatten(), pair  # type: ignore[union-attr]
 
     def score(self, inputs: Tree) -> Pair:
         (output,) = forward(self._engine, inputs["forward_inputs"], size_of(inputs), values=False)  # type: ignore[arg-type]
@@ -282,9 +282,9 @@ def _by_trajectory(rewards: torch.Tensor) -> torch.Tensor:
 
 
 def _tensor_dict(tree: Tree) -> TensorDict:
-    held = {
+    tensors = {
         name: _tensor_dict(value) if isinstance(value, dict) else value
         for name, value in tree.items()
         if value is not None
     }
-    return TensorDict(held, batch_size=[size_of(tree)])
+    return TensorDict(tensors, batch_size=[size_of(tree)])

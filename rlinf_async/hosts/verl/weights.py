@@ -25,12 +25,12 @@ class EngineWeights:
     def take(self) -> list[Chunk]:
         """The weights in chunks of bounded size; nothing on ranks that do not send."""
         self._engine.reshard()
-        chosen = self._names()
+        names = self._names()
         memory: Chunk = {}
         if self._sends:
             state = self._engine.module.state_dict()
-            memory = places_for({name: state[name] for name in chosen}, self.types, self._memory)
-        parameters, _ = self._engine.get_per_tensor_param(names=chosen)
+            memory = places_for({name: state[name] for name in names}, self.types, self._memory)
+        parameters, _ = self._engine.get_per_tensor_param(names=names)
         for name, tensor in parameters:  # every rank takes part
             if self._sends:
                 place = memory[name]
@@ -49,12 +49,14 @@ class EngineWeights:
         """
         module = self._engine.module
         frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        held = {name for name in module.state_dict() if "_extra_state" not in name}
-        chosen = {
+        all_names = {name for name in module.state_dict() if "_extra_state" not in name}
+        names = {
             name
-            for name in held
+            for name in all_names
             if (not self._complete or name not in frozen) and (not self.types or name in self.types)
         }
-        if not chosen:
-            raise ValueError(f"none of the learner's {len(held)} tensors has a name that inference knows")
-        return chosen
+        if not names:
+            raise ValueError(
+                f"none of the learner's {len(all_names)} tensors has a name that inference knows"
+            )
+        return names

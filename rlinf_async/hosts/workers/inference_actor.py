@@ -53,13 +53,13 @@ class InferenceActor(InferenceWorker):
         self._version = version
 
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
-        shown = [payload["obs"] for payload in payloads]
-        actions, result = self._act(shown, sum(sizes), mode)
+        observations = [payload["obs"] for payload in payloads]
+        actions, result = self._act(observations, sum(sizes), mode)
         answers: list[Answer] = [
             {"version": self._version, "actions": part.cpu()} for part in torch.split(actions, sizes)
         ]
         if mode == "train":
-            self._add_records(answers, result, shown, sizes)
+            self._add_records(answers, result, observations, sizes)
             self._add_bootstrap_values(answers, payloads, sizes)
         return answers
 
@@ -74,13 +74,13 @@ class InferenceActor(InferenceWorker):
             self.sampling_seed = own
 
     def _act(
-        self, shown: list[Mapping[str, Any]], size: int, mode: str
+        self, parts: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """Actions for `size` environments, and what the policy says of them."""
-        observations = merge(shown)
-        wanted = padded_size(size, self._settings.buckets)
-        if wanted > size:
-            observations = pad(observations, wanted)
+        observations = merge(parts)
+        padded = padded_size(size, self._settings.buckets)
+        if padded > size:
+            observations = pad(observations, padded)
         with torch.no_grad():
             actions, result = self._policy.predict_action_batch(env_obs=observations, mode=mode)
         return trim(torch.as_tensor(actions), size), trim(result, size)
@@ -89,18 +89,18 @@ class InferenceActor(InferenceWorker):
         self,
         answers: list[Answer],
         result: Mapping[str, Any],
-        shown: list[Mapping[str, Any]],
+        observations: list[Mapping[str, Any]],
         sizes: list[int],
     ) -> None:
         """What the learner needs to know of the actions. Pictures that a shard has need not travel back."""
-        for name, given in (("logprobs", result["prev_logprobs"]), ("values", _values(result))):
-            parts = [None] * len(sizes) if given is None else torch.split(given.cpu(), sizes)
+        for name, tensor in (("logprobs", result["prev_logprobs"]), ("values", _values(result))):
+            parts = [None] * len(sizes) if tensor is None else torch.split(tensor.cpu(), sizes)
             for answer, part in zip(answers, parts, strict=True):
                 answer[name] = part
         inputs = {name: torch.split(value.cpu(), sizes) for name, value in result["forward_inputs"].items()}
         for index, answer in enumerate(answers):
             own: Tensors = {name: parts[index] for name, parts in inputs.items()}
-            answer["forward_inputs"], answer["echoes"] = without_echoes(own, shown[index])
+            answer["forward_inputs"], answer["echoes"] = without_echoes(own, observations[index])
 
     def _add_bootstrap_values(
         self, answers: list[Answer], payloads: list[dict[str, Any]], sizes: list[int]
@@ -109,11 +109,11 @@ class InferenceActor(InferenceWorker):
         ended = [index for index, payload in enumerate(payloads) if payload.get("final_obs") is not None]
         if not ended:
             return
-        chosen = [sizes[index] for index in ended]
-        _, result = self._act([payloads[index]["final_obs"] for index in ended], sum(chosen), "train")
+        sizes_of_ended = [sizes[index] for index in ended]
+        _, result = self._act([payloads[index]["final_obs"] for index in ended], sum(sizes_of_ended), "train")
         values = _values(result)
         if values is not None:
-            for index, part in zip(ended, torch.split(values.cpu(), chosen), strict=True):
+            for index, part in zip(ended, torch.split(values.cpu(), sizes_of_ended), strict=True):
                 answers[index]["bootstrap_values"] = part
 
 

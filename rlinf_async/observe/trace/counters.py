@@ -29,14 +29,14 @@ def counters_of(spans: Sequence[Span]) -> list[Counter]:
     kinds: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
         kinds[span["kind"]].append(span)
-    found = [
+    series = [
         Counter("rollouts in flight", _running(_lasting(kinds["rollout"]))),
         Counter("requests in queue", _running(_queued_requests(kinds))),
         Counter("trajectories in queue", _running(_queued_trajectories(kinds))),
         Counter("staleness", _staleness(kinds["accept"])),
         Counter("version", _versions(kinds)),
     ]
-    return [counter for counter in found if counter.moments]
+    return [counter for counter in series if counter.moments]
 
 
 def _lasting(spans: Iterable[Span]) -> Iterator[tuple[float, float, int]]:
@@ -44,11 +44,11 @@ def _lasting(spans: Iterable[Span]) -> Iterator[tuple[float, float, int]]:
 
 
 def _queued_requests(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[float, float, int]]:
-    asked = {(span["shard"], span["number"]): span["began"] for span in kinds["ask"] if "number" in span}
+    began = {(span["shard"], span["number"]): span["began"] for span in kinds["ask"] if "number" in span}
     for forward in kinds["forward"]:
         for request in zip(forward.get("shards", ()), forward.get("numbers", ()), strict=False):
-            if request in asked:
-                yield asked[request], max(asked[request], forward["began"]), 1
+            if request in began:
+                yield began[request], max(began[request], forward["began"]), 1
 
 
 def _queued_trajectories(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[float, float, int]]:

@@ -50,10 +50,10 @@ def _trajectories(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
         steps[step["process"]].append(step)
     for accept in kinds["accept"]:
         rollouts = {_rollout(piece[0], accept["batch"], piece[1]) for piece in accept.get("pieces", ())}
-        mine = steps[accept["process"]]
-        first = bisect_left(mine, accept["began"], key=lambda step: float(step["ended"]))
+        steps_of_rank = steps[accept["process"]]
+        first = bisect_left(steps_of_rank, accept["began"], key=lambda step: float(step["ended"]))
         for rollout in rollouts & puts.keys():
-            yield Flow("trajectory", (puts[rollout], accept, *mine[first : first + 1]))
+            yield Flow("trajectory", (puts[rollout], accept, *steps_of_rank[first : first + 1]))
 
 
 def _weights(kinds: dict[str, list[Span]]) -> Iterator[Flow]:

@@ -46,10 +46,10 @@ def trace_events(spans: Sequence[Span], *, pids: Mapping[str, int] | None = None
 
 
 def _names(lanes: dict[Lane, None], pids: Mapping[str, int]) -> Iterator[Event]:
-    seen = set()
+    named_before = set()
     for lane in sorted(lanes, key=lambda lane: (lane.pid, lane.tid)):
-        if lane.pid not in seen:
-            seen.add(lane.pid)
+        if lane.pid not in named_before:
+            named_before.add(lane.pid)
             yield _meta("process_name", lane, {"name": lane.process})
             yield _meta("process_sort_index", lane, {"sort_index": lane.pid})
             if lane.process in pids:

@@ -44,8 +44,8 @@ def lanes_of(spans: Sequence[Span]) -> list[tuple[Span, Lane]]:
     pids = {name: pid for pid, name in enumerate(sorted({p for p, _ in tracks}, key=_process_order), start=1)}
     tids: dict[str, int] = defaultdict(int)
     placed: list[tuple[Span, Lane]] = []
-    for (process, (_, name)), mine in sorted(tracks.items(), key=lambda item: item[0]):
-        for number, row in enumerate(_rows(mine)):
+    for (process, (_, name)), spans_of_track in sorted(tracks.items(), key=lambda item: item[0]):
+        for number, row in enumerate(_rows(spans_of_track)):
             tids[process] += 1
             label = name if number == 0 else f"{name} ({number + 1})"
             lane = Lane(pids[process], tids[process], process, label)
