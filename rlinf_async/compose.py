@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig
 
 PACKAGED = "rlinf_async.configs"
@@ -21,6 +23,11 @@ OF_VERL = "verl_"
 LOCAL = "local"
 """The folder of those that need no framework."""
 
+
+TWICE_OR_NEVER = re.compile(
+    r"async appears more than once|Multiple values for async|Could not override 'async'"
+)
+"""What Hydra says of `+async=full` where the config has chosen a preset, and of `async=full` where not."""
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -42,20 +49,32 @@ def locate(name: str, directory: Path | None) -> tuple[str, Path | None]:
 def compose_config(name: str, overrides: Sequence[str], directory: Path | None = None) -> DictConfig:
     """The config `name` with Hydra overrides.
 
-    `async.mode=full` works whether or not the config has an async block; Hydra by itself asks for a `+`
-    where it has none.
+    `async.mode=full` works with a `+` and without, whether or not the config has an async block, and so does
+    `async=full`; Hydra by itself asks for a `+` where there is none, and refuses it where there is one.
 
     Raises:
-        ValueError: a config of this package for veRL, which is not here.
+        ValueError: a config of this package for veRL, which is not here, or a directory that is none.
     """
     if directory is None and name.startswith(OF_VERL) and find_spec("verl") is None:
         raise ValueError(f"{name} is for veRL, which is not installed here; see docs/verl.md")
+    if directory is not None and not directory.is_dir():
+        raise ValueError(f"--config-dir={directory} is no directory; name the one that holds {name}.yaml")
+    try:
+        return _composed(name, [_lenient(override) for override in overrides], directory)
+    except ConfigCompositionException as error:
+        turned = [_turned(override) for override in overrides]
+        if turned == list(overrides) or not TWICE_OR_NEVER.search(str(error)):
+            raise
+    return _composed(name, [_lenient(override) for override in turned], directory)
+
+
+def _composed(name: str, overrides: Sequence[str], directory: Path | None) -> DictConfig:
     GlobalHydra.instance().clear()
     with warnings.catch_warnings():
         # RLinf's configs leave the order of their defaults to this version base, and Hydra says so each time.
         warnings.filterwarnings("ignore", message=r"(?s).*(missing `_self_`|version_base=)")
         with _initialized(directory):
-            return compose(name, overrides=[_lenient(override) for override in overrides])
+            return compose(name, overrides=list(overrides))
 
 
 def _initialized(directory: Path | None) -> AbstractContextManager[None]:
@@ -84,5 +103,17 @@ def described(name: str) -> str:
     return " ".join(filter(None, words))
 
 
+def names_in(directory: Path) -> list[str]:
+    """The configs that lie in a directory of the user's."""
+    return sorted(path.stem for path in directory.glob("*.yaml"))
+
+
 def _lenient(override: str) -> str:
-    return f"++{override}" if override.startswith("async.") else override
+    return f"++{override.lstrip('+')}" if override.lstrip("+").startswith("async.") else override
+
+
+def _turned(override: str) -> str:
+    """`async=full` as `+async=full`, and the other way round."""
+    if override.startswith("+async="):
+        return override.removeprefix("+")
+    return f"+{override}" if override.startswith("async=") else override

@@ -22,9 +22,9 @@ def check_whole(name: str, value: Any, *, least: int, or_else: str | None = None
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         word = "" if or_else is None else f"{or_else} or "
-        raise ValueError(
-            f"{name}={value!r} must be {word}a whole number of at least {least}; nearest: {least}"
-        )
+        # A word has no nearest number, and the least one could mean the opposite of what was asked for.
+        near = f"; nearest: {max(least, round(value))}" if is_finite(value) else ""
+        raise ValueError(f"{name}={value!r} must be {word}a whole number of at least {least}{near}")
 
 
 def check_above_zero(name: str, value: Any, *, auto: bool = False) -> None:

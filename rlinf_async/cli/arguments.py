@@ -88,25 +88,51 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from rlinf_async.compose import compose_config, packaged_names
+    from rlinf_async.compose import compose_config, names_in, packaged_names
+    from rlinf_async.compose_errors import sentence
+    from rlinf_async.core.nested import dotted
     from rlinf_async.plugin import register
 
     register()
     try:
         return compose_config(name, overrides or [], directory)
+    except (HydraException, OmegaConfBaseException) as error:
+        said = sentence(
+            error,
+            name,
+            overrides=overrides or [],
+            known_configs=packaged_names() if directory is None else names_in(directory),
+            known_keys=lambda: dotted(_plain(compose_config(name, [], directory))),
+        )
+        fail(said)
     except ValueError as error:
         fail(str(error))
-    except (HydraException, OmegaConfBaseException) as error:
-        known = f"\nconfigs of this package: {', '.join(packaged_names())}" if directory is None else ""
-        fail(f"{error}{known}")
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
 
 
 def or_exit(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call `function`; a ValueError, which names the remedy, ends the command without a traceback."""
+    """Call `function`; a ValueError, which names the remedy, ends the command without a traceback.
+
+    So does a config that cannot be read, of which OmegaConf's first line says why.
+    """
     try:
         return function(*arguments)
-    except ValueError as error:
-        fail(str(error))
+    except _refusals() as error:
+        text = str(error)
+        fail(text if type(error).__module__.partition(".")[0] != "omegaconf" else text.splitlines()[0])
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    try:
+        from omegaconf.errors import OmegaConfBaseException
+    except ModuleNotFoundError:  # an installation without a framework
+        return (ValueError,)
+    return (ValueError, OmegaConfBaseException)
 
 
 def fail(message: str) -> NoReturn:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, or_exit
+from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, fail, or_exit
 from rlinf_async.hosts.host import host_of
+from rlinf_async.observe.attempt import NothingLeftError
+from rlinf_async.ray_runtime.address import check_address
 from rlinf_async.supervise import supervise
 
 Restarts = Annotated[
@@ -56,7 +58,12 @@ def train(
     multiprocessing.set_start_method("spawn", force=True)
     cfg = chosen.compose()
     host = or_exit(host_of, cfg)
-    or_exit(host.prepare, cfg)
+    if host.uses_ray:
+        or_exit(check_address)
+    try:
+        or_exit(host.prepare, cfg)
+    except NothingLeftError as nothing:
+        _end_at_once(nothing)
     if host.uses_ray:
         from rlinf_async.ray_runtime.chatter import hush
 
@@ -66,6 +73,14 @@ def train(
         host.train(cfg, dashboard=dashboard)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _end_at_once(nothing: NothingLeftError) -> NoReturn:
+    """Whoever starts the same command until it is done has no error when it is."""
+    if not nothing.automatic:
+        fail(str(nothing))
+    _say(str(nothing))
+    raise typer.Exit
 
 
 def _say(text: str) -> None:

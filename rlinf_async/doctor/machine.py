@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlinf_async.observe.check import Check, probe
+from rlinf_async.ray_runtime.address import unanswered
 
 GIB = 1 << 30
 LEAST_SHARED_MEMORY = 2 * GIB
@@ -87,6 +88,8 @@ def check_ray_address(
 ) -> Check:
     """Whether a framework's `ray.init` would join a cluster that nobody meant."""
     address = environ.get("RAY_ADDRESS", "")
+    if problem := unanswered(environ):
+        return Check("ray address", "fail", problem, "export RAY_ADDRESS=local, or start that cluster")
     if address not in ("", "auto"):
         return Check("ray address", "ok", f"RAY_ADDRESS={address}")
     raylets = [command for command in commands if "raylet" in Path(command[0]).name]

@@ -32,3 +32,26 @@ class Attempt:
 def read_attempt(place: Path) -> Attempt | None:
     """What was announced there; None if nothing was."""
     return Attempt(**json.loads(place.read_text())) if place.is_file() else None
+
+
+class NothingLeftError(ValueError):
+    """A run goes on from a checkpoint of its last step, or from one behind it."""
+
+    def __init__(self, message: str, *, automatic: bool) -> None:
+        super().__init__(message)
+        self.automatic = automatic
+        """Whether the run was to go on from whatever there is: then it has ended, and nothing is wrong."""
+
+
+def check_left(step: int, steps: int, *, key: str, automatic: bool) -> None:
+    """See that a run of `steps` has something to train after `step`; `key` is that of the config.
+
+    Raises:
+        NothingLeftError: it has not.
+    """
+    if 0 < steps <= step:
+        raise NothingLeftError(
+            f"nothing is left to train: the checkpoint was saved after step {step}, and {key}={steps}; "
+            f"to go on, set {key} to more than {step}",
+            automatic=automatic,
+        )

@@ -12,6 +12,13 @@ from rlinf_async.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
 
 def link_assets(cfg: DictConfig) -> None:
-    """Make LIBERO find the assets in the folder that `RLINF_ASYNC_LIBERO_ASSETS` names, if it names one."""
+    """Make LIBERO find the assets in the folder that `RLINF_ASYNC_LIBERO_ASSETS` names, if it names one.
+
+    Raises:
+        ValueError: they are not there, or LIBERO cannot run here.
+    """
     if assets := os.environ.get(ASSETS_VARIABLE):
-        prepare_libero(Path(assets), run_dir(cfg) / "libero")
+        try:
+            prepare_libero(Path(assets), run_dir(cfg) / "libero")
+        except (FileNotFoundError, RuntimeError) as error:
+            raise ValueError(f"{ASSETS_VARIABLE}: {error}") from error

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.observe.attempt import Attempt
+from rlinf_async.hosts.rlinf.workload import last_step
+from rlinf_async.observe.attempt import Attempt, check_left
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import COMPLETE, find_newest, problem_of, step_of, tidy
@@ -28,15 +29,20 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
 
     Raises:
         ValueError: another run writes there, or there is nothing to go on from.
+        NothingLeftError: the checkpoint is of the last step, or of one behind it.
     """
     run_dir = OmegaConf.select(cfg, "runner.logger.log_path")
     if run_dir is None:
         return
     claim_directory(Path(run_dir), key="runner.logger.log_path")
+    automatic = cfg.runner.get("resume_dir") == AUTO
     for remark in resolve_resume(cfg):
         say(remark)
+    if step := resume_step(cfg.runner.get("resume_dir")):
+        key, steps = last_step(cfg)
+        check_left(step, steps, key=key, automatic=automatic)
     if active:
-        _set_aside(cfg, Path(run_dir).absolute(), say)
+        set_aside(cfg, say)
     resume = f"++runner.resume_dir={AUTO}"
     place = Attempt(
         run_dir=str(Path(run_dir).absolute()), checkpoints=str(checkpoints(cfg).absolute()), resume=resume
@@ -44,7 +50,9 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
     place.announce()
 
 
-def _set_aside(cfg: DictConfig, run_dir: Path, say: Callable[[str], None]) -> None:
+def set_aside(cfg: DictConfig, say: Callable[[str], None]) -> None:
+    """Put aside what an earlier run has left in the directory of this one, which begins now."""
+    run_dir = Path(cfg.runner.logger.log_path).absolute()
     named = cfg.runner.get("resume_dir")
     goes_on = bool(named) and Path(named).resolve().is_relative_to(run_dir.resolve())
     earlier = RunDir(run_dir).set_aside(goes_on=goes_on, checkpoints=checkpoints(cfg).absolute())

@@ -31,7 +31,9 @@ from rlinf_async.hosts.rlinf.footprints import footprints, rows
 from rlinf_async.hosts.rlinf.hooks import is_active
 from rlinf_async.hosts.rlinf.host import SECTIONS
 from rlinf_async.hosts.rlinf.keys import without_effect
+from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
+from rlinf_async.hosts.rlinf.presence import absent, malformed
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
@@ -78,11 +80,19 @@ def explain(
         "translated": translations(plain, read_block(cfg)) if asynchrony.train.enabled else [],
         "remarks": [
             *_beyond(plain, cluster),
+            *([] if cluster.named else _absent(plain)),
             *without_effect(plain),
             *effects(plain, settings, cluster),
             *_remarks(cfg, settings),
         ],
     }
+
+
+def _absent(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """What a run on this machine would be refused for."""
+    register_models()
+    for reason in (*malformed(cfg), *absent(cfg)):
+        yield f"a run would not begin on this machine: {reason.text}"
 
 
 def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:

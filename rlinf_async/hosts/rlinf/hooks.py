@@ -10,16 +10,19 @@ from typing import Any
 from unittest.mock import patch
 
 import ray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.preparations import make_ready
+from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import asks_for_levels, read_fit, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+from rlinf_async.hosts.rlinf.presence import absent, malformed
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.revival import STARTED_AGAIN
 from rlinf_async.ray_runtime.termination import TERMINATION
@@ -44,13 +47,40 @@ def prepare(cfg: DictConfig) -> None:
     active = asks_for_levels(cfg)
     if active:
         compat.check_rlinf()
-        settings, notes = resolve(cfg), read_fit(cfg).notes
+        settings, notes = _resolved(cfg), read_fit(cfg).notes
         write_back(cfg, settings)
         for note in notes:
             RunDisplay().note(note)
     take_place(cfg, active=active, say=RunDisplay().note)
     if uses_us(cfg):
         load_in_workers(active)
+
+
+def check_presence(cfg: DictConfig) -> None:
+    """See that models, environments, simulators, files and loggers that `cfg` names are here.
+
+    Raises:
+        RefusedError: some are not.
+    """
+    refuse(_absent(cfg))
+
+
+def _resolved(cfg: DictConfig) -> RLinfSettings:
+    """The settings of a run; everything that stands in its way is said at once."""
+    missing = _absent(cfg)
+    try:
+        settings = resolve(cfg)
+    except ValueError as error:
+        raise RefusedError([*missing, *reasons_of(error)]) from error
+    refuse(missing)
+    return settings
+
+
+def _absent(cfg: DictConfig) -> list[Reason]:
+    register_models()
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    refuse(malformed(plain))
+    return absent(plain)
 
 
 def load_in_workers(active: bool) -> None:

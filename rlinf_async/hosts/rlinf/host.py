@@ -55,8 +55,11 @@ class RLinfHost:
         return all(section in cfg for section in SECTIONS)
 
     def prepare(self, cfg: DictConfig) -> None:
-        from rlinf_async.hosts.rlinf.hooks import prepare
+        from rlinf_async.hosts.rlinf.config import asks_for_levels
+        from rlinf_async.hosts.rlinf.hooks import check_presence, prepare
 
+        if not asks_for_levels(cfg):
+            check_presence(cfg)  # of runs with a level on `prepare` says everything at once
         prepare(cfg)
         make_ready(cfg)
 

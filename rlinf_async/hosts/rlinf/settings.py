@@ -74,7 +74,7 @@ class RLinfSettings(RunSettings):
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),
         )
-        refuse([*settings._reasons(), *_evaluation_reasons(cfg, settings)])
+        refuse([*_chunk_reasons(cfg), *settings._reasons(), *_evaluation_reasons(cfg, settings)])
         return settings
 
     def _reasons(self) -> Iterator[Reason]:
@@ -94,7 +94,7 @@ class RLinfSettings(RunSettings):
             nearest = nearest_divisor(per_rank, self.micro_batch_size)
             yield Reason(
                 f"micro_batch_size={self.micro_batch_size} x {self.plan.learner_ranks} learner ranks do not "
-                f"divide {samples}; nearest micro_batch_size: {nearest}"
+                f"divide {samples}; nearest micro_batch_size: {nearest}{self._other_total(per_step)}"
             )
         elif self.global_batch_size % per_step or self.samples_per_batch % self.global_batch_size:
             steps = self.samples_per_batch // per_step
@@ -104,6 +104,29 @@ class RLinfSettings(RunSettings):
                 f"{self.micro_batch_size} x {self.plan.learner_ranks} learner ranks, and divide {samples}; "
                 f"nearest: {nearest}",
                 f"actor.global_batch_size={nearest}",
+            )
+
+    def _other_total(self, per_step: int) -> str:
+        """The number of environments nearest to that of the plan which keeps the micro-batch as it is."""
+        plan = self.plan
+        each = per_step // math.gcd(per_step, plan.rollout_epochs * self.horizon)
+        each = math.lcm(each, plan.shards * plan.group_size)
+        nearest = max(1, round(plan.total_envs / each)) * each
+        return f", or env.train.total_num_envs: {nearest}" if nearest != plan.total_envs else ""
+
+
+def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Episodes that are no whole number of chunks of actions."""
+    chunk = int(cfg["actor"]["model"]["num_action_chunks"])
+    for part in ("train", "eval") if _evaluating(cfg) else ("train",):
+        # RLinf asks for it in evaluation, too, and says so.
+        steps = int(cfg["env"][part].get("max_steps_per_rollout_epoch", chunk))
+        if steps % chunk:
+            nearest = max(1, round(steps / chunk)) * chunk
+            yield Reason(
+                f"env.{part}.max_steps_per_rollout_epoch={steps} is no multiple of actor.model."
+                f"num_action_chunks={chunk}; nearest: {nearest}",
+                f"env.{part}.max_steps_per_rollout_epoch={nearest}",
             )
 
 

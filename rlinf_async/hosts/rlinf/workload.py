@@ -21,11 +21,13 @@ def workload(cfg: DictConfig) -> Workload:
     seeds = {"actor.seed": _needed(cfg, "actor.seed"), "env.train.seed": _select(cfg, "env.train.seed", None)}
     return Workload(
         run_dir="runner.logger.log_path",
-        steps=_steps(cfg),
+        steps=last_step(cfg),
         seeds={key: int(seed) for key, seed in seeds.items() if seed is not None},
         overrides=_logged(OmegaConf.select(cfg, "runner.logger.logger_backends", default="tensorboard")),
         off=OFF,
-        stock=StockRuns(env_steps=_env_steps(cfg), stages=int(_select(cfg, "rollout.pipeline_stage_num", 1))),
+        stock=StockRuns(
+            env_steps=env_steps_of(cfg), stages=int(_select(cfg, "rollout.pipeline_stage_num", 1))
+        ),
     )
 
 
@@ -39,12 +41,14 @@ def _check_trains(cfg: DictConfig) -> None:
         )
 
 
-def _steps(cfg: DictConfig) -> tuple[str, int]:
+def last_step(cfg: DictConfig) -> tuple[str, int]:
+    """The key by which a run ends, and the number of its last step."""
     epochs, most = int(_needed(cfg, "runner.max_epochs")), int(_select(cfg, "runner.max_steps", -1))
     return ("runner.max_steps", most) if 0 <= most < epochs else ("runner.max_epochs", epochs)
 
 
-def _env_steps(cfg: DictConfig) -> int:
+def env_steps_of(cfg: DictConfig) -> int:
+    """Environment steps of all environments in a step of training."""
     chunk = int(_needed(cfg, "actor.model.num_action_chunks"))
     decisions = int(_needed(cfg, "env.train.max_steps_per_rollout_epoch")) // chunk
     epochs = int(_select(cfg, "env.train.rollout_epoch", 1))

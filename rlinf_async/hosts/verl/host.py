@@ -15,6 +15,7 @@ from rich.console import Console
 from rlinf_async.hosts.verl.block import is_ours, plain
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.hosts.workload import Workload
+from rlinf_async.observe.attempt import check_left
 from rlinf_async.observe.check import Check
 
 PLATFORM = "VERL_PLATFORM"
@@ -47,15 +48,17 @@ class VerlHost:
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.preparations import make_ready
-        from rlinf_async.hosts.verl.checkpoint import claim
+        from rlinf_async.hosts.verl.checkpoint import claim, resumed
         from rlinf_async.hosts.verl.config import read
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL}")
-        read(cfg)
+        settings = read(cfg)
         _choose_device(cfg)
         _validate(cfg)
         claim(cfg)
+        automatic = cfg.trainer.resume_mode == "auto"
+        check_left(resumed(cfg)[1], settings.batches, key="trainer.total_training_steps", automatic=automatic)
         make_ready(cfg)
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:

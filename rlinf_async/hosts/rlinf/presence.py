@@ -1,0 +1,143 @@
+"""Whether what a config names is here: models, environments, simulators, files and loggers.
+
+RLinf finds out in its workers, after Ray has started, or in a driver that waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.core.names import did_you_mean, nearest
+from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.reasons import Reason
+
+SIMULATORS = {
+    "d4rl": "d4rl",
+    "genesis": "genesis",
+    "habitat": "habitat",
+    "libero": "libero",
+    "maniskill": "mani_skill",
+    "metaworld": "metaworld",
+    "roboverse": "metasim",
+}
+"""The package that RLinf's environment of an `env_type` imports, of those that import one by one name."""
+EXTRAS = ("libero", "maniskill", "metaworld")
+"""Those that an extra of this package installs."""
+LOGGERS = ("wandb", "swanlab")
+"""Backends of RLinf's logger that are packages of their own."""
+WHOLE = (
+    "runner.max_epochs",
+    "env.train.total_num_envs",
+    "env.train.max_steps_per_rollout_epoch",
+    "actor.micro_batch_size",
+    "actor.global_batch_size",
+    "actor.model.num_action_chunks",
+)
+"""Keys that RLinf counts with."""
+FILES = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
+"""Keys that name a file or folder, unless it is the name of a model on a hub."""
+
+
+def malformed(cfg: Mapping[str, Any]) -> list[Reason]:
+    """Keys of `cfg` (plain data) that must be counted with, and cannot be."""
+    return list(_numbers(cfg))
+
+
+def absent(cfg: Mapping[str, Any]) -> list[Reason]:
+    """What `cfg` (plain data) names and is not here.
+
+    Packages and files are looked for where every process runs on this machine. Where nodes have files and
+    Pythons of their own nobody can tell from here.
+    """
+    found = [*_model(cfg), *_environments(cfg), *_loggers(cfg)]
+    if _on_this_machine(cfg):
+        found += [*_simulators(cfg), *_files(cfg)]
+    return found
+
+
+def _on_this_machine(cfg: Mapping[str, Any]) -> bool:
+    return (lookup(cfg, "cluster.num_nodes") or 1) == 1 and not lookup(cfg, "cluster.node_groups")
+
+
+def _numbers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    for key in WHOLE:
+        value = lookup(cfg, key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            yield Reason(f"{key}={value!r} must be a whole number of at least 1")
+
+
+def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    from rlinf.config import SupportedModel
+
+    name, known = lookup(cfg, "actor.model.model_type"), sorted(SupportedModel.models)
+    if name not in known:
+        yield _unknown("actor.model.model_type", name, known, "a model of RLinf or of rlinf_async.models")
+
+
+def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    from rlinf.envs import SupportedEnvType
+
+    types = [kind.value for kind in SupportedEnvType]
+    classes = sorted(entry_points(group="rlinf_async.envs").names)
+    for part in ("train", "eval"):
+        kind, name = (lookup(cfg, f"env.{part}.{key}") for key in ("env_type", "env_class"))
+        if lookup(cfg, f"env.{part}") and kind not in types:
+            yield _unknown(f"env.{part}.env_type", kind, types, "an environment of RLinf")
+        if name and name not in classes:
+            yield _unknown(f"env.{part}.env_class", name, classes, "an entry point of rlinf_async.envs")
+
+
+def _unknown(key: str, name: Any, known: Iterable[str], what: str) -> Reason:
+    known = list(known)
+    near = nearest(name, known)
+    hint = did_you_mean(name, known) or f"; there is {', '.join(known)}"
+    return Reason(f"{key}={name!r} is not {what}{hint}", f"{key}={near}" if near else "")
+
+
+def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    kind = str(lookup(cfg, "env.train.env_type"))
+    package = SIMULATORS.get(kind)
+    if package is None or _found(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
+        return
+    where = "docs/install.md" if kind in EXTRAS else "RLinf's documentation"
+    yield Reason(
+        f"env.train.env_type={kind} needs the package {package}, which is not installed; see {where}"
+    )
+
+
+def _found(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # a module without a spec, which somebody has put there
+        return True
+
+
+def _files(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    named: dict[str, str] = {}
+    for key in FILES:
+        path = lookup(cfg, key)
+        if isinstance(path, str) and path.startswith(("/", "./", "../", "~")):
+            named.setdefault(path, key)  # rollout.model.model_path mostly repeats the actor's
+    for path, key in named.items():
+        if not Path(path).expanduser().exists():
+            yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
+
+
+def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    from rlinf.utils.metric_logger import MetricLogger
+
+    asked = lookup(cfg, "runner.logger.logger_backends")
+    for name in [asked] if isinstance(asked, str) else asked or ():
+        known = list(MetricLogger.supported_logger)
+        if name not in known:
+            yield _unknown("runner.logger.logger_backends", name, known, "a logger of RLinf")
+        elif name in LOGGERS and not _found(name):
+            yield Reason(
+                f"runner.logger.logger_backends={name} needs the package {name}: pip install {name}",
+                "runner.logger.logger_backends=[tensorboard]",
+            )

@@ -1,0 +1,213 @@
+"""What people get wrong on the command line: each is answered in five lines at most, before Ray starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+from filelock import FileLock
+from omegaconf import DictConfig
+from typer.testing import CliRunner
+
+from rlinf_async import cli, compose
+from rlinf_async.experiments.sweep.sweep_dir import SweepDirectory
+from rlinf_async.hosts.local.host import LocalHost
+from rlinf_async.hosts.rlinf.host import RLinfHost
+
+DEMO = "metaworld_ppo_mlp"
+LONGEST = 5
+"""Lines of an answer."""
+
+SETTINGS = {
+    "async.rolout.shards=2": "did you mean async.rollout?",
+    "async.trian.enabled=true": "did you mean async.train?",
+    "async.train.max_staleness=two": "must be a whole number of at least 0",
+    "async.train.max_staleness=1.6": "nearest: 2",
+    "async.train.max_staleness=-1": "nearest: 0",
+    "async.rollout.shards=5": "nearest number of shards per worker that does: 4",
+    "actor.global_batch_size=100": "nearest: 160",
+    "actor.micro_batch_size=7": "nearest micro_batch_size: 8",
+    "async.mode=ful": "did you mean 'full'?",
+    "async=ful": "async=ful is none of full, off, rollout, streamer, train; did you mean 'full'?",
+    "+async=ful": "did you mean 'full'?",
+    "async.train.correction=none": "use correction=decoupled",
+    "async.rollout.max_batch_size=2": "use at least 16",
+    "async.mode": "the override 'async.mode' cannot be read; one looks like async.mode=full",
+    "actor.enable_offload=true async.offload=keep": "or async.offload=auto",
+    "env.train.task_name=button-pres": "unknown Meta-World task 'button-pres'",
+    "env.train.total_num_envs=33": "env.train.total_num_envs: 32",
+    "env.train.total_num_envs=0": "must be a whole number of at least 1",
+    "actor.model.num_action_chunks=3": "max_steps_per_rollout_epoch=20 is no multiple",
+    "actor.model.model_type=mlp_polcy": "did you mean 'mlp_policy'?",
+    "actor.model.model_path=/path/to/model": "/path/to/model does not exist",
+    "actor.model=nothing": "node `actor.model` is not a container",
+    "env.train.env_class=metaworld_tsk": "env.train.env_class=metaworld_task env.eval.env_class",
+    "env.train.env_type=metaword": "did you mean 'metaworld'?",
+    "algorithm.adv_type=gea": "with adv_type gae or grpo",
+    "algorithm.loss_type=actor_critc": "loss_type actor_critic",
+    "runner.max_epoch=3": "did you mean runner.max_epochs?",
+    "runner.max_epochs=two": "runner.max_epochs='two' must be a whole number",
+    "runner.max_epochs=two async.mode=off": "runner.max_epochs='two' must be a whole number",
+    "runner.max_epochs=0": "must be a whole number of at least 1",
+    "runner.resume_dir=/nowhere": "must end in global_step_N",
+    "runner.resume_dir=/nowhere/global_step_4": "has no directory actor",
+    "runner.ckpt_path=/nowhere.pt": "/nowhere.pt does not exist",
+    "runner.logger.log_path=/dev/null/runs": "cannot be written",
+    "runner.logger.logger_backends=[tensorbord]": "did you mean 'tensorboard'?",
+    "runner.logger.logger_backends=[wandb]": "pip install wandb",
+    "nonsense=1": "+nonsense=1 would add it",
+    "--config-dir /nowhere": "--config-dir=/nowhere is no directory",
+}
+"""Words beside the name of the demo's config, and what is answered."""
+
+COMMANDS = {
+    "train": "a config is missing",
+    "train metaworld_ppo": "there is no config 'metaworld_ppo' (did you mean",
+    "explain metaworld_ppo": "there is no config 'metaworld_ppo' (did you mean",
+    "train metaworld_ppo_mlp.yaml": "a config of this package is named without .yaml",
+    "explain metaworld_ppo_mlp.yaml": "a config of this package is named without .yaml",
+    "explain metaworld_ppo_mlp --diff nope": "there is no config 'nope'",
+    "trian metaworld_ppo_mlp": "Did you mean 'train'",
+    "train local/point_reach settings.lrr=1": "did you mean settings.lr?",
+    "train local/point_reach model.model_type=gausian_mlp": "there is emulated, gaussian_mlp",
+    "train local/point_reach env.env_class=point_rech": "there is emulated, metaworld_task, point_reach",
+    "train local/point_reach run_dir=/dev/null/x": "/dev/null/x, by run_dir, cannot be written",
+    "train local/point_reach settings.total_envs=33": "are not a multiple of global_batch_size=320",
+    "sweep metaworld_ppo_mlp --modes ladr": "did you mean 'ladder'?",
+    "sweep metaworld_ppo_mlp --seeds 0": "--seeds=0 must be at least 1",
+    "sweep metaworld_ppo_mlp async.mode=full": "is for the sweep to set",
+    "sweep metaworld_ppo_mlp --output other": "holds something that is no sweep",
+    "bench --scenario nope": "scenario 'nope' is not one of",
+    "plan": "give the directory of a run, or a config",
+    **{f"{command} nowhere": "nowhere" for command in ("report", "trace", "status", "plan", "chaos")},
+    **{f"{command} other": "no run directory" for command in ("report", "trace", "status")},
+    **{f"{command} file": "file is" for command in ("report", "trace", "status")},
+}
+"""Whole command lines; `other` is a folder with somebody's file in it, and `file` is a file."""
+
+
+@pytest.fixture(autouse=True)
+def outside(tmp_path: Path, monkeypatch) -> Path:
+    """A folder that is no checkout, with RLinf's variables as they were afterwards."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").touch()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def began(monkeypatch) -> list[str]:
+    """What was started that only a run which can begin may start; Ray, RLinf's or another loop, a sweep."""
+    begun: list[str] = []
+    for owner, name in (
+        (ray, "init"),
+        (RLinfHost, "train"),
+        (LocalHost, "train"),
+        (SweepDirectory, "claimed"),
+    ):
+        what = f"{getattr(owner, '__name__', owner)}.{name}"
+        monkeypatch.setattr(owner, name, lambda *_, what=what, **__: begun.append(what))
+    return begun
+
+
+def answer(*words: str) -> str:
+    """What the command says, which must be short, an error, and no traceback."""
+    result = CliRunner().invoke(cli.app, list(words))
+    assert result.exit_code == 2, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    assert len(result.output.strip().splitlines()) <= LONGEST, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("words", SETTINGS)
+def test_a_wrong_setting_is_answered_before_anything_starts(words, began):
+    assert SETTINGS[words] in answer("train", DEMO, *words.split())
+    assert began == []
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_wrong_command_is_answered_before_anything_starts(line, began):
+    assert COMMANDS[line] in answer(*line.split())
+    assert began == []
+
+
+def test_a_run_without_a_mistake_does_begin(began):
+    assert CliRunner().invoke(cli.app, ["train", DEMO, "~warm_start"]).exit_code == 0
+    assert began == ["RLinfHost.train"]
+
+
+@pytest.mark.parametrize("words", ["async=full", "+async=full", "+async.mode=full", "async.mode=full"])
+@pytest.mark.parametrize("block", ["", "defaults: [async: train]\n"])
+def test_every_way_to_write_the_preset_works_with_a_block_and_without(words, block, tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(f"{block}runner: {{seq_length: 1}}\n")
+    cfg: DictConfig = compose.compose_config("mine", [words], tmp_path)
+    assert cfg["async"].mode == "full"
+
+
+def test_a_simulator_that_is_not_installed_is_named(monkeypatch, began):
+    for module in ("libero", "mani_skill", "metaworld"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delenv("LIBERO_TYPE", raising=False)
+    needed = {"libero_object_ppo_vla": "libero", "maniskill_ppo_mlp": "mani_skill", DEMO: "metaworld"}
+    for config, package in needed.items():
+        assert f"needs the package {package}, which is not installed" in answer("train", config)
+    assert began == []
+
+
+def test_what_would_be_refused_here_is_said_by_explain_unless_another_cluster_is_meant():
+    words = ["explain", DEMO, "actor.model.model_path=/path/to/model"]
+    here, there = (
+        " ".join(CliRunner().invoke(cli.app, [*words, *more]).output.split())
+        for more in ([], ["--gpus", "8"])
+    )
+    assert "a run would not begin on this machine" in here
+    assert "a run would not begin" not in there
+
+
+def test_assets_that_are_not_there_are_named(monkeypatch, began):
+    monkeypatch.setenv("RLINF_ASYNC_LIBERO_ASSETS", "/nowhere")
+    monkeypatch.setattr("rlinf_async.hosts.rlinf.presence.find_spec", lambda name: object())
+    assert "/nowhere is no LIBERO asset folder" in answer("train", "libero_object_ppo_vla")
+    assert began == []
+
+
+def test_a_cluster_that_does_not_answer_is_named(monkeypatch, began):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert "nothing answers at RAY_ADDRESS=127.0.0.1:1" in answer("train", DEMO)
+    assert began == []
+
+
+def test_a_second_run_in_one_directory_is_refused(tmp_path: Path, began):
+    (tmp_path / "mine").mkdir()
+    with FileLock(tmp_path / "mine" / ".lock"):
+        text = answer("train", DEMO, "runner.logger.log_path=mine")
+        assert "belongs to a run that still goes on" in text
+        assert "choose another place by runner.logger.log_path=mine-2" in text
+    assert began == []
+
+
+def test_a_resumed_run_that_has_nothing_to_do_says_so(tmp_path: Path, began):
+    """Asked for by name that is an error; of the command that goes on from whatever there is, the end."""
+    folder = tmp_path / "mine" / DEMO / "checkpoints" / "global_step_4"
+    (folder / "actor").mkdir(parents=True)
+    place = "runner.logger.log_path=mine"
+    text = answer("train", DEMO, place, f"runner.resume_dir={folder}", "runner.max_epochs=4")
+    assert (
+        "saved after step 4, and runner.max_epochs=4; to go on, set runner.max_epochs to more than 4" in text
+    )
+    assert "more than 4" in answer("train", DEMO, place, f"runner.resume_dir={folder}", "runner.max_steps=2")
+    assert began == []
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    text = answer("train", DEMO, "actor.model.model_type=mlp_polcy", "async.rollout.shards=5")
+    assert "2 things stand in the way" in text
+    assert "mlp_policy" in text
+    assert "nearest number of shards" in text
