@@ -18,6 +18,7 @@ from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.checkpoints import checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.host import versions
+from rlinf_async.hosts.rlinf.times import in_rlinf_words
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.run import AsyncRun
@@ -109,8 +110,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.logger.info(f"Saved checkpoint {folder}")
 
     def log(self, batch: int, metrics: Mapping[str, float]) -> None:
-        """To RLinf's loggers."""
-        self.metric_logger.log(dict(metrics), batch)
+        """To RLinf's loggers, with the times under RLinf's names, too."""
+        self.metric_logger.log({**metrics, **in_rlinf_words(metrics)}, batch)
 
     def finished(self) -> None:
         """RLinf may end the process with its own exit status."""

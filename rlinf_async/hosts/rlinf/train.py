@@ -17,9 +17,12 @@ from rlinf.utils.placement import HybridComponentPlacement
 from rlinf.workers.env.env_worker import EnvWorker
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
+from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.hooks import load_in_workers
+from rlinf_async.hosts.rlinf.stock import observed
+from rlinf_async.observe.display import RunDisplay
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
@@ -29,15 +32,23 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     that execute what they are sent.
     """
     # RLinf's own workers, too, take their platform from us where there is no accelerator.
-    load_in_workers(asks_for_levels(cfg))
+    active = asks_for_levels(cfg)
+    load_in_workers(active)
+    if not active:
+        set_aside(cfg, RunDisplay().note)
     launch(
         cfg,
-        EmbodiedRunner,
+        EmbodiedRunner if active else _observed_runner,
         dashboard=dashboard,
         actor=_actor(cfg),
         rollout=MultiStepRolloutWorker,
         env=EnvWorker,
     )
+
+
+def _observed_runner(cfg: DictConfig, **groups: Any) -> Any:
+    """RLinf's own, of whose steps the run directory is told."""
+    return observed(EmbodiedRunner(cfg=cfg, **groups), cfg)
 
 
 def _actor(cfg: DictConfig) -> Any:

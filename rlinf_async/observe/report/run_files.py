@@ -126,8 +126,9 @@ def _what_follows(run: RunFiles) -> list[str]:
     """What is not there, and what therefore cannot be shown."""
     if run.stock:
         return [
-            "This is a run of RLinf's own loop, with every level off: it has TensorBoard events and none of "
-            "the records that this page is made of, so that nothing but its config is shown."
+            "This is a run of RLinf's own script, with every level off: it has TensorBoard events and none "
+            "of the records that this page is made of, so that nothing but its config is shown. "
+            "`rlinf-async train` with async.mode=off leaves them."
         ]
     said = []
     if not run.config:
@@ -142,6 +143,11 @@ def _what_follows(run: RunFiles) -> list[str]:
         off = run.setting("async.trace") is False
         why = "The run was made with async.trace=false" if off else "There is no trace"
         said.append(f"{why}: what processes waited for, time lines and histograms cannot be shown.")
+    elif run.facts.get("stock") is True:
+        said.append(
+            "RLinf's own loop has run here, with every level off: its workers record no waits, so that busy "
+            "shares are what they say they took of a step."
+        )
     elif not any(span["process"] == Process.DRIVER for span in run.spans):
         said.append("The trace lacks the driver: shares are of the time from the first to the last record.")
     return said

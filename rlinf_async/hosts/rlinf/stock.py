@@ -1,0 +1,145 @@
+"""What RLinf's own runner says of its steps, written down as that of any other run is.
+
+The runner, its workers and what they compute are untouched: this listens to its logger, in the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.hosts.rlinf.checkpoints import resume_step
+from rlinf_async.hosts.rlinf.host import versions
+from rlinf_async.hosts.rlinf.times import STEP, SYNC, WORK
+from rlinf_async.hosts.rlinf.workload import env_steps_of, last_step
+from rlinf_async.observe.failures import count_failures
+from rlinf_async.observe.meters import Shares, Spread, StepReport
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import SpanLog
+from rlinf_async.observe.summary import Tally
+from rlinf_async.ray_runtime.inspection import machine
+
+
+def observed(runner: Any, cfg: DictConfig) -> Any:
+    """RLinf's `runner` of the run `cfg`, with its logger heard."""
+    runner.metric_logger = HeardLogger(runner.metric_logger, StockRecords(cfg))
+    return runner
+
+
+class HeardLogger:
+    """RLinf's metric logger, of which every call is passed on as it is."""
+
+    def __init__(self, logger: Any, records: StockRecords) -> None:
+        self._logger = logger
+        self._records = records
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logger, name)
+
+    def log(self, data: Mapping[str, Any], step: int, *arguments: Any, **keywords: Any) -> None:
+        self._logger.log(data, step, *arguments, **keywords)
+        if "worker_group_name" not in keywords:  # one worker's part of what is logged beside it
+            self._records.hear(data, step)
+
+    def finish(self) -> None:
+        self._logger.finish()
+        self._records.finish()
+
+
+class StockRecords:
+    """The run directory of a run of RLinf's own loop: config, facts, metrics, status, summary, and its steps.
+
+    RLinf logs a step in parts, of which the times come once. A step lasts until then from when those of the
+    step before came, so that what is logged between two steps counts, as it does where levels are on.
+    """
+
+    def __init__(self, cfg: DictConfig, *, now: Callable[[], float] = time.monotonic) -> None:
+        """Begin the directory; what an earlier run has left has been set aside."""
+        self._now = now
+        self._env_steps = env_steps_of(cfg)
+        self._trajectories = int(cfg.env.train.total_num_envs) * int(cfg.env.train.get("rollout_epoch", 1))
+        self._stages = int(cfg.rollout.get("pipeline_stage_num", 1))
+        self._total = last_step(cfg)[1]
+        self._run_dir = RunDir(Path(cfg.runner.logger.log_path))
+        self._run_dir.path.mkdir(parents=True, exist_ok=True)
+        self._run_dir.write_config(OmegaConf.to_yaml(cfg, resolve=True))
+        known = versions()
+        self._run_dir.begin(
+            {"stock": True, "levels": dict.fromkeys(("train", "rollout", "streamer"), False)}
+            | {"max_staleness": 0, "steps": self._total},
+            title=f"RLinf {known['rlinf']}: its own runner and workers; every level is off",
+            versions=known,
+            fresh=not resume_step(cfg.runner.get("resume_dir")),
+        )
+        self._spans = SpanLog(self._run_dir.trace, process=Process.DRIVER)
+        self._tally = Tally()
+        self._parts: dict[str, float] = {}
+        self._step: int | None = None
+        self._ended: float | None = None
+        self._written = 0
+        self._finished = False
+
+    def hear(self, data: Mapping[str, Any], step: int) -> None:
+        """Take in a part of what is logged of `step`, which RLinf counts from 0."""
+        if self._step is not None and step != self._step:
+            self._write()
+        self._step = step
+        self._parts |= {name: float(value) for name, value in data.items()}
+        if STEP in data:
+            now = self._now()
+            began = now - float(data[STEP]) if self._ended is None else self._ended
+            self._parts["async/step_seconds"] = now - began
+            self._spans.add("learn", began, step=step + 1)
+            self._ended = now
+
+    def finish(self) -> None:
+        """Sum up. RLinf closes its logger more than once."""
+        self._write()
+        if not self._finished and self._ended is not None:
+            trained = self._trajectories * self._written
+            ledger = Ledger(produced=trained, trained=trained)
+            summary = self._tally.summary(ledger, count_failures(self._run_dir.path))
+            self._run_dir.write_summary(summary.as_dict())
+        self._finished = True
+
+    def _write(self) -> None:
+        parts, step, self._parts, self._step = self._parts, self._step, {}, None
+        if step is None or "async/step_seconds" not in parts:
+            return
+        report = self._report(parts, step + 1)
+        self._tally.add(report)
+        self._written += 1
+        self._run_dir.log(step + 1, {**parts, **report.as_metrics()})
+        self._run_dir.write_status(
+            {"time": time.time(), "machine": machine(), "driver": os.getpid()}
+            | {"step": step + 1, "total": self._total, "still_s": 0.0, "processes": {}}
+        )
+
+    def _report(self, parts: Mapping[str, float], step: int) -> StepReport:
+        seconds = parts["async/step_seconds"]
+        # An env worker steps its pipeline stages, which are env shards here, one after the other.
+        each = {"env": self._stages}
+        work = {name: sum(parts.get(tag, 0.0) for tag in tags) for name, tags in WORK.items()}
+        shares = {name: min(1.0, took / each.get(name, 1) / seconds) for name, took in work.items()}
+        staleness = Spread()
+        staleness.add(0.0, self._env_steps)
+        return StepReport(
+            step=step,
+            total=self._total,
+            seconds=seconds,
+            env_steps=self._env_steps,
+            episode_return=parts.get("env/return"),
+            success=parts.get("env/success_once"),
+            busy={name: Shares.of([share]) for name, share in shares.items()},
+            staleness=staleness,
+            batch_size=Spread(),
+            batch_wait=Spread(),
+            publication=min(1.0, parts.get(SYNC, 0.0) / seconds),
+        )
