@@ -22,16 +22,22 @@ EPISODES = 256
 class UnequalPoints(PointReach):
     """Points that arrive within a radius of their own."""
 
-    def __init__(self, radii: Sequence[float], *, first: int, group_size: int, seed: int) -> None:
-        super().__init__(len(radii), first=first, group_size=group_size, seed=seed)
-        self.radius = np.array(radii)  # type: ignore[assignment]
+    def __init__(self, radii: Sequence[float], *, first: int, size: int, group_size: int, seed: int) -> None:
+        """`radii`: of each environment of the run."""
+        super().__init__(size, first=first, group_size=group_size, seed=seed)
+        self._radii = np.array(radii)
+        self.radius = self._radii[first : first + size]  # type: ignore[assignment]
+
+    def take_on(self, first: int, episode: int) -> None:
+        super().take_on(first, episode)
+        self.radius = self._radii[first : first + self._size]  # type: ignore[assignment]
 
 
 def unequal_points(radii: Sequence[float], *, group_size: int, seed: int) -> EnvFactory:
     """Shards of `UnequalPoints`; `radii`: of each environment of the run."""
 
     def build(first: int, size: int) -> UnequalPoints:
-        return UnequalPoints(radii[first : first + size], first=first, group_size=group_size, seed=seed)
+        return UnequalPoints(radii, first=first, size=size, group_size=group_size, seed=seed)
 
     return build
 

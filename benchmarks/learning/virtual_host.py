@@ -78,13 +78,23 @@ class BatchSeen:
 
 
 class TimedShard:
-    """A shard whose decisions last; fills `loops.ports.ShardEnv`."""
+    """A shard whose decisions last; fills `loops.ports.ShardEnv` and `loops.ports.TaskTaker`.
 
-    def __init__(self, shard: Shard, *, decision: float, jitter: float, seed: tuple[int, int]) -> None:
-        self._shard, self._decision, self._jitter = shard, decision, jitter
+    `decisions`: seconds of each place's, by number; its own, until it takes on those of another.
+    """
+
+    def __init__(
+        self, shard: Shard, number: int, *, decisions: Sequence[float], jitter: float, seed: tuple[int, int]
+    ) -> None:
+        self._shard, self._decisions, self._jitter = shard, decisions, jitter
+        self._decision = decisions[number]
         self._chance = np.random.default_rng(seed)
         self._pace = 1.0
         self.size, self.horizon = shard.size, shard.horizon
+
+    def take_on(self, place: int, rollout: int) -> None:
+        self._decision = self._decisions[place]
+        self._shard.take_on(place, rollout)
 
     async def start(self) -> ShardOutput:
         self._pace = 1 + self._jitter * self._chance.uniform(-1, 1)
@@ -158,7 +168,8 @@ class TimedLearner:
             seen = self.seen[piece.ticket.batch]
             payload: Mapping[str, torch.Tensor] = piece.payload
             valid = valid_steps(payload["ended"])
-            first = piece.ticket.shard * self._settings.plan.envs_per_shard + piece.part * piece.size
+            tasks_of = piece.ticket.place if self._settings.asynchrony.takes_tasks else piece.ticket.shard
+            first = tasks_of * self._settings.plan.envs_per_shard + piece.part * piece.size
             for index, solved in enumerate(payload["ended"].any(dim=0).tolist()):
                 seen.solved[first + index].append(solved)
             seen.lag.append(float((piece.ticket.batch - payload["versions"])[valid].float().mean()))
@@ -209,10 +220,12 @@ def train(
 
 
 def _timed(shards: Sequence[Shard], plan: ShardPlan, times: ServiceTimes, seed: int) -> list[TimedShard]:
+    decisions = [times.decision(number, plan.shards) for number in range(plan.shards)]
     return [
         TimedShard(
             shard,
-            decision=times.decision(number, plan.shards),
+            number,
+            decisions=decisions,
             jitter=times.jitter,
             seed=(seed, number),
         )

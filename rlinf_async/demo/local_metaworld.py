@@ -31,6 +31,9 @@ class MetaWorldEnvs:
     def skip(self, episodes: int) -> None:
         self._simulators.skip(episodes)
 
+    def take_on(self, first: int, episode: int) -> None:
+        self._simulators.take_on(first, episode)
+
     def abort(self, reason: str) -> bool:
         return self._simulators.abort(reason)
 

@@ -126,6 +126,11 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "async.deterministic: weights are published once all rollouts that need the ones before have "
             "ended, which is slower; on a GPU the kernels must be deterministic, too"
         )
+    if asynchrony.takes_tasks:
+        yield (
+            "async.train.balance=tasks: a free simulator takes on the tasks of the next place in the batch, "
+            "those that took longest first, so that a batch has the tasks and groups of the synchronous loop"
+        )
     if asynchrony.train.balance == "free":
         yield (
             "async.train.balance=free: a batch is what comes first, so that fast environments and short "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -19,10 +19,11 @@ from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, unrecorded
-from rlinf_async.loops.ports import Recorder, ShardEnv
+from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
 from rlinf_async.loops.renewal import Renewal
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
+from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.coordinator import TrajectoryClient
@@ -43,7 +44,7 @@ Rollouts = dict[str, Episodes]
 """Of each rollout of a shard for a batch, by the name of its place."""
 
 
-class TrainShardEnv(ShardEnv, Protocol):
+class TrainShardEnv(ShardEnv, TaskTaker, Protocol):
     """Training environments that step together."""
 
     async def renew(self, step: int) -> None:
@@ -143,7 +144,7 @@ class ShardWorker(Inspectable):
                 trajectories=hand_over,
                 recorder=self._recorder(settings, stage),
                 restarts=self._restarts(shard),
-                before=Renewal(settings, env.renew).before,
+                before=_before(settings, env),
                 spans=self.spans,
             )
             for stage, (shard, env) in enumerate(zip(shards, envs, strict=True))
@@ -239,6 +240,13 @@ class ShardWorker(Inspectable):
             return self.recorder(settings, stage, ticket, episodes)
 
         return build
+
+
+def _before(settings: RunSettings, env: TrainShardEnv) -> Callable[[Ticket], Awaitable[None]]:
+    """What is done before each rollout of a shard; runs that renew environments never take on tasks."""
+    if settings.asynchrony.takes_tasks:
+        return taking_on(env, settings.plan)
+    return Renewal(settings, env.renew).before
 
 
 def in_threads(

@@ -294,8 +294,8 @@ def test_a_run_repeats_itself_and_really_lags_and_streams(results, monkeypatch):
 
 def test_whoever_is_first_contributes_more_only_where_the_balance_is_free():
     free = next(setting for setting in LOCAL if setting.balance == "free")
-    shares = {}
-    for balance in ("exact", "free"):
+    shares, seconds = {}, {}
+    for balance in ("exact", "tasks", "free"):
         setting, task, recipe = (
             replace(free, balance=balance),
             load().tasks[free.task],
@@ -307,5 +307,9 @@ def test_whoever_is_first_contributes_more_only_where_the_balance_is_free():
         batches = train(settings, environments, times, weights).batches
         fast = sum(len(seen.solved[env]) for seen in batches for env in range(task.envs // 2))
         shares[balance] = fast / sum(len(found) for seen in batches for found in seen.solved.values())
-    assert shares["exact"] == 0.5
+        seconds[balance] = batches[-1].seconds
+        if balance != "free":
+            assert {len(found) for seen in batches for found in seen.solved.values()} == {1}
+    assert shares["exact"] == shares["tasks"] == 0.5
     assert shares["free"] > 0.55
+    assert seconds["tasks"] < 0.9 * seconds["exact"]

@@ -109,6 +109,11 @@ class MetaWorldBatch:
         """Leave the next episodes of all environments out."""
         self._episodes += episodes
 
+    def take_on(self, first: int, episode: int) -> None:
+        """The next reset begins this episode, from 0, of the environments from number `first` on."""
+        self._first = first
+        self._episodes[:] = episode
+
     def abort(self, reason: str) -> bool:
         """End the child processes that have not answered; may be called from any thread.
 

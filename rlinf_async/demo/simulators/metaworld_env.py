@@ -107,6 +107,10 @@ class MetaWorldTaskEnv(gymnasium.Env):
         self._returns[started] = 0.0
         return self._wrap(self._simulators.reset(env_idx)), {}
 
+    def take_on(self, seed_offset: int, rollout: int) -> None:
+        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        self._simulators.take_on(seed_offset * self.num_envs, rollout)
+
     def update_reset_state_ids(self) -> None:
         """Called between rollouts: every reset draws new goals by itself, but evaluation starts over."""
         if self._is_eval:

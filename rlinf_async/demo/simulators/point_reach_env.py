@@ -30,6 +30,10 @@ class PointReachEnv(gymnasium.Env):
         self._steps, self._returns = 0, torch.zeros(self.num_envs)
         return self._observation(self._points.reset()), {}
 
+    def take_on(self, seed_offset: int, rollout: int) -> None:
+        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        self._points.take_on(seed_offset * self.num_envs, rollout)
+
     def update_reset_state_ids(self) -> None:
         """Called between rollouts: every reset draws new points by itself."""
 

@@ -110,6 +110,8 @@ SLOWEST_S = 8 * (1.4 * 0.3 + 0.0103) + 0.525
 # A simulator that steps all environments at once is not divided among eight env workers, nor are four
 # environments, nor two cores.
 UNDIVIDED = ("stock-decoupled",)
+# Episodes that go on from rollout to rollout take on no other task, nor do RLinf's own environments.
+OWN_TASKS = ("full-tasks",)
 
 
 def _policy(train_s: float, *, samples: int = 512, weights_mb: float = 16.0) -> PolicyService:
@@ -157,6 +159,7 @@ EMULATED = (
         what="episodes end after 8 decisions on average, and a reset takes 17 simulator steps",
         env=EnvService(decision_s=0.2, cv=0.3, reset_s=0.34, episode=8.0),
         policy=_policy(2.0),
+        without=OWN_TASKS,
     ),
     Scenario(
         name="wide-spread",
@@ -210,6 +213,7 @@ REAL = (
         envs=4,
         decisions=4,
         micro_batch_size=4,
+        without=(*UNDIVIDED, *OWN_TASKS),
     ),
     Scenario(
         name="maniskill-real",
@@ -225,7 +229,7 @@ REAL = (
         # A process for each simulator, which holds one environment: nothing divides into two stages.
         env_workers=4,
         extra=("rollout.pipeline_stage_num=1",),
-        without=("stock-sync-2", *UNDIVIDED),
+        without=("stock-sync-2", *UNDIVIDED, *OWN_TASKS),
     ),
 )
 

@@ -54,6 +54,14 @@ class EmulatedEnv(gymnasium.Env):
         self._next_rollout()
         return self._observation(), {}
 
+    def take_on(self, seed_offset: int, rollout: int) -> None:
+        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        first = seed_offset * self.num_envs
+        self._batch.take_on(first)
+        self._states[:, 0] = torch.arange(first, first + self.num_envs)
+        self._states[:, 1] = rollout - 1
+        self._started = True  # the reset counts on
+
     def update_reset_state_ids(self) -> None:
         """Called between rollouts; environments that reset themselves go on and are counted anew."""
         if self.auto_reset:

@@ -20,6 +20,8 @@ from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.observations import merge
+from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.tasks import cannot_take_on
 
 ENVS, MODELS = "rlinf_async.envs", "rlinf_async.models"
 ANOTHER_SEED = 7919
@@ -30,7 +32,8 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     """Shards of the class that `env.env_class` names.
 
     Raises:
-        ValueError: it names none, nobody provides it, or the environments are to reset themselves.
+        ValueError: it names none, nobody provides it, or the environments are to reset themselves, or to take
+            on tasks, which they cannot.
     """
     make = load_class(ENVS, _named(cfg, "env", "env_class"))
     given: Any = OmegaConf.to_container(cfg.env, resolve=True)
@@ -47,6 +50,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         raise ValueError(
             "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false"
         )
+    refuse(list(cannot_take_on(section, settings.asynchrony, key="env")))
     built: Counter[int] = Counter()
 
     def build(first: int, size: int) -> DeclaredEnvs:
@@ -107,6 +111,9 @@ class DeclaredEnvs:
         observation = shown[-1] if isinstance(shown, list | tuple) else shown
         summed = rewards.float().sum(dim=1).cpu()
         return Outcome(_kept(observation), summed.numpy(), self._ended.numpy().copy())
+
+    def take_on(self, first: int, episode: int) -> None:
+        self._env.take_on(first // self._size, episode)
 
     def abort(self, reason: str) -> bool:
         abort = getattr(self._env, "abort", None)

@@ -24,10 +24,12 @@ class Outcome:
 class Environments(Protocol):
     """A batch of environments, built and used in one thread. An episode that has ended stands still.
 
-    Two more methods are used where they are there: `skip(episodes)` leaves out the first episodes, so that
+    More methods are used where they are there: `skip(episodes)` leaves out the first episodes, so that
     environments which are built anew after a failure do not begin again with the first ones; `abort(reason)`,
     called from another thread when they do not answer, ends their processes, so that the call that hangs
-    raises an error, and says whether there were any.
+    raises an error, and says whether there were any; `take_on(first, episode)` has the next reset begin
+    episode number `episode`, from 0, of the environments from number `first` on, with their tasks and groups
+    (`async.train.balance=tasks`).
     """
 
     @property
@@ -63,7 +65,8 @@ class PointReach:
     distance = 0.9
 
     def __init__(self, size: int, *, first: int = 0, group_size: int = 1, seed: int = 0) -> None:
-        self._groups = [(first + index) // group_size for index in range(size)]
+        self._size, self._group_size = size, group_size
+        self._groups = self._groups_of(first)
         self._seed = seed
         self._episode = 0
         self._states = np.zeros((size, self.state_dim), dtype=np.float32)
@@ -91,6 +94,13 @@ class PointReach:
     def skip(self, episodes: int) -> None:
         """Leave the next episodes out."""
         self._episode += episodes
+
+    def take_on(self, first: int, episode: int) -> None:
+        """The next reset begins this episode of the points from number `first` on."""
+        self._groups, self._episode = self._groups_of(first), episode
+
+    def _groups_of(self, first: int) -> list[int]:
+        return [(first + index) // self._group_size for index in range(self._size)]
 
     def close(self) -> None:
         """Nothing is held."""

@@ -14,6 +14,7 @@ from rlinf_async.hosts.local.envs import EnvFactory, Environments, Outcome
 from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.policy import Seen
 from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.tasks import METHOD
 from rlinf_async.loops.simulator_thread import DaemonThread, SimulatorThread, nothing_to_abort
 from rlinf_async.observe.meters import BusyMeter
 
@@ -64,6 +65,7 @@ class Shard:
             self._envs: Environments = self._thread.submit(build, self._first, self.size).result()
             unless_built.pop_all()
         self._resets = 0
+        self._taken_on: tuple[int, int] | None = None
         self._noise = Noise(first=self._first, size=self.size, width=self.action_dim, seed=settings.seed)
 
     @property
@@ -84,6 +86,14 @@ class Shard:
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
         return {"states": output.states, "noise": output.noise}
+
+    def take_on(self, place: int, rollout: int) -> None:
+        self._taken_on = (place * self.size, rollout)
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether the environments can play what others would."""
+        return callable(getattr(self._envs, METHOD, None))
 
     def finish(self) -> None:
         """Every reset draws new initial states by itself."""
@@ -113,6 +123,8 @@ class Shard:
     def _start(self) -> ShardOutput:
         nothing = np.zeros(self.size, dtype=np.float32)
         self._resets += 1
+        if self._taken_on is not None:
+            self._envs.take_on(*self._taken_on)  # type: ignore[attr-defined]
         return self._output(Outcome(self._envs.reset(), nothing, nothing.astype(bool)))
 
     def _step(self, answer: Answer) -> ShardOutput:

@@ -9,6 +9,7 @@ import torch
 from rlinf.envs.utils import get_env_attr
 
 from rlinf_async.hosts.rlinf.compat import EnvOutput, interact_step, wait_env_delay
+from rlinf_async.hosts.tasks import METHOD
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
@@ -31,6 +32,7 @@ class TrainShard:
         self._busy = busy
         self._cfg = worker.cfg.env.train
         self._last: EnvOutput | None = None
+        self._taken_on: tuple[int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -60,6 +62,9 @@ class TrainShard:
         """What RLinf's rollout worker reads of an env output."""
         batch = output.env.to_dict()
         return {"obs": batch["obs"], "final_obs": batch["final_obs"]}
+
+    def take_on(self, place: int, rollout: int) -> None:
+        self._taken_on = (place, rollout)
 
     def finish(self) -> None:
         with self._simulators.guarding():
@@ -92,6 +97,8 @@ class TrainShard:
             )
         else:
             self._env.is_start = True
+            if self._taken_on is not None:
+                get_env_attr(self._env, METHOD)(*self._taken_on)
             observation, infos = self._env.reset()
             output = EnvOutput(
                 obs=observation,

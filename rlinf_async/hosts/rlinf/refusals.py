@@ -10,6 +10,7 @@ from rlinf_async.config import LEVELS, AsyncConfig
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.settings import LOSSES
+from rlinf_async.hosts.tasks import cannot_take_on
 
 TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 """Models that sample actions as tokens."""
@@ -158,6 +159,7 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
             f"{advantage!r} has not; use correction=decoupled or tis",
             "async.train.correction=decoupled",
         )
+    yield from cannot_take_on(lookup(cfg, "env.train") or {}, asynchrony)
     interval = lookup(cfg, "runner.val_check_interval") or -1
     if asynchrony.deterministic and interval > 0:
         yield Reason(

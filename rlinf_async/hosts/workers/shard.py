@@ -63,6 +63,7 @@ class TrainShard:
         self._ignores_ends = bool(cfg["ignore_terminations"])
         self._simulators, self._busy, self._stage = simulators, busy, stage
         self._last: ShardOutput | None = None
+        self._taken_on: tuple[int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -84,6 +85,9 @@ class TrainShard:
         """What inference is asked with; the last observation of ended episodes is there for its value."""
         return {"obs": output.observation, "final_obs": output.final_observation}
 
+    def take_on(self, place: int, rollout: int) -> None:
+        self._taken_on = (place, rollout)
+
     def finish(self) -> None:
         with self._simulators.guarding():
             self._env.update_reset_state_ids()
@@ -101,6 +105,8 @@ class TrainShard:
             observation = self._last.observation  # the episodes go on
         else:
             self._env.is_start = True
+            if self._taken_on is not None:
+                self._env.take_on(*self._taken_on)
             observation, _ = self._env.reset()
         self._last = started(observation, self._size)
         return self._last

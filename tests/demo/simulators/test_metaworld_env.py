@@ -37,6 +37,18 @@ def environment():
         env.close()
 
 
+def test_environments_take_on_the_rollout_of_others_with_their_goals_and_groups(environment):
+    other = environment(num_envs=4, seed_offset=1, group_size=2)
+    begun = [other.reset()[0]["states"] for _ in range(3)]
+    taking = environment(num_envs=4, seed_offset=0, group_size=2)
+    own = taking.reset()[0]["states"]
+    for rollout in (2, 0, 1):
+        taking.take_on(1, rollout)
+        assert torch.equal(taking.reset()[0]["states"], begun[rollout])
+    taking.take_on(0, 0)
+    assert torch.equal(taking.reset()[0]["states"], own)
+
+
 def chunk(envs, decisions):
     return torch.zeros(envs, decisions, 4)
 

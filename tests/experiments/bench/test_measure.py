@@ -75,6 +75,13 @@ def test_one_bound_holds_for_all_modes_and_beside_it_stands_what_the_mode_makes_
     assert beside.own_efficiency == pytest.approx(11.0 / 10.0)
 
 
+def test_batches_of_tasks_that_whoever_is_free_takes_on_are_measured_against_their_mean():
+    result = measured(*TRAINED, mode="full-tasks")
+    assert result.own_bounds_s["env"] == pytest.approx((4 + 8) / 2)
+    assert result.bounds_s["env"] == pytest.approx(8)
+    assert result.overlap_efficiency is None
+
+
 def test_batches_of_unequal_shares_are_measured_against_what_all_environments_can_do_together():
     result = measured(*TRAINED, mode="full-free")
     assert result.own_bounds_s["env"] == pytest.approx(2 / (1 / 4 + 1 / 8))

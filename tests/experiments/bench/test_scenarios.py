@@ -7,12 +7,15 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
+from omegaconf import OmegaConf
+
 from rlinf_async.compose import compose_config
 from rlinf_async.experiments.bench import command
 from rlinf_async.experiments.bench.measure import bounds_of
 from rlinf_async.experiments.bench.modes import MODES, STANDARD
 from rlinf_async.experiments.bench.scenarios import SCENARIOS
 from rlinf_async.experiments.bench.window import Environment
+from rlinf_async.experiments.emulated.env import EmulatedEnv
 from rlinf_async.experiments.emulated.service import EmulatedBatch, EnvService, decisions, holding
 from rlinf_async.hosts.rlinf.config import read_fit, resolve
 
@@ -173,6 +176,30 @@ def test_environments_that_step_together_wait_for_the_slowest(monkeypatch):
     assert len(set(seconds)) == 4
     assert not any(ended)
     assert max(batch.reset()) == slept[1]
+
+
+def test_environments_take_as_long_as_the_tasks_that_they_have_taken_on(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    service = EnvService(decision_s=1.0, cv=0.5, fastest=0.5, slowest=2.0, reset_s=2.0)
+    own, taking = (EmulatedBatch(service, 2, first=4, seed=0) for _ in range(2))
+    before = own.step()[0]
+    taking.take_on(8)
+    assert taking.first == 8
+    ratio = [service.factor(env + 4) / service.factor(env) for env in (4, 5)]
+    assert taking.step()[0] == pytest.approx([one * more for one, more in zip(before, ratio, strict=True)])
+    assert taking.reset() == own.reset()
+    taking.take_on(4)
+    assert taking.step() == own.step()
+
+
+def test_an_emulated_environment_shows_whose_rollout_it_plays():
+    section = {"auto_reset": False, "ignore_terminations": True, "max_steps_per_rollout_epoch": 4, "seed": 0}
+    env = EmulatedEnv(OmegaConf.create({**section, "service": {}}), 2, 1, 4, None)
+    assert env.reset()[0]["states"][:, :3].tolist() == [[2, 0, 0], [3, 0, 0]]
+    for place, rollout in ((3, 5), (0, 0), (1, 1)):
+        env.take_on(place, rollout)
+        shown = env.reset()[0]["states"][:, :3].tolist()
+        assert shown == [[2 * place, rollout, 0], [2 * place + 1, rollout, 0]]
 
 
 def test_a_vectorised_simulator_takes_as_long_for_one_as_for_many(monkeypatch):

@@ -105,6 +105,19 @@ def test_environments_that_do_not_reset_themselves_begin_anew():
             assert not ends.any()
 
 
+def test_environments_are_told_whose_tasks_they_take_on_before_the_reset(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        Walks, "take_on", lambda env, place, number: told.append((place, number, env.rollouts)), raising=False
+    )
+    shard, _ = shard_of()
+    rollout(shard)
+    assert told == []
+    shard.take_on(5, 7)
+    rollout(shard)
+    assert told == [(5, 7, 1)]
+
+
 def test_nothing_has_ended_where_environments_that_reset_themselves_go_on():
     shard, _ = shard_of("env.train.auto_reset=true")
     with pytest.MonkeyPatch.context() as patch:

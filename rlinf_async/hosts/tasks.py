@@ -1,0 +1,60 @@
+"""Which environments can play what those of another shard would, as `async.train.balance=tasks` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.reasons import Reason
+
+ENVS = "rlinf_async.envs"
+METHOD = "take_on"
+"""Of an environment's class: `take_on(seed_offset, rollout)`; see docs/extending.md."""
+
+EXACT = "async.train.balance=exact"
+UNTOLD = "cannot be told which tasks to start"
+WITHOUT = {"libero": "draw the tasks of every rollout anew, and cannot be told which"}
+"""Why RLinf's own environments cannot, where there is more to say than that."""
+
+
+def cannot_take_on(
+    env: Mapping[str, Any], asynchrony: AsyncConfig, *, key: str = "env.train"
+) -> Iterator[Reason]:
+    """Why the environments of the section `env`, which stands at `key`, cannot take on tasks, if they are to.
+
+    Imports the class that the section names.
+
+    Raises:
+        ValueError: nobody provides that class.
+    """
+    if not asynchrony.takes_tasks:
+        return
+    if env.get("auto_reset"):
+        yield Reason(
+            f"async.train.balance=tasks does not support {key}.auto_reset=True: tasks are taken on at a "
+            f"reset before every rollout, and there episodes go on; use {key}.auto_reset=false, or "
+            "async.train.balance=exact",
+            EXACT,
+        )
+    why = _why_not(env)
+    if why:
+        yield Reason(
+            f"async.train.balance=tasks: {why}; use async.train.balance=exact, or an {key}.env_class with "
+            "the method take_on",
+            EXACT,
+        )
+
+
+def _why_not(env: Mapping[str, Any]) -> str:
+    name = env.get("env_class")
+    if not name:
+        simulator = str(env.get("env_type"))
+        return f"RLinf's {simulator} environments {WITHOUT.get(simulator, UNTOLD)}"
+    try:
+        declared = load_class(ENVS, str(name))
+    except ImportError as error:
+        return f"whether {name} can take on tasks is not known here, as it cannot be imported ({error})"
+    can = callable(getattr(declared, METHOD, None))
+    return "" if can else f"{getattr(declared, '__name__', name)} has no method {METHOD}"

@@ -1,0 +1,110 @@
+"""`balance: tasks` on the local host: whoever collects it, a batch is that of the synchronous loop."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks.learning.virtual_host import ServiceTimes, train
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
+from rlinf_async.hosts.local.policy import GaussianPolicy
+
+ENVS, EPOCHS, BATCHES, GROUP = 16, 2, 5, 2
+
+
+class Watched(PointReach):
+    """Points whose initial states are kept, with the shard that has played them."""
+
+    def __init__(self, first, size, seen):
+        super().__init__(size, first=first, group_size=GROUP, seed=3)
+        self._own, self._seen, self._fails = first, seen, 0
+
+    def reset(self):
+        states = super().reset()
+        self._seen.append((self._own, tuple(self._groups), self._episode - 1, states.tobytes()))
+        return states
+
+
+def settings(block):
+    return LocalSettings(
+        algorithm="grpo",
+        asynchrony=AsyncConfig.from_mapping(block),
+        total_envs=ENVS,
+        horizon=3,
+        rollout_epochs=EPOCHS,
+        group_size=GROUP,
+        batches=BATCHES,
+        global_batch_size=ENVS * EPOCHS * 3,
+        micro_batch_size=6,
+        hidden=8,
+    )
+
+
+def played(block, speeds):
+    """(own first, groups, episode, states) of every rollout, in order of their starts; the run's result."""
+    seen = []
+    times = ServiceTimes(
+        slowest_decision=1.0, speeds=speeds, jitter=0.1, inference=0.01, sample=0.5 / (ENVS * EPOCHS * 3)
+    )
+    weights = GaussianPolicy(state_dim=2, action_dim=2, hidden=8).state_dict()
+    result = train(settings(block), lambda first, size: Watched(first, size, seen), times, weights)
+    return seen, result
+
+
+def rollouts(seen):
+    return Counter((groups, episode, states) for _, groups, episode, states in seen)
+
+
+TASKS = {"mode": "full", "train": {"balance": "tasks"}, "rollout": {"shards": 8}}
+
+
+@pytest.mark.parametrize("speeds", [((0.1, 1.0),), ((0.05, 0.05), (1.0, 1.0))])
+@pytest.mark.parametrize("bound", [0, 1])
+def test_every_rollout_of_the_synchronous_loop_is_played_once_whoever_is_fast(speeds, bound):
+    exact, slow = played({"mode": "full", "rollout": {"shards": 8}}, speeds)
+    block = {**TASKS, "train": {"balance": "tasks", "max_staleness": bound}}
+    taken, fast = played(block, speeds)
+    assert len(taken) == BATCHES * EPOCHS * 8
+    assert rollouts(taken) == rollouts(exact)
+    assert max(report.staleness.high for report in fast.local.reports) <= bound
+    assert (fast.local.ledger.trained, fast.local.ledger.in_flight) == (ENVS * EPOCHS * BATCHES, 0)
+    for batch in fast.batches:
+        assert {len(found) for found in batch.solved.values()} == {EPOCHS}
+    if bound:
+        assert any(groups[0] * GROUP != own for own, groups, _, _ in taken)
+        assert fast.batches[-1].seconds < slow.batches[-1].seconds
+
+
+def test_members_of_a_group_begin_alike_in_whatever_shard_they_are():
+    taken, _ = played(TASKS, ((0.1, 1.0),))
+    for _, groups, _, states in taken:
+        assert groups[0] == groups[1]
+        first, second = np.frombuffer(states, dtype=np.float32).reshape(2, 2)
+        assert (first == second).all()
+
+
+def test_a_place_whose_environments_have_failed_is_played_again_with_its_tasks():
+    seen = []
+
+    class Failing(Watched):
+        def step(self, actions):
+            if self._episode == 4 and not any(entry == "failed" for entry in seen):
+                seen.append("failed")
+                raise RuntimeError("the simulator is gone")
+            return super().step(actions)
+
+    result = LocalTrainer(settings(TASKS), lambda first, size: Failing(first, size, seen)).run()
+    starts = rollouts(entry for entry in seen if entry != "failed")
+    assert seen.count("failed") == 1
+    assert sorted(starts.values()) == [1] * (BATCHES * EPOCHS * 8 - 1) + [2]
+    assert result.ledger.refused == {"env failed": GROUP}
+    assert result.ledger.trained == ENVS * EPOCHS * BATCHES
+
+
+def test_environments_that_cannot_take_on_tasks_are_refused():
+    class Fixed(PointReach):
+        take_on = None
+
+    with pytest.raises(ValueError, match=r"no method take_on; use async\.train\.balance=exact"):
+        LocalTrainer(settings(TASKS), lambda first, size: Fixed(size, first=first, group_size=GROUP)).run()
