@@ -5,12 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 LIMIT = 4 << 20
 """Bytes of a file. What is older lies in another one of that size, and what is older still is gone."""
+
+TRIES = 100
+AGAIN_S = 0.01
+"""How often a lock is asked for, and the seconds in between: a second in all."""
 
 
 def before(path: Path) -> Path:
@@ -27,15 +32,16 @@ def append(path: Path, line: bytes, *, header: Callable[[], bytes], limit: int =
     Raises:
         OSError: the disk is full, or the file cannot be written.
     """
+    moved = False
     while True:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            with suppress(OSError):  # where there are no locks, two processes may move the file at once
-                fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
             if not _is(file, path):
                 continue  # somebody has moved it meanwhile
-            if (size := os.fstat(file).st_size) and size + len(line) > limit:
+            if not moved and os.fstat(file).st_size + len(line) > limit:
                 _move(path, header())
+                moved = True
                 continue
             os.write(file, line)
             return
@@ -82,6 +88,22 @@ class NewLines:
                 file.seek(self._read)
                 return file.read()
         return b""
+
+
+def _lock(file: int) -> None:
+    """Keep others from moving the file, if that can be had soon: who has it may have been stopped.
+
+    Without it, or where there are no locks, a line may be lost if another process moves the file just then.
+    """
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(AGAIN_S)
+        except OSError:
+            return
+        else:
+            return
 
 
 def _is(file: int, path: Path) -> bool:

@@ -1,3 +1,4 @@
+import fcntl
 import json
 import os
 from collections import Counter
@@ -69,6 +70,17 @@ def test_processes_that_append_to_one_file_move_it_once_and_tear_no_line(tmp_pat
         numbers = [int(line[2:]) for line in lines if line[0] == name]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert len(lines) > 100
+
+
+def test_a_process_that_was_stopped_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_file, "AGAIN_S", 0.0)
+    path = tmp_path / "record.jsonl"
+    append(path, b"one\n", header=nothing_before)
+    with path.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        append(path, b"two\n", header=nothing_before)
+        append(path, b"x" * 100 + b"\n", header=nothing_before, limit=100)
+    assert [line[:6] for line in read_lines(path)] == ["one", "two", "header", "xxxxxx"]
 
 
 def test_whoever_reads_what_is_new_misses_nothing_when_the_file_is_moved(tmp_path):
