@@ -78,6 +78,7 @@ ELSEWHERE = {
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"python -m benchmarks\.chaos.*": "tests/benchmarks/test_chaos.py",
     r"python -m benchmarks\.schedules\.hosts.*": "tests/benchmarks/test_hosts.py",
+    r"python -m benchmarks\.schedules\.tasks": "tests/experiments/plan/test_bench.py",
 }
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""
 

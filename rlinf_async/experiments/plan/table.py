@@ -66,6 +66,11 @@ def unknowns(job: Job, times: Times, *, calibrated: bool) -> Iterator[str]:
             f"one are inferred as if each had a core. A run with async.mode=full async.rollout.shards="
             f"{plan.envs_per_shard * plan.shards_per_worker} tells."
         )
+    if calibrated and job.settings.asynchrony.takes_tasks:
+        yield (
+            "How tasks differ: the shards of this run have played each other's. A run with "
+            "async.train.balance=exact tells."
+        )
     sizes = [size for size, _ in times.policy.by_size]
     if sizes and len(sizes) < 3:
         seen = ", ".join(map(str, sizes))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.schedules.tasks import gains
 from rlinf_async.experiments.bench.modes import MODES
 from rlinf_async.experiments.bench.scenarios import SCENARIOS
 from rlinf_async.experiments.plan.bench import BEFORE, FITTED, Steps, modelled, predict_cell, settings_of
@@ -91,6 +92,12 @@ def test_what_is_real_decoupled_or_of_another_host_is_not_predicted():
         {"host": "verl", "scenario": "libero", "mode": "sync", "fresh_steps_per_s": 300.0},
     ]
     assert predict_rows(rows, STEPS, FITTED) == []
+
+
+def test_tasks_that_whoever_is_free_takes_on_gain_where_they_differ_and_environments_are_what_is_waited_for():
+    found = {name: tasks / full for name, full, tasks in gains(map(SCENARIOS.get, ("libero", "balanced")))}
+    assert 1.2 < found["libero"] < 1.4
+    assert found["balanced"] == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_cells_settings_are_those_of_its_overrides():
