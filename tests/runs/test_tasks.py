@@ -1,0 +1,41 @@
+"""`balance: tasks` on RLinf's workers: whoever collects them, batches hold the tasks that RLinf's would."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+
+from rlinf_async.experiments.bench import cell
+from rlinf_async.experiments.bench.cell import BenchCell
+from rlinf_async.observe.spans import read_spans
+from tests.runs.test_bench import QUICK
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
+    unequal = replace(QUICK, env=replace(QUICK.env, fastest=0.2, slowest=2.0))
+    monkeypatch.setitem(cell.SCENARIOS, "unequal", unequal)
+    result = BenchCell(scenario="unequal", mode="full-tasks", repetition=0, warm_up=3, steps=4).run()
+    assert "error" not in result, result["error"]
+    assert result["retrained"] == 0
+    assert result["staleness_max"] <= 1
+    assert result["overlap_efficiency"] is None
+    assert result["own_efficiency"] > 0
+    assert result["own_bounds_s"]["env"] < result["bounds_s"]["env"]
+
+
+@pytest.mark.parametrize("config", ["metaworld_ppo_mlp", "metaworld_grpo_mlp"])
+def test_every_place_of_every_batch_is_collected_once_on_real_simulators(config, runs):
+    run = runs.train(config, "async.train.balance=tasks", "runner.max_epochs=4")
+    assert run.status == 0, run.output
+    rollouts = [span for span in read_spans(run.directory / "trace") if span["kind"] == "rollout"]
+    places = defaultdict(Counter)
+    for span in rollouts:
+        places[span["batch"]][span["epoch"], span["place"]] += 1
+        assert span["batch"] - span["oldest"] <= 1
+    shards = len(places[0])
+    assert shards > 1
+    assert set(places) == {0, 1, 2, 3}
+    assert all(found == Counter(dict.fromkeys(places[0], 1)) for found in places.values())
+    assert "+ in flight 0 + 0 refused" in run.output
