@@ -1,12 +1,12 @@
 """Does `async.train.balance=tasks` learn what `exact` learns: `python -m benchmarks.learning.tasks`.
 
-Stated before any run that counts. The preregistered settings `ppo-1-lag1` and `grpo-1-lag1` (preregistration.yaml: 64
-points, half of them easy and fast, half hard and slow, all three levels, virtual clock) with `balance: tasks`,
-ten seeds each, against the stored runs of the same seeds with `balance: exact` and with every level off. As there:
-area and final success, differences as shares of the synchronous mean, two one-sided paired t-tests at 5 % for a
-margin of 5 %. The lag is reported and is no condition: with `tasks` no shard runs ahead of the others, so that
-samples are younger. One pilot, seed 100 of PPO: lag 0.56 (exact 0.89), 23.9 virtual seconds (37.5), success over
-all batches 0.674 (0.675).
+Stated before any run that counts. The preregistered settings `ppo-1-lag1` and `grpo-1-lag1`
+(preregistration.yaml: 64 points, half of them easy and fast, half hard and slow, all three levels, virtual
+clock) with `balance: tasks`, ten seeds each, against the stored runs of the same seeds with `balance:
+exact` and with every level off. As there: area and final success, differences as shares of the synchronous
+mean, two one-sided paired t-tests at 5 % for a margin of 5 %. The lag is reported and is no condition: with
+`tasks` no shard runs ahead of the others, so that samples are younger. One pilot, seed 100 of PPO: lag 0.56
+(exact 0.89), 23.9 virtual seconds (37.5), success over all batches 0.674 (0.675).
 """
 
 from __future__ import annotations

@@ -56,12 +56,13 @@ class _Line:
         self._taken += 1
         if self._taken == len(self._places):
             self._batch, self._taken = self._batch + 1, 0
-            self.order()
+            self._places = self._in_order()
 
     def order(self) -> None:
         """Heed what is known now, in a batch of which nothing has been handed out."""
         if not self._taken:
             self._places = self._in_order()
+            self._pass_over_done()
 
     def _in_order(self) -> list[tuple[int, int]]:
         if self._slowness is None:

@@ -241,6 +241,17 @@ def test_rollouts_that_are_there_already_are_not_started(free, slowest_first):
     assert gate.finished(1)
 
 
+def test_rollouts_that_are_there_already_are_not_started_in_another_order_either():
+    gate = AdmissionGate(shards=3, epochs=1, max_staleness=1, free=True, slowest_first=True)
+    gate.skip([(0, 0, 2), (1, 0, 2)])
+    first, second = gate.admit(0), gate.admit(0)
+    assert (first.place, second.place) == (0, 1)
+    gate.took(first, 1.0)
+    gate.took(second, 2.0)  # of the next batch, place 2 is the one of which nothing is known
+    assert [gate.admit(0).place for _ in range(2)] == [1, 0]
+    assert gate.admit(0) is None
+
+
 def test_a_shard_whose_rollouts_are_all_there_waits_for_the_next_version():
     gate = AdmissionGate(shards=1, epochs=1, max_staleness=0)
     gate.skip([(0, 0, 0)])
