@@ -73,15 +73,32 @@ def sweep(
     config_name: ConfigName = None,
     config_dir: ConfigDir = None,
     modes: Annotated[
-        str, typer.Option(help="ladder, all, or settings such as off,train+rollout,full.")
-    ] = "ladder",
+        str | None,
+        typer.Option(
+            help="ladder, all, or settings such as off,train+rollout,full. Default: ladder, or off,full with "
+            "--vary."
+        ),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A key and its values, such as async.train.max_staleness=0,1,2; may be repeated: every "
+            "combination is run."
+        ),
+    ] = None,
+    success: Annotated[
+        float, typer.Option(help="The success rate, 0 to 1, whose time and environment steps are measured.")
+    ] = 0.8,
     seeds: Annotated[int, typer.Option(help="Runs of every setting, interleaved.")] = 1,
     output: Annotated[
         Path | None,
         typer.Option(help="Where to; an interrupted sweep goes on there. Default: sweeps/CONFIG."),
     ] = None,
 ) -> None:
-    """Run a config with more and more of the levels on, and compare."""
+    """Run a config with more and more of the levels on, or with other values of any key, and compare.
+
+    rlinf-async sweep metaworld_ppo_mlp --vary async.train.max_staleness=0,1,2,4
+    """
     from rlinf_async.experiments.sweep import command
 
     chosen = Chosen.of(config_name, config_dir, overrides)
@@ -95,6 +112,8 @@ def sweep(
             modes=modes,
             seeds=seeds,
             output=output,
+            vary=vary,
+            success=success,
         )
     )
     try:

@@ -6,13 +6,15 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ORDERLY_S = 15.0
 """How long an interrupted run may take to end in order; it promises ten seconds."""
 TERMINATE_S = 5.0
+TICK_S = 1.0
 OVERDUE = 124
 """The exit status of a command that ran into its deadline, as of `timeout`."""
 
@@ -33,6 +35,7 @@ def run_command(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
     deadline_s: float | None = None,
+    tick: Callable[[], None] | None = None,
 ) -> int:
     """Run `command` to its end with its output in `log`; its exit status, or `OVERDUE` after `deadline_s`.
 
@@ -41,6 +44,7 @@ def run_command(
 
     Args:
         directory: where the command runs.
+        tick: called about once a second while it does.
         environment: what it gets beside the variables of this process.
     """
     with log.open("wb") as output, _signals_as_exits():
@@ -54,12 +58,25 @@ def run_command(
             process_group=0,
         )
         try:
-            return process.wait(deadline_s)
+            return _wait(process, deadline_s, tick)
         except subprocess.TimeoutExpired:
             return OVERDUE
         finally:
             if process.returncode is None:
                 _end(process)
+
+
+def _wait(process: subprocess.Popen[bytes], deadline_s: float | None, tick: Callable[[], None] | None) -> int:
+    if tick is None:
+        return process.wait(deadline_s)
+    began = time.monotonic()
+    while True:
+        try:
+            return process.wait(TICK_S)
+        except subprocess.TimeoutExpired:
+            if deadline_s is not None and time.monotonic() - began > deadline_s:
+                raise
+            tick()
 
 
 def tail(log: Path, size: int = 2000) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
 from rich.table import Table
+
+LEAST = 3
+"""Runs for an interval: that of two is twelve times as wide as their spread, and says nothing."""
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
+"""Quantiles of Student's t at 97.5 %, of one degree of freedom and more; of more than these, the last."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,10 @@ class Range:
     """The median of the runs, or their mean."""
     low: float
     high: float
+    half: float | None = None
+    """Half of the 95 % confidence interval of the mean, by Student's t; None of fewer than `LEAST` runs."""
+    runs: int = 1
+    """How many are known."""
 
     @classmethod
     def of(
@@ -27,7 +37,16 @@ class Range:
     ) -> Range | None:
         """The range of the values that are known; None if none is."""
         known = [value for value in values if value is not None]
-        return cls(middle(known), min(known), max(known)) if known else None
+        if not known:
+            return None
+        return cls(middle(known), min(known), max(known), _half(known), len(known))
+
+
+def _half(values: Sequence[float]) -> float | None:
+    if len(values) < LEAST:
+        return None
+    quantile = STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def screen(head: Sequence[str], rows: Iterable[Sequence[str]], *, space: int = 0) -> Table:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from rlinf_async.experiments.process import last_words, run_command
 from rlinf_async.experiments.sweep.settings import Setting
-from rlinf_async.experiments.sweep.steps import Averages, read_own, read_stock
+from rlinf_async.experiments.sweep.steps import GOAL, Averages, read_own, read_stock
 from rlinf_async.hosts.workload import Workload
+from rlinf_async.observe.run_dir import RunDir
 
 TRAIN = (sys.executable, "-m", "rlinf_async.cli", "train")
 RECORD = "cell.json"
+UNSAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
+"""What does not stand in the name of a directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,8 @@ class SweepCell:
     workload: Workload
     sweep: Path
     """The directory of the sweep."""
+    goal: float = GOAL
+    """The success rate whose time and environment steps are measured."""
 
     @property
     def name(self) -> str:
@@ -65,7 +72,7 @@ class SweepCell:
 
     @property
     def directory(self) -> Path:
-        return self.sweep / f"{self.setting.name}-seed{self.seed}"
+        return self.sweep / f"{UNSAFE.sub('_', self.setting.name.replace(' ', '-'))}-seed{self.seed}"
 
     @property
     def log(self) -> Path:
@@ -95,12 +102,15 @@ class SweepCell:
     def _differs(self, record: Record) -> bool:
         return (record.overrides, record.config) != (self.overrides, self.config)
 
-    def run(self) -> Record:
-        """Run it, from an empty directory, and keep a record; an interrupted run leaves none."""
+    def run(self, tick: Callable[[], None] | None = None) -> Record:
+        """Run it, from an empty directory, and keep a record; an interrupted run leaves none.
+
+        `tick` is called about once a second meanwhile.
+        """
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         began = time.monotonic()
-        status = run_command(self.command, self.log)
+        status = run_command(self.command, self.log, tick=tick)
         error = self._error(status)
         record = Record(
             status="done" if error is None else "failed",
@@ -120,9 +130,10 @@ class SweepCell:
             ValueError: it has left nothing that can be measured.
         """
         stock = self.workload.stock
-        if self.setting.active or stock is None:
-            return Averages.of(read_own(self.directory))
-        return Averages.of(read_stock(self.directory, env_steps=stock.env_steps, stages=stock.stages))
+        if self.setting.active or stock is None or RunDir(self.directory).metrics.exists():
+            return Averages.of(read_own(self.directory), goal=self.goal)
+        steps = read_stock(self.directory, env_steps=stock.env_steps, stages=stock.stages)
+        return Averages.of(steps, goal=self.goal)
 
     def _error(self, status: int) -> str | None:
         if status:

@@ -40,7 +40,7 @@ def _throughput(panel: Any, rows: Sequence[Row]) -> None:
     means = [rate.middle for rate in rates]
     errors = [[rate.middle - rate.low for rate in rates], [rate.high - rate.middle for rate in rates]]
     labels = [_label(row, mean) for row, mean in zip(rows, means, strict=True)]
-    bars(panel, [row.setting for row in rows], means, labels, xerr=errors, error_kw={"linewidth": 0.8})
+    bars(panel, [row.name for row in rows], means, labels, xerr=errors, error_kw={"linewidth": 0.8})
     panel.set_xlim(0, max(rate.high for rate in rates) * 1.35)
     finish(panel, "fresh environment steps per second")
 

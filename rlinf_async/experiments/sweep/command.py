@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,23 @@ from pathlib import Path
 from rich.console import Console
 
 from rlinf_async.experiments.cells import run_in_turn
+from rlinf_async.experiments.sweep.axes import axes_section
 from rlinf_async.experiments.sweep.cell import SweepCell
 from rlinf_async.experiments.sweep.chart import draw
 from rlinf_async.experiments.sweep.plan import Sweep, plan
 from rlinf_async.experiments.sweep.rows import Row, outcomes, rows
-from rlinf_async.experiments.sweep.table import CAPTION, as_csv, failures, markdown, screen, significant
+from rlinf_async.experiments.sweep.table import (
+    CAPTION,
+    as_csv,
+    failures,
+    latex,
+    markdown,
+    screen,
+    significant,
+)
+from rlinf_async.experiments.sweep.watch import Watch
+from rlinf_async.observe.pace import clock
+from rlinf_async.observe.report.content import Section
 
 __all__ = ["plan", "run"]
 
@@ -31,7 +44,7 @@ def run(sweep: Sweep, console: Console) -> bool:
             console.print(f"interrupted; the same command goes on, {sweep.directory.path} keeps what is done")
             raise
         table = _write(sweep)
-        _show(table, sweep.off, console)
+        _show(table, sweep, console)
         _write_pictures(sweep, table, console)
     return all(cell.done for cell in sweep.cells)
 
@@ -40,8 +53,11 @@ def _run_missing(sweep: Sweep, console: Console) -> None:
     def run_one(cell: SweepCell, title: str) -> str:
         if cell.changed:
             console.print(f"{title}: its overrides or its config have changed, it is run again", markup=False)
-        console.print(f"{title} ... log: {cell.log}", markup=False, soft_wrap=True, style="dim")
-        record = cell.run()
+        left = _left(sweep)
+        after = "" if left is None else f"; {clock(left)} left"
+        console.print(f"{title} ... log: {cell.log}{after}", markup=False, soft_wrap=True, style="dim")
+        with Watch(cell, total=sweep.steps, console=console) as watch:
+            record = cell.run(watch.look)
         _write(sweep)
         if record.error is not None:
             return f"failed: {record.error}"
@@ -56,20 +72,28 @@ def _run_missing(sweep: Sweep, console: Console) -> None:
     run_in_turn(missing, run_one, console)
 
 
+def _left(sweep: Sweep) -> float | None:
+    """Seconds for the runs that are not done, if each takes as long as those that are; None before any is."""
+    records = [cell.record() for cell in sweep.cells]
+    took = [record.seconds for record in records if record is not None and record.status == "done"]
+    return statistics.fmean(took) * (len(sweep.cells) - len(took)) if took else None
+
+
 def _write(sweep: Sweep) -> list[Row]:
     """The table of what is done by now."""
     table, folder = rows(outcomes(sweep)), sweep.directory
     title = f"{folder.identity['config_name']}, seeds: {sweep.seeds}"
-    (folder.path / "table.md").write_text(markdown(table, title=title, off=sweep.off))
+    (folder.path / "table.md").write_text(markdown(table, title=title, off=sweep.off, goal=sweep.goal))
     (folder.path / "table.csv").write_text(as_csv(table))
+    (folder.path / "table.tex").write_text(latex(table, goal=sweep.goal))
     return table
 
 
-def _show(table: Sequence[Row], off: str, console: Console) -> None:
-    console.print(screen(table))
+def _show(table: Sequence[Row], sweep: Sweep, console: Console) -> None:
+    console.print(screen(table, goal=sweep.goal))
     for failure in failures(table):
         console.print(failure, markup=False, soft_wrap=True)
-    for paragraph in (*CAPTION, off):
+    for paragraph in (*CAPTION, sweep.off):
         console.print(paragraph, style="dim", markup=False)
 
 
@@ -79,8 +103,8 @@ def _write_pictures(sweep: Sweep, table: Sequence[Row], console: Console) -> Non
     done = [cell.directory for cell in sweep.cells if cell.done]
     writers: dict[str, Callable[[Path], object]] = {"chart.png": partial(draw, table)}
     if done:
-        writers["report.html"] = partial(_write_report, done)
-    names = ["table.md", "table.csv"]
+        writers["report.html"] = partial(_write_report, done, axes_section(table))
+    names = ["table.md", "table.csv", "table.tex"]
     for name, write in writers.items():
         try:
             write(folder / name)
@@ -90,7 +114,7 @@ def _write_pictures(sweep: Sweep, table: Sequence[Row], console: Console) -> Non
     console.print(f"{', '.join(names)} are in {folder}", markup=False, soft_wrap=True)
 
 
-def _write_report(runs: Sequence[Path], out: Path) -> Path:
+def _write_report(runs: Sequence[Path], first: Section | None, out: Path) -> Path:
     from rlinf_async.observe.report.page import write_report
 
-    return write_report(runs, out)
+    return write_report(runs, out, first=first)

@@ -14,7 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rlinf_async.compose import compose_config
 from rlinf_async.config import LEVELS
 from rlinf_async.experiments.sweep.cell import SweepCell
-from rlinf_async.experiments.sweep.settings import Setting, parse_settings
+from rlinf_async.experiments.sweep.settings import Setting, parse_axis, parse_settings, varied
+from rlinf_async.experiments.sweep.steps import GOAL
 from rlinf_async.experiments.sweep.sweep_dir import SweepDirectory
 from rlinf_async.hosts.host import host_of
 from rlinf_async.hosts.workload import Workload
@@ -37,6 +38,10 @@ class Sweep:
     cells: tuple[SweepCell, ...]
     off: str
     """What runs while all levels are off, in a sentence."""
+    goal: float = GOAL
+    """The success rate whose time is measured."""
+    steps: int = 0
+    """Steps of a run; 0 if nobody knows."""
 
     def cells_of(self, setting: Setting) -> list[SweepCell]:
         return [cell for cell in self.cells if cell.setting == setting]
@@ -48,22 +53,30 @@ def plan(
     config_name: str,
     config_dir: Path | None,
     overrides: Sequence[str],
-    modes: str,
+    modes: str | None,
     seeds: int,
     output: Path | None,
+    vary: Sequence[str] | None = None,
+    success: float = GOAL,
 ) -> Sweep:
     """The sweep of a config, which `cfg` is with `overrides`; every setting is run before a seed is added.
+
+    `vary` are keys and values as `parse_axis` reads them. Without `modes` they are tried in `full`, with
+    `off` beside it, and without them there is the ladder.
 
     Raises:
         ValueError: an unknown setting, one that the config cannot run, no seed, an override of something
             that the sweep sets, or a directory that is not free.
     """
-    settings = parse_settings(modes)
+    axes = [parse_axis(text) for text in vary or ()]
+    settings = varied(parse_settings(modes or ("off,full" if axes else "ladder")), axes)
     if seeds < 1:
         raise ValueError(f"--seeds={seeds} must be at least 1")
-    _refuse_own(overrides, OWN)
+    if not 0 < success <= 1:
+        raise ValueError(f"--success={success:g} must be above 0 and at most 1, as in 0.8 for 80 %")
     workload = host_of(cfg).workload(cfg)
-    _refuse_own(overrides, {workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"})
+    own = {**OWN, workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"}
+    _refuse_own([*overrides, *(f"{key}=1" for key, _ in axes)], own)
     _check_steps(workload)
     for setting in settings:
         _check_setting(setting, config_name, config_dir, overrides)
@@ -84,11 +97,21 @@ def plan(
             config=digest,
             workload=workload,
             sweep=directory.path,
+            goal=success,
         )
         for seed in range(seeds)
         for setting in settings
     )
-    return Sweep(directory=directory, settings=settings, seeds=seeds, cells=cells, off=workload.off)
+    steps = workload.steps[1]
+    return Sweep(
+        directory=directory,
+        settings=settings,
+        seeds=seeds,
+        cells=cells,
+        off=workload.off,
+        goal=success,
+        steps=steps,
+    )
 
 
 def seeded(workload: Workload, seed: int) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from rlinf_async.experiments.sweep.cell import SweepCell
 from rlinf_async.experiments.sweep.plan import Sweep
-from rlinf_async.experiments.sweep.settings import Setting
+from rlinf_async.experiments.sweep.settings import Setting, short
 from rlinf_async.experiments.sweep.steps import Averages
 from rlinf_async.experiments.table import Range
 
@@ -29,16 +29,25 @@ class Outcomes:
 class Row:
     """A setting in the table.
 
-    `increase` is that of its mean throughput over that of `off`, on the seeds that both have.
+    `increase` is that of its mean throughput over that of `off` with the same values, on the seeds that both
+    have.
     """
 
     setting: str
+    """The levels, by name."""
+    values: Mapping[str, str]
+    """What is varied beside them, by key."""
     seeds: int
     """How many seeds have been measured."""
     failures: tuple[str, ...]
     quantities: Mapping[str, Range | None]
     """Ranges over seeds, by the names of `Averages`."""
     increase: float | None
+
+    @property
+    def name(self) -> str:
+        """The setting and what is varied."""
+        return " ".join([self.setting, *(f"{short(key)}={value}" for key, value in self.values.items())])
 
 
 def outcomes(sweep: Sweep) -> dict[Setting, Outcomes]:
@@ -58,17 +67,18 @@ def _outcomes(cells: Sequence[SweepCell]) -> Outcomes:
 
 def rows(settings: Mapping[Setting, Outcomes]) -> list[Row]:
     """One row per setting; its quantities are means over seeds."""
-    off = next((one.measured for setting, one in settings.items() if not setting.active), {})
+    off = {setting.values: one.measured for setting, one in settings.items() if not setting.active}
     return [
         Row(
-            setting=setting.name,
+            setting=setting.levels_name,
+            values=dict(setting.values),
             seeds=len(one.measured),
             failures=one.failures,
             quantities={
                 name: Range.of([getattr(run, name) for run in one.measured.values()], statistics.mean)
                 for name in QUANTITIES
             },
-            increase=_increase(one.measured, off) if setting.active else None,
+            increase=_increase(one.measured, off.get(setting.baseline, {})) if setting.active else None,
         )
         for setting, one in settings.items()
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field, replace
 
 from rlinf_async.config import LEVELS, MODES
 from rlinf_async.core.names import did_you_mean
@@ -14,15 +14,21 @@ PRESETS = {flags: name for name, flags in MODES.items()}
 
 @dataclass(frozen=True)
 class Setting:
-    """Which levels are on."""
+    """Which levels are on, and the values of keys that are varied beside them."""
 
     train: bool
     rollout: bool
     streamer: bool
+    values: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    """Dotted keys of the config and their values, as Hydra reads them."""
+
+    @property
+    def levels(self) -> tuple[bool, bool, bool]:
+        return self.train, self.rollout, self.streamer
 
     @property
     def flags(self) -> dict[str, bool]:
-        return dict(zip(LEVELS, astuple(self), strict=True))
+        return dict(zip(LEVELS, self.levels, strict=True))
 
     @property
     def active(self) -> bool:
@@ -31,15 +37,26 @@ class Setting:
 
     @property
     def name(self) -> str:
+        """Of the levels, and `key=value` of what is varied, by the last word of each key."""
+        varied = [f"{short(key)}={value}" for key, value in self.values]
+        return " ".join([self.levels_name, *varied])
+
+    @property
+    def levels_name(self) -> str:
         """The preset of `async.mode` where there is one, otherwise the levels: `train+rollout`."""
-        return PRESETS.get(astuple(self)) or "+".join(level for level, on in self.flags.items() if on)
+        return PRESETS.get(self.levels) or "+".join(level for level, on in self.flags.items() if on)
 
     @property
     def overrides(self) -> tuple[str, ...]:
         """What makes a config this setting, whatever flags its own `async` block gives."""
-        mode = PRESETS.get(astuple(self), "full")
+        mode = PRESETS.get(self.levels, "full")
         flags = (f"async.{level}.enabled={str(on).lower()}" for level, on in self.flags.items())
-        return (f"async.mode={mode}", *flags)
+        return (f"async.mode={mode}", *flags, *(f"{key}={value}" for key, value in self.values))
+
+    @property
+    def baseline(self) -> tuple[tuple[str, str], ...]:
+        """What a run without levels has in common with it: no such run knows a key under `async`."""
+        return tuple((key, value) for key, value in self.values if not _of_levels(key))
 
 
 LADDER = tuple(Setting(*(level < rung for level in range(len(LEVELS)))) for rung in range(len(LEVELS) + 1))
@@ -47,7 +64,7 @@ LADDER = tuple(Setting(*(level < rung for level in range(len(LEVELS)))) for rung
 ALL = tuple(
     sorted(
         (Setting(*flags) for flags in itertools.product((True, False), repeat=3)),
-        key=lambda one: sum(astuple(one)),
+        key=lambda one: sum(one.levels),
     )
 )
 GROUPS = {"ladder": LADDER, "all": ALL}
@@ -73,3 +90,53 @@ def _named(name: str) -> Sequence[Setting]:
         return [Setting(*(level in parts for level in LEVELS))]
     valid = [*GROUPS, *(setting.name for setting in ALL)]
     raise ValueError(f"setting {name!r} is not one of {', '.join(valid)}{did_you_mean(name, valid)}")
+
+
+def varied(settings: Sequence[Setting], axes: Sequence[tuple[str, Sequence[str]]]) -> tuple[Setting, ...]:
+    """Every setting with every combination of the values of `axes`.
+
+    A key under `async` means nothing while all levels are off: of that setting there is one run for each
+    combination of the others.
+    """
+    combined = [
+        replace(setting, values=tuple(zip([key for key, _ in axes], chosen, strict=True)))
+        for setting in settings
+        for chosen in itertools.product(*(values for _, values in axes))
+    ]
+    return tuple(dict.fromkeys(one if one.active else replace(one, values=one.baseline) for one in combined))
+
+
+def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
+    """`key=1,2,4` as the key and its values, each once.
+
+    Raises:
+        ValueError: there is no key, or no value.
+    """
+    key, equals, values = text.partition("=")
+    chosen = tuple(dict.fromkeys(value.strip() for value in _split(values) if value.strip()))
+    if not (key.strip() and equals and chosen):
+        raise ValueError(f"--vary {text} must be a key and its values, as in async.train.max_staleness=0,1,2")
+    return key.strip().lstrip("+"), chosen
+
+
+def short(key: str) -> str:
+    """The last word of a dotted key."""
+    return key.rpartition(".")[2]
+
+
+def _of_levels(key: str) -> bool:
+    return key.partition(".")[0] == "async"
+
+
+def _split(values: str) -> list[str]:
+    """At commas that are not inside brackets or quotes of a value."""
+    parts, depth, quote = [""], 0, ""
+    for sign in values:
+        if quote or sign in "'\"":
+            quote = "" if sign == quote else quote or sign
+        depth += (sign in "[{(") - (sign in "]})")
+        if sign == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ STOCK_ROLLOUT = ("time/env/env_interact_step", "time/env/env/bootstrap_step")
 STOCK_LEARNER = ("time/actor/actor/compute_adv", "time/actor/run_training")
 """What RLinf's workers say they took, the slowest rank of each; parts that a run has not are left out."""
 SUCCESS = "env/success_once"
+GOAL = 0.8
+"""The success rate that runs are timed to, unless another is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +48,16 @@ class Averages:
     rollout_s: float | None
     learner_s: float | None
     success: float | None
+    seconds_to_goal: float | None = None
+    """From the first step on; None where success has not come so far."""
+    env_steps_to_goal: float | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[Step]) -> Averages:
+    def of(cls, steps: Sequence[Step], *, goal: float = GOAL) -> Averages:
         """Of the steps of a run, in order.
+
+        The `goal` is reached at the first step that ends a window of as many as count for `success`, whose
+        mean is that rate or more.
 
         Raises:
             ValueError: there is none after the first.
@@ -63,7 +73,20 @@ class Averages:
             rollout_s=_mean([step.rollout_s for step in measured]),
             learner_s=_mean([step.learner_s for step in measured]),
             success=statistics.mean(rates) if rates else None,
+            **_to_goal(steps, goal),
         )
+
+
+def _to_goal(steps: Sequence[Step], goal: float) -> dict[str, float]:
+    seconds = env_steps = 0.0
+    window: deque[float] = deque(maxlen=WINDOW)
+    for step in steps:
+        seconds, env_steps = seconds + step.seconds, env_steps + step.env_steps
+        if step.success is not None:
+            window.append(step.success)
+        if len(window) == WINDOW and statistics.fmean(window) >= goal:
+            return {"seconds_to_goal": seconds, "env_steps_to_goal": env_steps}
+    return {}
 
 
 def read_own(run: Path) -> list[Step]:
@@ -120,6 +143,7 @@ def read_scalars(run: Path) -> dict[str, dict[int, float]]:
     """Values by tag and step, from the TensorBoard event files of a run; none without such files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    logging.getLogger("tensorboard").setLevel(logging.WARNING)  # it tells of every file that it opens
     directory = RunDir(run).tensorboard
     if (directory / "all").exists():  # with runner.per_worker_log
         directory /= "all"

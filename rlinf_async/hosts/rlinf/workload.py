@@ -8,7 +8,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from rlinf_async.hosts.workload import StockRuns, Workload
 
-OFF = "off: RLinf's own runner, by its own times, which leave out what it logs between steps."
+OFF = "off: RLinf's own runner and workers; rollout s and learner s are what its workers say they took."
 
 
 def workload(cfg: DictConfig) -> Workload:

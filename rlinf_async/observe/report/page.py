@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf_async.extras import pip_install
 from rlinf_async.observe.report import redact
+from rlinf_async.observe.report.content import Section
 from rlinf_async.observe.report.formatting import NONE, duration, ends, number, share
 from rlinf_async.observe.report.run_files import RunFiles
 from rlinf_async.observe.report.run_view import Subject, subjects
@@ -16,12 +17,14 @@ from rlinf_async.observe.report.sections import config_text, sections, step_tabl
 
 NEEDED = ("jinja2",)
 HEADLESS = "Nothing has been reported yet that says what bounds this run."
-STOCK = "RLinf's own loop has run here, and has left nothing that says what bounds it."
+STOCK = "RLinf's own script has run here, and has left nothing that says what bounds it."
 TEMPLATE = Path(__file__).parent / "template"
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
+def write_report(runs: Sequence[Path], out: Path, *, first: Section | None = None) -> Path:
     """Write a page about one run, or about several side by side, and return where it is.
+
+    `first` is a section of the caller's, which comes before those of the runs.
 
     Raises:
         ValueError: a path that is no run directory, a place that cannot be written, or a package that is
@@ -32,7 +35,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     absent = [name for name in NEEDED if find_spec(name) is None]
     if absent:
         raise ValueError(f"the report needs {' and '.join(absent)}: {pip_install('report')}")
-    html = render([redact.run(RunFiles.read(run)) for run in runs])
+    html = render([redact.run(RunFiles.read(run)) for run in runs], first=first)
     try:
         if out.is_dir():
             raise ValueError(f"{out} is a directory; name a file in it, such as {out / 'report.html'}")
@@ -43,12 +46,12 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def render(runs: Sequence[RunFiles]) -> str:
+def render(runs: Sequence[RunFiles], *, first: Section | None = None) -> str:
     """The page about runs from which everything private has been taken out."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     shown = subjects(runs)
-    every = sections(shown)
+    every = [*([first] if first is not None else []), *sections(shown)]
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE),
         autoescape=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlinf_async.experiments.sweep import cell as cell_module
 from rlinf_async.experiments.sweep.cell import SweepCell
 from rlinf_async.experiments.sweep.plan import Sweep, seeded
-from rlinf_async.experiments.sweep.settings import parse_settings
+from rlinf_async.experiments.sweep.settings import parse_axis, parse_settings, varied
 from rlinf_async.experiments.sweep.sweep_dir import SweepDirectory
 from rlinf_async.hosts.workload import StockRuns, Workload
 
@@ -39,7 +39,8 @@ rate = json.loads((here / "rates.json").read_text()).get(run.name, 100.0)
 if rate:
     line = {"async/env_steps": 320, "async/step_seconds": 320 / rate}
     line |= {"async/busiest/env": 0.5, "async/busiest/learner": 0.25, "env/success_once": 0.75}
-    (run / "metrics.jsonl").write_text((json.dumps(line) + "\\n") * 3)
+    lines = [json.dumps({"step": step, **line}) + "\\n" for step in (1, 2, 3)]
+    (run / "metrics.jsonl").write_text("".join(lines))
 """
 """Writes metrics of the throughput that it is told, none for zero; fails where it is told to."""
 
@@ -76,9 +77,10 @@ def sweep(
     seeds: int = 1,
     overrides: tuple[str, ...] = (),
     config: str = "a",
+    vary: tuple[str, ...] = (),
 ) -> Sweep:
     """A sweep as `plan` makes it, of a config that nobody composes."""
-    settings = parse_settings(modes)
+    settings = varied(parse_settings(modes), [parse_axis(text) for text in vary])
     cells = tuple(
         SweepCell(
             setting=setting,
@@ -99,4 +101,5 @@ def sweep(
         seeds=seeds,
         cells=cells,
         off=WORKLOAD.off,
+        steps=WORKLOAD.steps[1],
     )

@@ -10,7 +10,7 @@ from tests.experiments.sweep.fakes import FakeTraining, sweep
 
 @pytest.fixture
 def training(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "_write_report", lambda runs, out: None)
+    monkeypatch.setattr(command, "_write_report", lambda runs, first, out: None)
     return FakeTraining(tmp_path / "fake", monkeypatch)
 
 
@@ -110,10 +110,10 @@ def test_an_interrupt_leaves_what_is_done_and_the_next_start_goes_on(training, h
     planned = sweep(home)
     really = cell.run_command
 
-    def interrupted(command, log):
+    def interrupted(command, log, **options):
         if "full-seed0" in str(log):
             raise KeyboardInterrupt
-        return really(command, log)
+        return really(command, log, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(cell, "run_command", interrupted)
@@ -134,7 +134,7 @@ def test_two_processes_do_not_run_a_sweep_at_once(training, home):
 
 def test_the_report_is_of_the_runs_that_are_done(training, home, monkeypatch):
     asked = []
-    monkeypatch.setattr(command, "_write_report", lambda runs, out: asked.append((runs, out)))
+    monkeypatch.setattr(command, "_write_report", lambda runs, first, out: asked.append((runs, out)))
     training.fail("train-seed0")
     run(sweep(home))
     assert asked == [([home / "full-seed0"], home / "report.html")]

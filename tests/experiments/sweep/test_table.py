@@ -62,8 +62,8 @@ def test_the_screen_shows_rounded_numbers_with_their_range():
     made = rows(found({OFF: [100.0, 300.0], FULL: [512.4, 300.0]}))
     console.print(screen(made))
     lines = [line.split() for line in console.export_text().splitlines()]
-    assert ["off", "200", "(100..300)", "-", "2.00", "1.50", "0.50", "50%"] in lines
-    assert ["full", "406", "(300..512)", "+103%", "2.00", "1.50", "0.50", "50%"] in lines
+    assert ["off", "200", "(100..300)", "-", "2.00", "1.50", "0.50", "50%", "2"] in lines
+    assert ["full", "406", "(300..512)", "+103%", "2.00", "1.50", "0.50", "50%", "2"] in lines
 
 
 def test_the_screen_fits_into_eighty_columns_without_breaking_a_line():
