@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlinf_async.core.names import nearest
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -44,3 +46,10 @@ def _together(reasons: Sequence[Reason]) -> str:
     lines = [f"{len(reasons)} things stand in the way:", *(f"  - {reason.text}" for reason in reasons)]
     overrides = [reason.override for reason in reasons if reason.override]
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
+
+
+def unknown(key: str, name: object, known: Sequence[str], what: str) -> Reason:
+    """That `key` names none of `known`, which are each `what`; with the one that is near, or all of them."""
+    near = nearest(name, known)
+    hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(known)}"
+    return Reason(f"{key}={name!r} is not {what}{hint}", f"{key}={near}" if near else "")

@@ -38,7 +38,8 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
     automatic = cfg.runner.get("resume_dir") == AUTO
     for remark in resolve_resume(cfg):
         say(remark)
-    if step := resume_step(cfg.runner.get("resume_dir")):
+    step = resume_step(cfg.runner.get("resume_dir"))
+    if step and cfg.runner.get("max_epochs") is not None:
         key, steps = last_step(cfg)
         check_left(step, steps, key=key, automatic=automatic)
     if active:

@@ -6,15 +6,14 @@ RLinf finds out in its workers, after Ray has started, or in a driver that waits
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.core.names import did_you_mean, nearest
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.reasons import Reason, unknown
 
 SIMULATORS = {
     "d4rl": "d4rl",
@@ -76,7 +75,7 @@ def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
     name, known = lookup(cfg, "actor.model.model_type"), sorted(SupportedModel.models)
     if name not in known:
-        yield _unknown("actor.model.model_type", name, known, "a model of RLinf or of rlinf_async.models")
+        yield unknown("actor.model.model_type", name, known, "a model of RLinf or of rlinf_async.models")
 
 
 def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -87,16 +86,9 @@ def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     for part in ("train", "eval"):
         kind, name = (lookup(cfg, f"env.{part}.{key}") for key in ("env_type", "env_class"))
         if lookup(cfg, f"env.{part}") and kind not in types:
-            yield _unknown(f"env.{part}.env_type", kind, types, "an environment of RLinf")
+            yield unknown(f"env.{part}.env_type", kind, types, "an environment of RLinf")
         if name and name not in classes:
-            yield _unknown(f"env.{part}.env_class", name, classes, "an entry point of rlinf_async.envs")
-
-
-def _unknown(key: str, name: Any, known: Iterable[str], what: str) -> Reason:
-    known = list(known)
-    near = nearest(name, known)
-    hint = did_you_mean(name, known) or f"; there is {', '.join(known)}"
-    return Reason(f"{key}={name!r} is not {what}{hint}", f"{key}={near}" if near else "")
+            yield unknown(f"env.{part}.env_class", name, classes, "an entry point of rlinf_async.envs")
 
 
 def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -135,7 +127,7 @@ def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     for name in [asked] if isinstance(asked, str) else asked or ():
         known = list(MetricLogger.supported_logger)
         if name not in known:
-            yield _unknown("runner.logger.logger_backends", name, known, "a logger of RLinf")
+            yield unknown("runner.logger.logger_backends", name, known, "a logger of RLinf")
         elif name in LOGGERS and not _found(name):
             yield Reason(
                 f"runner.logger.logger_backends={name} needs the package {name}: pip install {name}",

@@ -110,7 +110,7 @@ class RLinfSettings(RunSettings):
         """The number of environments nearest to that of the plan which keeps the micro-batch as it is."""
         plan = self.plan
         each = per_step // math.gcd(per_step, plan.rollout_epochs * self.horizon)
-        each = math.lcm(each, plan.shards * plan.group_size)
+        each = math.lcm(each, plan.shards * plan.group_size, plan.learner_ranks)
         nearest = max(1, round(plan.total_envs / each)) * each
         return f", or env.train.total_num_envs: {nearest}" if nearest != plan.total_envs else ""
 

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
+from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.verl.block import is_ours, plain
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.hosts.workload import Workload
@@ -50,11 +51,13 @@ class VerlHost:
         from rlinf_async.hosts.preparations import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resumed
         from rlinf_async.hosts.verl.config import read
+        from rlinf_async.hosts.verl.presence import absent
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL}")
         settings = read(cfg)
         _choose_device(cfg)
+        refuse(list(absent(plain(cfg))))
         _validate(cfg)
         claim(cfg)
         automatic = cfg.trainer.resume_mode == "auto"

@@ -134,9 +134,9 @@ def test_batch_sizes_are_accepted_exactly_when_they_divide_and_what_is_advised_i
 ):
     samples = width * ranks * horizon * epochs
 
-    def attempt(micro_batch, global_batch):
+    def attempt(micro_batch, global_batch, total=width * ranks):
         changes = {
-            "env.train.total_num_envs": width * ranks,
+            "env.train.total_num_envs": total,
             "env.train.rollout_epoch": epochs,
             "env.train.max_steps_per_rollout_epoch": 5 * horizon,
             "actor.micro_batch_size": micro_batch,
@@ -152,8 +152,13 @@ def test_batch_sizes_are_accepted_exactly_when_they_divide_and_what_is_advised_i
     with pytest.raises(ValueError, match="nearest") as caught:
         attempt(micro_batch, global_batch)
     if samples % (micro_batch * ranks):
+        if other := re.search(r"or env\.train\.total_num_envs: (\d+)$", str(caught.value)):
+            total = int(other[1])
+            assert total * horizon * epochs % (micro_batch * ranks) == 0
+            if fits(global_batch, micro_batch, ranks, total * horizon * epochs):
+                attempt(micro_batch, global_batch, total)
         micro_batch = nearest(
-            r"nearest micro_batch_size: (\d+)$",
+            r"nearest micro_batch_size: (\d+)",
             caught.value,
             wanted=micro_batch,
             valid=lambda size: samples % (size * ranks) == 0,

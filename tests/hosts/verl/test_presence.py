@@ -1,0 +1,49 @@
+"""What a config for veRL names and is not here is answered before Ray starts."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("verl", reason="veRL is not installed")
+
+import ray
+from typer.testing import CliRunner
+
+from rlinf_async import cli
+from rlinf_async.hosts.verl.host import VerlHost
+
+pytestmark = pytest.mark.verl
+MISTAKES = {
+    "async.rolout.shards=2": "did you mean async.rollout?",
+    "async.train.max_staleness=two": "must be a whole number of at least 0",
+    "async.mode=ful": "did you mean 'full'?",
+    "async=ful": "did you mean 'full'?",
+    "env.train.total_num_envs=33": "nearest: data.train_batch_size=33",
+    "env.train.env_class=metaworld_tsk": "did you mean 'metaworld_task'?",
+    "env.train.task_name=button-pres": "unknown Meta-World task 'button-pres'",
+    "vla.model.model_type=gausian_mlp": "did you mean 'gaussian_mlp'?",
+    "vla.run_dir=/dev/null/x": "cannot be written",
+    "trainer.resume_mode=resume_path trainer.resume_from_path=/nowhere": "is no whole checkpoint",
+    "trainer.resume_mode=resum": "must be auto, resume_path or disable",
+    "trainer.total_training_steps=two": "must be a whole number of at least 1",
+    "trainer.total_trainning_steps=3": "did you mean trainer.total_training_steps?",
+    "trainer.logger=[tensorbord]": "did you mean 'tensorboard'?",
+    "trainer.logger=[wandb]": "pip install wandb",
+    "algorithm.adv_estimator=gea": "did you mean 'gae'?",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=100": "nearest: 32",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_answered_in_five_lines_before_anything_starts(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    begun: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda *_, **__: begun.append("ray"))
+    monkeypatch.setattr(VerlHost, "train", lambda *_, **__: begun.append("train"))
+    result = CliRunner().invoke(cli.app, ["train", "verl_metaworld_ppo_mlp", *words.split()])
+    assert result.exit_code == 2, result.output
+    assert MISTAKES[words] in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+    assert len(result.output.strip().splitlines()) <= 5
+    assert begun == []
