@@ -77,6 +77,7 @@ ELSEWHERE = {
     r"rlinf-async bench --predict": "tests/experiments/plan/test_bench.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"python -m benchmarks\.chaos.*": "tests/benchmarks/test_chaos.py",
+    r"python -m benchmarks\.newcomer": "tests/benchmarks/test_newcomer.py",
     r"python -m benchmarks\.schedules\.hosts.*": "tests/benchmarks/test_hosts.py",
     r"python -m benchmarks\.schedules\.tasks": "tests/experiments/plan/test_bench.py",
 }

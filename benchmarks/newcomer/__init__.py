@@ -1,0 +1,1 @@
+"""What a newcomer does first, to the letter of the README, and how long it takes."""
