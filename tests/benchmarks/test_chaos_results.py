@@ -200,6 +200,8 @@ def test_a_driver_that_was_killed_has_gone_on_from_the_newest_checkpoint(tmp_pat
     found = driver.result(tmp_path, 0, deaths, [2, 4], 60.0, 6)
     assert (found["repeated"], found["training_share"], found["passed"]) == ([1, 1], 0.2, True)
     assert not driver.result(tmp_path, 0, deaths, [2, 2], 60.0, 6)["passed"]
+    spare = driver.result(tmp_path, 0, deaths, [2, 2, 4], 60.0, 6)
+    assert (spare["failed_by_themselves"], spare["passed"]) == (1, True)
     assert not driver.result(tmp_path, 1, deaths, [2, 4], 60.0, 6)["passed"]
     assert not driver.result(tmp_path, 0, deaths, [2, 4], 60.0, 7)["passed"]
 
