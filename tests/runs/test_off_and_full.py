@@ -38,8 +38,9 @@ def test_off_and_full_leave_the_same_files_and_are_compared(runs: Runner) -> Non
             assert step["async/env_steps"] == 8 * 4
             assert step["async/env_steps_per_second"] > 0
             assert 0 <= step["env/success_once"] <= 1
-            assert 0 < step["async/busiest/env"] <= 1
-            assert 0 < step["async/busiest/learner"] <= 1
+        for part in ("env", "inference", "learner"):  # of the last batches nothing is left to simulate
+            shares = [step[f"async/busiest/{part}"] for step in steps]
+            assert 0 < max(shares) <= 1
         assert run.summary["trajectories"]["trained"] == 3 * 8
         assert set(in_rlinf_words(steps[-1])) <= tags(run.directory)  # what TensorBoard lays on each other
 

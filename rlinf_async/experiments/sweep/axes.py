@@ -100,8 +100,8 @@ def _maps(rows: Sequence[Row], keys: Sequence[str], name: str) -> list[Figure]:
                 title=f"{title}: {setting}",
                 note=f"Rows are {short(down)}, columns are {short(across)}; the darker, the larger.",
                 drawing=heat(
-                    [f"{short(down)}={up}" for up in ups],
-                    [f"{short(across)}={along}" for along in alongs],
+                    ups,
+                    alongs,
                     [[cells[up, along] for along in alongs] for up in ups],
                     texts,
                 ),
