@@ -155,10 +155,12 @@ def test_a_simulator_that_is_not_installed_is_named(monkeypatch, began):
     for module in ("libero", "mani_skill", "metaworld"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delenv("LIBERO_TYPE", raising=False)
-    needed = {"libero_object_ppo_vla": "libero", "maniskill_ppo_mlp": "mani_skill", DEMO: "metaworld"}
-    for config, package in needed.items():
+    for config, package in {"libero_object_ppo_vla": "libero", "maniskill_ppo_mlp": "mani_skill"}.items():
         assert f"needs the package {package}, which is not installed" in answer("train", config)
     assert began == []
+    # An environment of one's own needs no simulator of RLinf's, whatever its actions are prepared like.
+    assert CliRunner().invoke(cli.app, ["train", DEMO, "~warm_start"]).exit_code == 0
+    assert "needs the package metaworld" in answer("train", DEMO, "env.train.env_class=null")
 
 
 def test_what_would_be_refused_here_is_said_by_explain_unless_another_cluster_is_meant():

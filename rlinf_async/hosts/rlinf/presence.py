@@ -92,6 +92,8 @@ def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    if lookup(cfg, "env.train.env_class"):
+        return  # which need not be of the simulator that `env_type` names: that says how actions are prepared
     kind = str(lookup(cfg, "env.train.env_type"))
     package = SIMULATORS.get(kind)
     if package is None or _found(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
