@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,21 @@ BASES = ("ppo-1-lag1", "grpo-1-lag1")
 RESULT = cells.RESULTS / "tasks.json"
 
 
-def setting_of(base: str, balance: str = "tasks") -> Setting:
-    """A preregistered setting of the local host with another balance."""
-    setting = next(one for one in load().settings if one.name == base)
-    return setting if balance == "exact" else replace(setting, name=f"{base}-{balance}", balance=balance)
+@dataclass(frozen=True, kw_only=True)
+class TakingOn(Setting):
+    """A preregistered setting with `balance: tasks`, whose results stand beside those of the file."""
+
+    def path(self, side: Side, seed: int) -> Path:
+        if side == "synchronous":
+            return super().path(side, seed)
+        return cells.RESULTS / "tasks" / f"{self.name}-seed{seed}.json"
+
+
+def setting_of(base: str) -> tuple[Setting, Setting]:
+    """A preregistered setting of the local host, and the same with `balance: tasks`."""
+    exact = next(one for one in load().settings if one.name == base)
+    own = {item.name: getattr(exact, item.name) for item in fields(Setting)}
+    return exact, TakingOn(**{**own, "name": f"{base}-tasks", "balance": "tasks"})
 
 
 def measures(curve: Sequence[float]) -> dict[str, float]:
@@ -46,7 +58,7 @@ def _stored(setting: Setting, side: Side, seed: int) -> dict[str, Any]:
 
 def compared(base: str, seeds: Sequence[int]) -> dict[str, Any]:
     """What the runs of `seeds` say, all of which have results."""
-    exact, tasks = setting_of(base, "exact"), setting_of(base)
+    exact, tasks = setting_of(base)
     sync = [measures(_stored(exact, "synchronous", seed)["success"]) for seed in seeds]
     runs = {one.balance: [_stored(one, "asynchronous", seed) for seed in seeds] for one in (exact, tasks)}
     found = {name: [measures(one["success"]) for one in each] for name, each in runs.items()}
@@ -83,7 +95,7 @@ def main() -> None:
     """Run what is missing, pair by pair, and write the result of those that are there."""
     rows = []
     for base in BASES:
-        setting = setting_of(base)
+        _, setting = setting_of(base)
         for seed in setting.seeds:
             if not setting.path("asynchronous", seed).exists():
                 run(setting, "asynchronous", seed)
