@@ -79,6 +79,7 @@ ELSEWHERE = {
     r"python -m benchmarks\.chaos.*": "tests/benchmarks/test_chaos.py",
     r"python -m benchmarks\.newcomer": "tests/benchmarks/test_newcomer.py",
     r"python -m benchmarks\.schedules\.hosts.*": "tests/benchmarks/test_hosts.py",
+    r"python -m benchmarks\.learning\.tasks": "tests/benchmarks/test_learning_tasks.py",
     r"python -m benchmarks\.schedules\.tasks": "tests/experiments/plan/test_bench.py",
 }
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""
