@@ -28,7 +28,7 @@ MISTAKES = {
     "trainer.total_training_steps=two": "must be a whole number of at least 1",
     "trainer.total_trainning_steps=3": "did you mean trainer.total_training_steps?",
     "trainer.logger=[tensorbord]": "did you mean 'tensorboard'?",
-    "trainer.logger=[wandb]": "pip install wandb",
+    "trainer.logger=[swanlab]": "pip install swanlab",
     "algorithm.adv_estimator=gea": "did you mean 'gae'?",
     "actor_rollout_ref.actor.ppo_mini_batch_size=100": "nearest: 32",
 }
