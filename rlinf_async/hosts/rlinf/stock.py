@@ -116,7 +116,8 @@ class StockRecords:
         report = self._report(parts, step + 1)
         self._tally.add(report)
         self._written += 1
-        self._run_dir.log(step + 1, {**parts, **report.as_metrics()})
+        sync = {"async/publication_seconds": parts.get(SYNC, 0.0)}
+        self._run_dir.log(step + 1, {**parts, **sync, **report.as_metrics()})
         self._run_dir.write_status(
             {"time": time.time(), "machine": machine(), "driver": os.getpid()}
             | {"step": step + 1, "total": self._total, "still_s": 0.0, "processes": {}}

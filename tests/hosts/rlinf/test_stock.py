@@ -97,6 +97,7 @@ def test_the_directory_is_that_of_any_other_run(run):
     assert any("its workers record no waits" in sentence for sentence in files.missing)
     measures = measure(files)
     assert measures.rate == 160.0
+    assert measures.publication_s == 0.2
     assert measures.success == (0.25, 0.25)
     assert measures.diagnosis is not None
 
