@@ -12,6 +12,9 @@ from tests.runs.test_bench import QUICK
 
 pytestmark = pytest.mark.ray
 
+GRADIENT = "env.train.reward_kind=dense"
+"""In four decisions nobody succeeds: groups with sparse rewards have no gradient."""
+
 
 def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
     unequal = replace(QUICK, env=replace(QUICK.env, fastest=0.2, slowest=2.0))
@@ -25,9 +28,15 @@ def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
     assert result["own_bounds_s"]["env"] < result["bounds_s"]["env"]
 
 
-@pytest.mark.parametrize("config", ["metaworld_ppo_mlp", "metaworld_grpo_mlp"])
-def test_every_place_of_every_batch_is_collected_once_on_real_simulators(config, runs):
-    run = runs.train(config, "async.train.balance=tasks", "runner.max_epochs=4")
+@pytest.mark.parametrize(
+    ("config", "groups"),
+    [
+        ("metaworld_ppo_mlp", ()),
+        ("metaworld_grpo_mlp", ("algorithm.group_size=4", "env.eval.group_size=1", GRADIENT)),
+    ],
+)
+def test_every_place_of_every_batch_is_collected_once_on_real_simulators(config, groups, runs):
+    run = runs.train(config, "async.train.balance=tasks", "runner.max_epochs=4", *groups)
     assert run.status == 0, run.output
     rollouts = [span for span in read_spans(run.directory / "trace") if span["kind"] == "rollout"]
     places = defaultdict(Counter)
