@@ -28,7 +28,8 @@ GIVES_WAY = (
 ONE_SHARD = ("async.mode=rollout", "async.rollout.shards=1")
 """Level 2 alone, with nothing left to chance: two such runs are equal."""
 OFFLOADED = (*ONE_SHARD, "actor.enable_offload=true", "rollout.enable_offload=true", "runner.save_interval=2")
-GRPO = ("algorithm.group_size=4", "env.eval.group_size=1")
+GRPO = ("algorithm.group_size=4", "env.eval.group_size=1", "env.train.reward_kind=dense")
+"""Nobody succeeds in four decisions: a sparse reward would leave a group without advantages."""
 
 
 def overrides(config: str, train: bool, rollout: bool, streamer: bool) -> list[str]:
@@ -72,7 +73,7 @@ def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     assert ("train/actor/behaviour_weight" in run.metrics[-1]) == train
     assert any(name.startswith("train/mismatch/lag_") for name in run.metrics[-1]) == train
-    assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics if "ppo" in config)
+    assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics)
 
 
 @pytest.mark.shared_run(small("metaworld_ppo_mlp", *ONE_SHARD), small("metaworld_ppo_mlp", *OFFLOADED))

@@ -96,8 +96,6 @@ def run(case: Case) -> None:
     host.train(cfg)
     done, bound = Run(0, "", case.directory), int(case.levels[0])
     check_books(done, staleness=bound, trained=3 * case.trajectories)
-    norms = [line["train/actor/grad_norm"] for line in done.metrics]
-    assert all(0 < norm < math.inf for norm in norms), norms
     case.seen.write_text(
         json.dumps(
             {
