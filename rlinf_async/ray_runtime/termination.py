@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 WITHIN_S = 30.0
 """After which a run that was asked to end does so, whether or not it could save: who asks waits as long."""
@@ -101,3 +102,20 @@ class Termination:
 
 TERMINATION = Termination()
 """That of this process."""
+
+
+def heed_once(number: signal.Signals) -> None:
+    """Have the present handler of a signal run once; what comes meanwhile and after it is ignored.
+
+    A handler that waits for a lock which the call that it has interrupted holds never returns: one that may
+    be called again while it still runs must wait for nobody, or run once. Only the main thread can do this.
+    """
+    handler = signal.getsignal(number)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        return
+
+    def heed(caught: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        handler(caught, frame)
+
+    signal.signal(number, heed)

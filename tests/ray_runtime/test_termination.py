@@ -93,3 +93,27 @@ def test_what_is_ignored_stays_ignored():
         "SIGHUP",
     )
     assert (ended.returncode, ended.stdout) == (0, "still here\n")
+
+
+def test_a_handler_that_is_heeded_once_is_not_entered_while_it_runs():
+    ended = run("""
+        def handler(caught, frame):
+            print("entered", caught == number)
+            os.kill(os.getpid(), number)
+            print("left")
+
+        signal.signal(number, handler)
+        termination.heed_once(number)
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+    """)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["entered", "True", "left"])
+
+
+def test_a_signal_without_a_handler_keeps_its_meaning():
+    ended = run("""
+        signal.signal(number, signal.SIG_DFL)
+        termination.heed_once(number)
+        os.kill(os.getpid(), number)
+    """)
+    assert ended.returncode == -15

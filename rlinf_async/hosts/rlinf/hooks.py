@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,7 @@ from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.revival import STARTED_AGAIN
-from rlinf_async.ray_runtime.termination import TERMINATION
+from rlinf_async.ray_runtime.termination import TERMINATION, heed_once
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
@@ -165,6 +166,8 @@ class Hooks:
             start(cluster, *args, **kwargs)
             if is_active(cfg):
                 TERMINATION.install()  # while models are being built, too
+                # Every worker group that fails signals the driver, whose handler kills the others.
+                heed_once(signal.SIGUSR1)
                 compat.fail_unless_cleared()
 
         return check

@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -93,6 +94,33 @@ def test_registering_twice_and_taking_it_out_leaves_rlinf_as_it_was():
     assert not plugin.is_registered()
     assert (Worker.__dict__["create_group"], Cluster.__init__, env_module.get_env_cls) == before
     assert type(EmbodiedRunner.__new__(EmbodiedRunner, cfg=config())) is EmbodiedRunner
+
+
+@pytest.fixture
+def signals():
+    """The handlers of signals are the process's: they are as they were afterwards."""
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("block", "entered"), [("async.mode=full", 1), ("async.mode=off", 2)])
+def test_worker_groups_that_fail_together_call_the_drivers_handler_once(monkeypatch, signals, block, entered):
+    plugin.unregister()
+    calls = []
+
+    def start(cluster, cluster_cfg):
+        signal.signal(signal.SIGUSR1, lambda number, _: calls.append(number))
+
+    monkeypatch.setattr(Cluster, "__init__", start)
+    plugin.register()
+    Cluster.__init__(object.__new__(Cluster), cluster_cfg=config(block).cluster)
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGUSR1)
+    plugin.unregister()
+    assert len(calls) == entered
 
 
 def test_preparing_writes_what_was_resolved_where_rlinf_looks_for_it():
