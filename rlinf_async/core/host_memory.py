@@ -16,15 +16,15 @@ def host_tensors(
     like: Iterable[tuple[torch.Size, torch.dtype]], *, pinned: bool = False
 ) -> list[torch.Tensor]:
     """Tensors of these shapes and types on the CPU, their values undefined; page-locked if `pinned`."""
-    names = list(like)
-    places: list[torch.Tensor] = []
-    for start, stop, size in _blocks([_bytes(shape, dtype) for shape, dtype in names]):
+    kinds = list(like)
+    tensors: list[torch.Tensor] = []
+    for start, stop, size in _blocks([_bytes(shape, dtype) for shape, dtype in kinds]):
         block, place = torch.empty(size, dtype=torch.uint8, pin_memory=pinned), 0
-        for shape, dtype in names[start:stop]:
+        for shape, dtype in kinds[start:stop]:
             used = shape.numel() * dtype.itemsize
-            places.append(block[place : place + used].view(dtype).view(shape))
+            tensors.append(block[place : place + used].view(dtype).view(shape))
             place += _bytes(shape, dtype)
-    return places
+    return tensors
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
