@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.core.nested import dotted
 from rlinf_async.hosts.host import Host
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 def differences(

@@ -35,6 +35,7 @@ RUNS_TEXT = "runs text as code"
 ALLOWED = {
     "ray_runtime/wire.py": {UNPICKLES},
     "ray_runtime/memory.py": {UNPICKLES},
+    "ray_runtime/address.py": {LISTENS},
     "demo/simulators/child_process.py": {UNPICKLES, STARTS, BY_NAME},
     "demo/simulators/metaworld_task.py": {UNPICKLES},
     "demo/simulators/camera.py": {BY_NAME},

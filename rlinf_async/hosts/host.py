@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 GROUP = "rlinf_async.hosts"
 

@@ -126,7 +126,7 @@ def test_sections_that_cannot_be_shown_are_named(tmp_path):
 def test_a_run_of_rlinfs_own_has_a_page_that_says_so(tmp_path):
     (tmp_path / "stock" / "tensorboard").mkdir(parents=True)
     html = page(tmp_path, tmp_path / "stock")
-    assert "This is a run of RLinf&#39;s own loop" in html
+    assert "This is a run of RLinf&#39;s own script" in html
     assert "What to try" not in html
 
 

@@ -58,7 +58,7 @@ def test_a_run_of_rlinfs_own_has_a_config_and_says_what_it_is(tmp_path):
     run = RunFiles.read(tmp_path / "stock")
     assert run.stock
     assert run.config == {"runner": {"max_epochs": 3}}
-    assert run.missing[0].startswith("This is a run of RLinf's own loop")
+    assert run.missing[0].startswith("This is a run of RLinf's own script")
     assert not RunFiles.read(write_run(tmp_path)).stock
 
 
