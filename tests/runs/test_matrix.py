@@ -105,4 +105,7 @@ def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(ended: list[Run
     (run,) = ended
     assert "Metric Table" in run.output
     assert "rlinf-async" not in run.output
-    assert not (run.directory / "metrics.jsonl").exists()
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
+    # Nobody but the driver has recorded anything.
+    assert {span["process"] for span in read_spans(run.directory / "trace")} == {"driver"}
