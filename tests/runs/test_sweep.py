@@ -44,12 +44,18 @@ def test_rlinfs_own_runner_and_all_levels_are_measured_side_by_side(runs: Runner
     assert float(rows["off"]["rollout_s"]) > 4 * 0.02 * 0.9
     assert "| off |" in (home / "table.md").read_text()
     assert (home / "chart.png").read_bytes().startswith(b"\x89PNG")
-    lines = [json.loads(line) for line in (home / "full-seed0" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["async/env_steps"] for line in lines] == [320.0] * 3
+    of_mode = {
+        mode: [
+            json.loads(line) for line in (home / f"{mode}-seed0" / "metrics.jsonl").read_text().splitlines()
+        ]
+        for mode in ("off", "full")
+    }
+    for lines in of_mode.values():
+        assert [line["async/env_steps"] for line in lines] == [320.0] * 3
     # Twelve decisions; some are taken before the first step's window begins, or ahead of their own step.
-    worked = sum(line["async/busiest/env"] * line["async/step_seconds"] for line in lines)
-    assert 6 * 0.02 < worked < sum(line["async/step_seconds"] for line in lines)
-    assert not (home / "off-seed0" / "metrics.jsonl").exists()
+    full = of_mode["full"]
+    worked = sum(line["async/busiest/env"] * line["async/step_seconds"] for line in full)
+    assert 6 * 0.02 < worked < sum(line["async/step_seconds"] for line in full)
 
     status, output = sweep(runs)
     assert status == 0, output
