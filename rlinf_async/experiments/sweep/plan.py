@@ -70,10 +70,7 @@ def plan(
     """
     axes = [parse_axis(text) for text in vary or ()]
     settings = varied(parse_settings(modes or ("off,full" if axes else "ladder")), axes)
-    if seeds < 1:
-        raise ValueError(f"--seeds={seeds} must be at least 1")
-    if not 0 < success <= 1:
-        raise ValueError(f"--success={success:g} must be above 0 and at most 1, as in 0.8 for 80 %")
+    _check_numbers(seeds, success)
     workload = host_of(cfg).workload(cfg)
     own = {**OWN, workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"}
     _refuse_own([*overrides, *(f"{key}=1" for key, _ in axes)], own)
@@ -102,7 +99,6 @@ def plan(
         for seed in range(seeds)
         for setting in settings
     )
-    steps = workload.steps[1]
     return Sweep(
         directory=directory,
         settings=settings,
@@ -110,13 +106,20 @@ def plan(
         cells=cells,
         off=workload.off,
         goal=success,
-        steps=steps,
+        steps=workload.steps[1],
     )
 
 
 def seeded(workload: Workload, seed: int) -> tuple[str, ...]:
     """The overrides of run number `seed`; number 0 has the config's own seeds."""
     return tuple(f"{key}={first + seed * SEED_STRIDE}" for key, first in workload.seeds.items())
+
+
+def _check_numbers(seeds: int, success: float) -> None:
+    if seeds < 1:
+        raise ValueError(f"--seeds={seeds} must be at least 1")
+    if not 0 < success <= 1:
+        raise ValueError(f"--success={success:g} must be above 0 and at most 1, as in 0.8 for 80 %")
 
 
 def _check_steps(workload: Workload) -> None:
