@@ -36,19 +36,19 @@ def test_a_config_finds_its_host_by_what_it_contains():
 def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
     ended = invoke("train", *NAME, f"run_dir={tmp_path}")
     assert ended.exit_code == 0, ended.output
-    assert "30/30" in ended.output
+    assert "40/40" in ended.output
     assert "Ray" not in ended.output
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["trajectories"] == {"produced": 960, "trained": 960, "in_flight": 0, "refused": {}}
+    assert summary["trajectories"] == {"produced": 1280, "trained": 1280, "in_flight": 0, "refused": {}}
     assert summary["success"]["first"] < 0.3 < 0.8 < summary["success"]["last"]
     assert {span["process"] for span in read_spans(tmp_path / "trace")} == {
         "env worker 0",
         "inference rank 0",
         "learner rank 0",
     }
-    assert len(RunDir(tmp_path).read_metrics()) == 30
+    assert len(RunDir(tmp_path).read_metrics()) == 40
     assert "full" in write_report([tmp_path], tmp_path / "report.html").read_text()
-    assert "has ended: 30 steps" in invoke("status", str(tmp_path)).output
+    assert "has ended: 40 steps" in invoke("status", str(tmp_path)).output
 
 
 def test_it_is_explained_as_it_will_run():
