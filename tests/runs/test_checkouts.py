@@ -96,6 +96,7 @@ def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp
     assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
 
 
+@pytest.mark.parametrize("tree", ["rlinf-main"], indirect=True)
 def test_a_run_that_fails_says_so_by_its_exit_status(tree: Path, runs: Runner, tmp_path: Path) -> None:
     script = tree / "examples" / "embodiment" / "train_embodied_agent.py"
     del runs.environment["HYDRA_FULL_ERROR"]  # with it, RLinf's main branch notices the failure by itself

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rlinf_async import cli
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
 from rlinf_async.observe.run_dir import RunDir
-from tests.runs.conftest import Run, Runner
+from tests.runs.conftest import Runner, small
 
 pytestmark = pytest.mark.ray
 CONFIG = "metaworld_ppo_mlp"
@@ -25,10 +25,7 @@ def tags(directory: Path) -> set[str]:
 
 
 def test_off_and_full_leave_the_same_files_and_are_compared(runs: Runner) -> None:
-    made: list[Run] = [
-        runs.train(CONFIG, "async.mode=off", run_dir="off"),
-        runs.train(CONFIG, run_dir="full"),
-    ]
+    made = runs.several([small(CONFIG), small(CONFIG, "async.mode=off")])[::-1]
     for run in made:
         assert run.status == 0, run.output
         assert [name for name in FILES if not (run.directory / name).exists()] == []

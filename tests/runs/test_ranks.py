@@ -2,26 +2,28 @@
 
 import pytest
 
-from tests.runs.conftest import Runner
+from tests.runs.conftest import Run, small
 
 pytestmark = pytest.mark.ray
 
 TWO = tuple(f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout", "actor"))
 
 
-def test_two_ranks_of_every_worker_take_the_same_steps(runs: Runner) -> None:
-    run = runs.train(
+@pytest.mark.shared_run(
+    small(
         "metaworld_ppo_mlp",
         *(*TWO, "async.mode=streamer", "actor.micro_batch_size=4", "async.streamer.normalization=running"),
     )
-    assert run.status == 0, run.output
+)
+def test_two_ranks_of_every_worker_take_the_same_steps(ended: list[Run]) -> None:
+    (run,) = ended
     assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
     assert run.summary["batch_size"]["max"] <= 4
     assert not any(name.startswith("async/share") for line in run.metrics for name in line)
 
 
-def test_three_env_workers_feed_one_inference_rank(runs: Runner) -> None:
-    run = runs.train(
+@pytest.mark.shared_run(
+    small(
         "metaworld_grpo_mlp",
         "cluster.component_placement.env.placement=0:0-2",
         "env.train.total_num_envs=12",
@@ -30,5 +32,7 @@ def test_three_env_workers_feed_one_inference_rank(runs: Runner) -> None:
         "actor.global_batch_size=24",
         "runner.max_epochs=2",
     )
-    assert run.status == 0, run.output
+)
+def test_three_env_workers_feed_one_inference_rank(ended: list[Run]) -> None:
+    (run,) = ended
     assert run.summary["trajectories"]["trained"] == 24

@@ -11,7 +11,7 @@ import pytest
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest
-from tests.runs.conftest import COMMAND, SMALL, Runner
+from tests.runs.conftest import COMMAND, SMALL, Run, Runner, small
 
 pytestmark = pytest.mark.ray
 
@@ -19,21 +19,17 @@ EVALUATE = ("runner.val_check_interval=2", "runner.save_interval=2", "env.eval.t
 
 
 def test_a_resumed_run_goes_on_within_the_staleness_bound(runs: Runner) -> None:
-    first = runs.train("metaworld_ppo_mlp", *EVALUATE, "runner.max_epochs=2", "async.train.max_staleness=2")
+    saved = runs.directory / "run-0" / "metaworld_ppo_mlp" / "checkpoints" / "global_step_2"
+    case = (*EVALUATE, "async.train.max_staleness=2")
+    resumed = (*case, "runner.max_epochs=5", f"runner.resume_dir={saved}")
+    first, second = runs.several(
+        [small("metaworld_ppo_mlp", *overrides) for overrides in ((*case, "runner.max_epochs=2"), resumed)]
+    )
     assert first.status == 0, first.output
     assert "eval/success_once" in first.metrics[-1]
-    saved = first.directory / "metaworld_ppo_mlp" / "checkpoints" / "global_step_2"
     state = json.loads((saved / "async_state.json").read_text())
     assert (state["version"], state["trained"]) == (2, 16)
 
-    second = runs.train(
-        "metaworld_ppo_mlp",
-        *EVALUATE,
-        "runner.max_epochs=5",
-        "async.train.max_staleness=2",
-        f"runner.resume_dir={saved}",
-        run_dir="resumed",
-    )
     assert second.status == 0, second.output
     assert [line["step"] for line in second.metrics] == [3, 4, 5]
     assert second.metrics[0]["async/staleness/max"] == 0  # nothing older than the checkpoint exists
@@ -42,9 +38,11 @@ def test_a_resumed_run_goes_on_within_the_staleness_bound(runs: Runner) -> None:
     assert second.summary["env_steps"] == 24 * 4
 
 
-def test_where_rlinfs_own_transport_is_asked_for_the_learner_waits_for_it(runs: Runner) -> None:
-    run = runs.train("metaworld_ppo_mlp", *EVALUATE, "runner.max_epochs=4", "async.publication=host")
-    assert run.status == 0, run.output
+@pytest.mark.shared_run(
+    small("metaworld_ppo_mlp", *EVALUATE, "runner.max_epochs=4", "async.publication=host")
+)
+def test_where_rlinfs_own_transport_is_asked_for_the_learner_waits_for_it(ended: list[Run]) -> None:
+    (run,) = ended
     assert [line["step"] for line in run.metrics if "eval/success_once" in line] == [2, 4]
     assert run.summary["trajectories"]["trained"] == 32
     assert run.summary["staleness"]["max"] <= 1

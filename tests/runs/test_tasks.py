@@ -8,12 +8,18 @@ import pytest
 from rlinf_async.experiments.bench import cell
 from rlinf_async.experiments.bench.cell import BenchCell
 from rlinf_async.observe.spans import read_spans
+from tests.runs.conftest import Run, small
 from tests.runs.test_bench import QUICK
 
 pytestmark = pytest.mark.ray
 
-GRADIENT = "env.train.reward_kind=dense"
-"""In four decisions nobody succeeds: groups with sparse rewards have no gradient."""
+TAKEN = ("async.train.balance=tasks", "runner.max_epochs=4")
+GROUPS = (
+    "algorithm.group_size=4",
+    "env.eval.group_size=1",
+    # In four decisions nobody succeeds: groups with sparse rewards have no gradient.
+    "env.train.reward_kind=dense",
+)
 
 
 def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
@@ -28,16 +34,13 @@ def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
     assert result["own_bounds_s"]["env"] < result["bounds_s"]["env"]
 
 
-@pytest.mark.parametrize(
-    ("config", "groups"),
-    [
-        ("metaworld_ppo_mlp", ()),
-        ("metaworld_grpo_mlp", ("algorithm.group_size=4", "env.eval.group_size=1", GRADIENT)),
-    ],
-)
-def test_every_place_of_every_batch_is_collected_once_on_real_simulators(config, groups, runs):
-    run = runs.train(config, "async.train.balance=tasks", "runner.max_epochs=4", *groups)
-    assert run.status == 0, run.output
+@pytest.mark.shared_run(small("metaworld_ppo_mlp", *TAKEN), small("metaworld_grpo_mlp", *TAKEN, *GROUPS))
+def test_every_place_of_every_batch_is_collected_once_on_real_simulators(ended: list[Run]):
+    for run in ended:
+        _check_places(run)
+
+
+def _check_places(run: Run) -> None:
     rollouts = [span for span in read_spans(run.directory / "trace") if span["kind"] == "rollout"]
     places = defaultdict(Counter)
     for span in rollouts:

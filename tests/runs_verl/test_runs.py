@@ -21,10 +21,25 @@ MODES = {
 }
 
 
-def test_every_mode_trains_what_it_has_collected_once(runs: VerlRunner) -> None:
-    made = runs.several([("verl_metaworld_ppo_mlp", overrides) for overrides in MODES.values()])
+PICTURES = (
+    "env.train.total_num_envs=4",
+    "env.eval.total_num_envs=4",
+    "env.train.max_episode_steps=10",
+    "vla.model.image_size=16",
+    "data.train_batch_size=4",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
+    "trainer.total_training_steps=2",
+)
+
+
+def test_every_mode_trains_what_it_has_collected_once_and_a_policy_that_sees_pictures(
+    runs: VerlRunner,
+) -> None:
+    cases = [("verl_metaworld_ppo_mlp", overrides) for overrides in MODES.values()]
+    *made, pictures = runs.several([*cases, ("verl_metaworld_ppo_vla", PICTURES)])
     for mode, run in zip(MODES, made, strict=True):
         check_books(run, staleness=int(mode in ("train", "resetting")))
+    check_books(pictures, steps=2, trained=8)
 
 
 def test_verls_own_command_trains_in_full(runs: VerlRunner) -> None:
@@ -60,24 +75,13 @@ def test_several_ranks_of_everything_go_on_from_a_checkpoint(runs: VerlRunner) -
     assert second.metrics[2]["async/staleness/max"] == 0
 
 
-def test_a_policy_that_sees_pictures_and_words_trains(runs: VerlRunner) -> None:
-    small = (
-        "env.train.total_num_envs=4",
-        "env.eval.total_num_envs=4",
-        "env.train.max_episode_steps=10",
-        "vla.model.image_size=16",
-        "data.train_batch_size=4",
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
-        "trainer.total_training_steps=2",
-    )
-    run = runs.train("verl_metaworld_ppo_vla", *small)
-    check_books(run, steps=2, trained=8)
-
-
 def test_the_first_error_ends_the_run_with_status_one(runs: VerlRunner) -> None:
     runs.declare("rlinf_async.envs", "broken", "tests.runs_verl.broken:BrokenEnv")
     process = runs.begin(
-        "verl_metaworld_ppo_mlp", "env.train.env_class=broken", "trainer.total_training_steps=50"
+        "verl_metaworld_ppo_mlp",
+        "env.train.env_class=broken",
+        "async.survive.env_restarts=0",
+        "trainer.total_training_steps=50",
     )
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1, output
