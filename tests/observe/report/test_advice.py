@@ -85,7 +85,10 @@ WORDS = {
     "waits": "waiting for trajectories",
     "trains": "training",
     "copies": "copying weights",
+    "resets": "resetting",
 }
+STREAMS = {"streamer": False, "learner__waits": 0.45, "learner__trains": 0.5, "env__gate": 0.3}
+"""What asks for level 3."""
 
 
 def test_good_numbers_ask_for_nothing():
@@ -114,13 +117,13 @@ def test_good_numbers_ask_for_nothing():
             "in flight; level 2 answers whoever asks. Change async.rollout.enabled from false to true.",
         ),
         (
-            {"streamer": False, "learner__waits": 0.45, "learner__trains": 0.5},
+            STREAMS,
             "The learner waits for whole batches 45% of the time and then trains 50%; level 3 trains on "
             "what has "
             "arrived. Change async.streamer.enabled from false to true",
         ),
         (
-            {"normalization": "deferred", "learner__waits": 0.3},
+            {"normalization": "deferred", "learner__waits": 0.3, "env__gate": 0.3},
             "Change async.streamer.normalization from deferred to running (approximate",
         ),
         ({"learner__waits": 0.3, "env__gate": 0.25}, "Change async.train.max_staleness from 1 to 2 (older"),
@@ -258,7 +261,18 @@ def test_a_rule_speaks_on_its_numbers(changes, sentence):
         ),
         ({"env__asks": 0.3, "inference__idle": 0.3}, "async.rollout.shards"),
         ({"env__asks": 0.3, "plan": ShardPlan(**{**PLAN, "shards_per_worker": 8})}, "async.rollout.shards"),
-        ({"streamer": False, "learner__waits": 0.45, "update_epoch": 4}, "async.streamer.enabled"),
+        ({**STREAMS, "update_epoch": 4}, "async.streamer.enabled"),
+        ({**STREAMS, "env__gate": 0.05}, "async.streamer.enabled"),
+        (
+            {"normalization": "deferred", "learner__waits": 0.3, "env__gate": 0.05},
+            "async.streamer.normalization",
+        ),
+        ({"rollout": False, "env__asks": 0.35, "inference__idle": 0.45}, "async.rollout.enabled"),
+        (
+            {"rollout": False, "env__asks": 0.35, "inference__idle": 0.65, "env__gate": 0.4},
+            "async.rollout.enabled",
+        ),
+        ({"staleness_max": 0.0, "env__resets": 0.05}, "async.train.enabled"),
         ({"learner__busiest": 0.9, "beside_micro_batches": 0.25, "corrects": False}, "async.train.proximal"),
         ({"publication__busiest": 0.04, "learner__copies": 0.04}, "weight_syncer.bucket.bucket_dtype"),
         ({"publication__busiest": 0.3, "learner__copies": 0.001}, "weight_syncer.bucket.bucket_dtype"),

@@ -9,6 +9,11 @@ WAITS = 0.2
 """A part that waits for a larger share of the time waits for something that can be changed."""
 IDLE = 0.4
 """Inference that is idle for a larger share of the time has room for more requests."""
+SPLIT = 0.5
+"""Inference that is idle for a larger share of the time of rollouts could make twice as many passes, even if
+one for half of the environments took as long as one for all."""
+RESETS = 0.02
+"""Of the time of a shard. Where they take more, level 1 has them beside training, whatever the lag."""
 EVALUATION = 0.05
 """Of the time, before evaluation or checkpoints are worth to be made rarer."""
 REFUSED = 0.01
@@ -36,13 +41,16 @@ def overlap_training(facts: Facts) -> Advice | None:
 
 def split_rollouts(facts: Facts) -> Advice | None:
     """Level 2 is off, shards wait for actions, and simulators are no batch of an accelerator."""
-    waits = facts.waits("env", "ask")
+    waits, idle = facts.waits("env", "ask"), facts.waits("inference", "idle")
     if not facts.off("rollout") or waits < WAITS or facts.bound == "env" or not facts.divisible:
+        return None
+    gate = facts.waits("env", "gate")  # in that time there is no rollout to answer
+    if idle - gate < SPLIT * (1 - gate):
         return None
     return Advice(
         rule="split rollouts",
         because=f"Shards wait for actions {waits:.0%} of the time, and inference is idle "
-        f"{facts.waits('inference', 'idle'):.0%}, because it waits for all shards in flight; level 2 answers "
+        f"{idle:.0%}, because it waits for all shards in flight; level 2 answers "
         "whoever asks",
         setting="async.rollout.enabled",
         before="false",
@@ -51,10 +59,10 @@ def split_rollouts(facts: Facts) -> Advice | None:
 
 
 def stream(facts: Facts) -> Advice | None:
-    """Level 3 is off, the learner waits for whole batches and then trains, and could stream."""
+    """Level 3 is off, learner and shards wait for each other in turn, and the learner could stream."""
     waits, trains = facts.waits("learner", "fetch"), facts.waits("learner", "accept")
     streams = facts.advantage != "gae" or facts.update_epoch == 1
-    if not facts.off("streamer") or min(waits, trains) < WAITS or not streams:
+    if not facts.off("streamer") or min(waits, trains) < WAITS or not streams or not _in_turn(facts):
         return None
     return Advice(
         rule="stream",
@@ -67,11 +75,16 @@ def stream(facts: Facts) -> Advice | None:
     )
 
 
+def _in_turn(facts: Facts) -> bool:
+    """Whether shards wait for the learner, too: one that nobody waits for gains nothing by being faster."""
+    return facts.waits("env", "gate") >= WAITS / 2
+
+
 def stop_deferring(facts: Facts) -> Advice | None:
-    """Level 3 is on, and the learner waits because advantages are normalised by whole batches."""
+    """Level 3 is on, and learner and shards wait in turn, as advantages are normalised by whole batches."""
     waits = facts.waits("learner", "fetch")
     deferred = facts.advantage == "gae" and facts.normalization == "deferred" and facts.update_epoch == 1
-    if not facts.on("streamer") or not deferred or waits < WAITS:
+    if not facts.on("streamer") or not deferred or waits < WAITS or not _in_turn(facts):
         return None
     return Advice(
         rule="stop deferring",
@@ -156,8 +169,10 @@ def refusals(facts: Facts) -> Advice | None:
 
 
 def synchronous(facts: Facts) -> Advice | None:
-    """Level 1 is on, and no sample was older than 0 versions."""
+    """Level 1 is on, no sample was older than 0 versions, and resets are short."""
     oldest = facts.measures.staleness_max
+    if facts.waits("env", "reset") > RESETS:
+        return None
     if not facts.on("train") or facts.max_staleness == 0 or oldest != 0 or facts.measures.steps < 3:
         return None
     return Advice(
