@@ -201,7 +201,9 @@ def test_ray_remembers_less_than_it_would_and_as_much_as_it_is_told_to(monkeypat
     """Its memory of calls would grow by half a gigabyte in a run of days."""
     name, found = "RAY_task_events_max_num_task_in_gcs", []
     host = SimpleNamespace(
-        prepare=lambda cfg: None, uses_ray=True, train=lambda cfg, dashboard: found.append(os.environ[name])
+        prepare=lambda cfg: None,
+        ray_nodes=lambda cfg: 1,
+        train=lambda cfg, dashboard: found.append(os.environ[name]),
     )
     monkeypatch.setattr(training, "host_of", lambda cfg: host)
     for given, expected in ((None, str(training.REMEMBERED_CALLS)), ("70", "70")):
@@ -209,3 +211,24 @@ def test_ray_remembers_less_than_it_would_and_as_much_as_it_is_told_to(monkeypat
             context.setattr(os, "environ", {**os.environ} if given is None else {**os.environ, name: given})
             assert invoke("train", "metaworld_ppo_mlp").exit_code == 0
         assert found.pop() == expected
+
+
+def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch):
+    found = []
+    host = SimpleNamespace(
+        prepare=lambda cfg: None,
+        ray_nodes=lambda cfg: 1,
+        train=lambda cfg, dashboard: found.append(os.environ.get("RAY_ADDRESS")),
+    )
+    monkeypatch.setattr(training, "host_of", lambda cfg: host)
+    for options in ((), ("--join",)):
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        assert invoke("train", "metaworld_ppo_mlp", *options).exit_code == 0
+    assert found == ["local", None]
+
+
+def test_a_run_that_starts_itself_again_joins_as_it_was_told_to(monkeypatch):
+    commands = []
+    monkeypatch.setattr(training, "supervise", lambda command, **_: commands.append(command) or 0)
+    assert invoke("train", "metaworld_ppo_mlp", "--restarts", "1", "--join").exit_code == 0
+    assert "--join" in commands[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
@@ -12,13 +13,20 @@ import typer
 from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, fail, or_exit
 from rlinf_async.hosts.host import host_of
 from rlinf_async.observe.attempt import NothingLeftError
-from rlinf_async.ray_runtime.address import check_address
+from rlinf_async.ray_runtime.address import choose_cluster
 from rlinf_async.supervise import supervise
 
 Restarts = Annotated[
     int,
     typer.Option(
         min=0, help="Start the run again when it fails, at most so often, from its last checkpoint."
+    ),
+]
+Join = Annotated[
+    bool,
+    typer.Option(
+        help="Join the Ray cluster that runs on this machine. Without it a run on one node starts its own, "
+        "unless RAY_ADDRESS names one."
     ),
 ]
 REMEMBERED_CALLS = 5_000
@@ -32,6 +40,7 @@ def train(
     config_dir: ConfigDir = None,
     worker_logs: Annotated[bool, typer.Option(help="Show what the worker processes print.")] = False,
     dashboard: Annotated[bool, typer.Option(help="Serve Ray's dashboard, if the run starts Ray.")] = False,
+    join: Join = False,
     restarts: Restarts = 0,
     restart_wait: RestartWait = 10.0,
 ) -> None:
@@ -43,7 +52,7 @@ def train(
     chosen = Chosen.of(config_name, config_dir, overrides)
     if restarts:
         options = [] if chosen.directory is None else ["--config-dir", str(chosen.directory)]
-        options += ["--worker-logs"] * worker_logs + ["--dashboard"] * dashboard
+        options += ["--worker-logs"] * worker_logs + ["--dashboard"] * dashboard + ["--join"] * join
         command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", chosen.name, *options]
         command += chosen.overrides
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
@@ -58,13 +67,14 @@ def train(
     multiprocessing.set_start_method("spawn", force=True)
     cfg = chosen.compose()
     host = or_exit(host_of, cfg)
-    if host.uses_ray:
-        or_exit(check_address)
+    nodes = host.ray_nodes(cfg)
+    if nodes:
+        or_exit(partial(choose_cluster, nodes, join=join, environ=os.environ))
     try:
         or_exit(host.prepare, cfg)
     except NothingLeftError as nothing:
         _end_at_once(nothing)
-    if host.uses_ray:
+    if nodes:
         from rlinf_async.ray_runtime.chatter import hush
 
         hush()

@@ -10,7 +10,8 @@ import os
 import resource
 import sys
 
-from rlinf_async.doctor import installation, machine, vulkan
+from rlinf_async.demo.simulators import vulkan
+from rlinf_async.doctor import installation, machine
 from rlinf_async.hosts.host import every
 from rlinf_async.observe.check import Check, version
 

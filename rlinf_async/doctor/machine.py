@@ -95,7 +95,10 @@ def check_ray_address(
     raylets = [command for command in commands if "raylet" in Path(command[0]).name]
     running = flag_values(raylets, "--gcs-address") | ({noted} if noted else set())
     if running:
-        detail = f"RAY_ADDRESS is not set: a run will join the Ray cluster at {', '.join(sorted(running))}"
+        detail = (
+            f"RAY_ADDRESS is not set: scripts of RLinf and veRL will join the Ray cluster at "
+            f"{', '.join(sorted(running))}"
+        )
         mend = "export RAY_ADDRESS=local, unless that is the cluster you mean"
         return Check("ray address", "warn", detail, mend)
     return Check("ray address", "ok", "no Ray cluster is running here")

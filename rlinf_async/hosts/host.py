@@ -25,10 +25,6 @@ class Host(Protocol):
     """
 
     @property
-    def uses_ray(self) -> bool:
-        """Whether a run starts Ray, or joins a cluster of it."""
-
-    @property
     def available(self) -> bool:
         """Whether the framework can be imported in this environment; finding out imports nothing of it."""
 
@@ -44,6 +40,9 @@ class Host(Protocol):
 
     def serves(self, cfg: DictConfig) -> bool:
         """Whether `cfg` is a config of this framework."""
+
+    def ray_nodes(self, cfg: DictConfig) -> int:
+        """On how many nodes of a Ray cluster a run of `cfg` is; 0 where it needs none."""
 
     def prepare(self, cfg: DictConfig) -> None:
         """Check a config before its run starts, and do what has to be there before.

@@ -1,11 +1,11 @@
-"""The Ray cluster that `RAY_ADDRESS` names."""
+"""Which Ray cluster a run is in: the one that `RAY_ADDRESS` names, one of its own, or one that is there."""
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
+ADDRESS = "RAY_ADDRESS"
 PATIENCE_S = 3.0
 
 
@@ -14,7 +14,7 @@ def unanswered(environ: Mapping[str, str]) -> str | None:
 
     Ray itself would ask for half a minute, and then say it in forty lines.
     """
-    address = environ.get("RAY_ADDRESS", "")
+    address = environ.get(ADDRESS, "")
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or "/" in host:
         return None
@@ -25,11 +25,18 @@ def unanswered(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def check_address() -> None:
-    """See that the cluster answers that this process would join.
+def choose_cluster(nodes: int, *, join: bool, environ: MutableMapping[str, str]) -> None:
+    """Have `ray.init` start a cluster of the run's own, where a run on one node is told nothing else.
+
+    By itself Ray joins whatever cluster runs on the machine, and the run then waits for places that somebody
+    else's processes have. Several nodes have a cluster already, and with `join` so has one.
 
     Raises:
-        ValueError: it does not.
+        ValueError: nothing answers at the address in `environ`, or it says the contrary of `join`.
     """
-    if problem := unanswered(os.environ):
+    if join and environ.get(ADDRESS) == "local":
+        raise ValueError(f"--join, but {ADDRESS}=local asks for a cluster of the run's own; unset {ADDRESS}")
+    if nodes == 1 and not join:
+        environ[ADDRESS] = environ.get(ADDRESS) or "local"
+    if problem := unanswered(environ):
         raise ValueError(f"{problem}; start that cluster, or use RAY_ADDRESS=local for one of the run's own")

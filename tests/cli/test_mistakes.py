@@ -58,6 +58,8 @@ SETTINGS = {
     "runner.logger.log_path=/dev/null/runs": "cannot be written",
     "runner.logger.logger_backends=[tensorbord]": "did you mean 'tensorboard'?",
     "runner.logger.logger_backends=[wandb]": "pip install wandb",
+    "weight_syncer.type=buckt": "did you mean 'bucket'?",
+    "weight_syncer.type=patch": "weight_syncer.type=patch needs the block weight_syncer.patch",
     "nonsense=1": "+nonsense=1 would add it",
     "--config-dir /nowhere": "--config-dir=/nowhere is no directory",
 }
@@ -175,7 +177,7 @@ def test_what_would_be_refused_here_is_said_by_explain_unless_another_cluster_is
 
 def test_assets_that_are_not_there_are_named(monkeypatch, began):
     monkeypatch.setenv("RLINF_ASYNC_LIBERO_ASSETS", "/nowhere")
-    monkeypatch.setattr("rlinf_async.hosts.rlinf.presence.find_spec", lambda name: object())
+    monkeypatch.setattr("rlinf_async.hosts.presence.find_spec", lambda name: object())
     assert "/nowhere is no LIBERO asset folder" in answer("train", "libero_object_ppo_vla")
     assert began == []
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlinf_async.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
-from rlinf_async.doctor.vulkan import check_vulkan
+from rlinf_async.demo.simulators.vulkan import check_vulkan
 from rlinf_async.experiments.bench.modes import MODES, STANDARD, Mode
 from rlinf_async.experiments.bench.scenarios import Scenario
 from rlinf_async.extras import pip_install

@@ -39,7 +39,6 @@ class LocalHost:
     available = True
     """It is a part of this package."""
     installed = True
-    uses_ray = False
 
     def install(self) -> None:
         """There is no framework to put anything into."""
@@ -49,6 +48,9 @@ class LocalHost:
 
     def serves(self, cfg: DictConfig) -> bool:
         return bool(cfg.get("host") == "local")
+
+    def ray_nodes(self, cfg: DictConfig) -> int:
+        return 0
 
     def prepare(self, cfg: DictConfig) -> None:
         environments_of(cfg, settings_of(cfg))

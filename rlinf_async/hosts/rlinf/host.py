@@ -26,10 +26,6 @@ class RLinfHost:
     """Fills `hosts.host.Host`."""
 
     @property
-    def uses_ray(self) -> bool:
-        return True
-
-    @property
     def available(self) -> bool:
         return find_spec("rlinf") is not None
 
@@ -53,6 +49,9 @@ class RLinfHost:
 
     def serves(self, cfg: DictConfig) -> bool:
         return all(section in cfg for section in SECTIONS)
+
+    def ray_nodes(self, cfg: DictConfig) -> int:
+        return int(cfg.cluster.get("num_nodes") or 1)
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.rlinf.config import asks_for_levels

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.presence import absent_loggers, is_here
 from rlinf_async.hosts.reasons import Reason, unknown
 
 SIMULATORS = {
@@ -29,6 +29,8 @@ EXTRAS = ("libero", "maniskill", "metaworld")
 """Those that an extra of this package installs."""
 LOGGERS = ("wandb", "swanlab")
 """Backends of RLinf's logger that are packages of their own."""
+SYNCERS = ("bucket", "patch")
+"""RLinf's ways for weights; each reads the block of its name."""
 WHOLE = (
     "runner.max_epochs",
     "env.train.total_num_envs",
@@ -53,7 +55,7 @@ def absent(cfg: Mapping[str, Any]) -> list[Reason]:
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
     Pythons of their own nobody can tell from here.
     """
-    found = [*_model(cfg), *_environments(cfg), *_loggers(cfg)]
+    found = [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
     if _on_this_machine(cfg):
         found += [*_simulators(cfg), *_files(cfg)]
     return found
@@ -96,19 +98,12 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         return  # which need not be of the simulator that `env_type` names: that says how actions are prepared
     kind = str(lookup(cfg, "env.train.env_type"))
     package = SIMULATORS.get(kind)
-    if package is None or _found(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
+    if package is None or is_here(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
         return
     where = "docs/install.md" if kind in EXTRAS else "RLinf's documentation"
     yield Reason(
         f"env.train.env_type={kind} needs the package {package}, which is not installed; see {where}"
     )
-
-
-def _found(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ValueError:  # a module without a spec, which somebody has put there
-        return True
 
 
 def _files(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -125,13 +120,23 @@ def _files(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf.utils.metric_logger import MetricLogger
 
-    asked = lookup(cfg, "runner.logger.logger_backends")
-    for name in [asked] if isinstance(asked, str) else asked or ():
-        known = list(MetricLogger.supported_logger)
-        if name not in known:
-            yield unknown("runner.logger.logger_backends", name, known, "a logger of RLinf")
-        elif name in LOGGERS and not _found(name):
-            yield Reason(
-                f"runner.logger.logger_backends={name} needs the package {name}: pip install {name}",
-                "runner.logger.logger_backends=[tensorboard]",
-            )
+    key = "runner.logger.logger_backends"
+    return absent_loggers(
+        key,
+        lookup(cfg, key),
+        list(MetricLogger.supported_logger),
+        what="a logger of RLinf",
+        packages=LOGGERS,
+        instead="tensorboard",
+    )
+
+
+def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    block, key = lookup(cfg, "weight_syncer"), "weight_syncer.type"
+    if not isinstance(block, Mapping):
+        return
+    kind = block.get("type")
+    if kind not in SYNCERS:
+        yield unknown(key, kind, SYNCERS, "a weight syncer of RLinf")
+    elif block.get(kind) is None:
+        yield Reason(f"{key}={kind} needs the block weight_syncer.{kind}", f"+weight_syncer.{kind}={{}}")

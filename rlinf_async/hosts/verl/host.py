@@ -27,10 +27,6 @@ class VerlHost:
     """Fills `hosts.host.Host`. There is nothing to install: veRL's registry of trainers knows ours."""
 
     @property
-    def uses_ray(self) -> bool:
-        return True
-
-    @property
     def available(self) -> bool:
         return find_spec("verl") is not None
 
@@ -46,6 +42,9 @@ class VerlHost:
 
     def serves(self, cfg: DictConfig) -> bool:
         return is_ours(cfg)
+
+    def ray_nodes(self, cfg: DictConfig) -> int:
+        return int(cfg.trainer.get("nnodes") or 1)
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.preparations import make_ready

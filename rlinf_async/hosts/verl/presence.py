@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from typing import Any
 
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.presence import absent_loggers
 from rlinf_async.hosts.reasons import Reason, unknown
 
 PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
@@ -18,6 +18,7 @@ ESTIMATOR = "algorithm.adv_estimator"
 def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """What `cfg` (plain data) names, and neither veRL nor an entry point has."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+    from verl.utils.tracking import Tracking
 
     environments, models = (
         sorted(entry_points(group=f"rlinf_async.{group}").names) for group in ("envs", "models")
@@ -32,18 +33,11 @@ def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     estimators = sorted(str(getattr(each, "value", each)) for each in ADV_ESTIMATOR_REGISTRY)
     if str(name := lookup(cfg, ESTIMATOR)) not in estimators:
         yield unknown(ESTIMATOR, name, estimators, "an estimator of veRL")
-    yield from _loggers(cfg)
-
-
-def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    from verl.utils.tracking import Tracking
-
-    asked = lookup(cfg, "trainer.logger")
-    for name in [asked] if isinstance(asked, str) else asked or ():
-        if name not in Tracking.supported_backend:
-            yield unknown("trainer.logger", name, list(Tracking.supported_backend), "a logger of veRL")
-        elif name in PACKAGES and find_spec(name) is None:
-            yield Reason(
-                f"trainer.logger={name} needs the package {name}: pip install {name}",
-                "trainer.logger=[console]",
-            )
+    yield from absent_loggers(
+        "trainer.logger",
+        lookup(cfg, "trainer.logger"),
+        list(Tracking.supported_backend),
+        what="a logger of veRL",
+        packages=PACKAGES,
+        instead="console",
+    )

@@ -4,7 +4,9 @@ import importlib.util
 
 import pytest
 
-from rlinf_async.doctor.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER, check_vulkan
+from rlinf_async.demo.simulators import vulkan
+from rlinf_async.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER, check_vulkan
+from rlinf_async.observe.check import Check
 
 FAILS = "raise RuntimeError('failed to find a rendering device')"
 
@@ -41,6 +43,17 @@ def test_the_driver_that_was_chosen_is_named(monkeypatch):
 def test_without_maniskill_nothing_is_tried(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert check_vulkan(FAILS).status == "ok"
+
+
+def test_a_run_that_could_build_no_task_does_not_begin(monkeypatch):
+    monkeypatch.setattr(vulkan, "check_vulkan", lambda: Check("vulkan", "warn", "no device", "export A=B"))
+    here = {"env": {"train": {"env_type": "maniskill"}}}
+    with pytest.raises(ValueError, match="env_type=maniskill: no device; export A=B"):
+        vulkan.require_vulkan(here)
+    vulkan.require_vulkan({**here, "cluster": {"num_nodes": 2}})  # whose drivers are not to be seen from here
+    vulkan.require_vulkan({"env": {"train": {"env_type": "maniskill", "env_class": "of_somebody"}}})
+    monkeypatch.setattr(vulkan, "check_vulkan", lambda: Check("vulkan", "ok", "a driver of the system"))
+    vulkan.require_vulkan(here)
 
 
 @pytest.mark.maniskill

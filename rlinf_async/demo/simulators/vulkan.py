@@ -5,8 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rlinf_async.core.nested import lookup
 from rlinf_async.observe.check import Check, probe
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 DRIVERS_VARIABLE = "VK_ICD_FILENAMES"
 """Names the description files of Vulkan drivers, instead of those that the system has installed."""
@@ -37,3 +42,17 @@ def check_vulkan(code: str = PROBE, driver: Path = SOFTWARE_DRIVER) -> Check:
     if not driver.is_file():
         mend = f"without a GPU: apt-get install libx11-6 chromium-common, and {mend.partition(': ')[2]}"
     return Check("vulkan", "warn", f"ManiSkill cannot build a task: {failure}", mend)
+
+
+def require_vulkan(cfg: DictConfig) -> None:
+    """A preparation: see that tasks can be built on this machine, where all of the run is on it.
+
+    Raises:
+        ValueError: they cannot, with the remedy.
+    """
+    elsewhere = (lookup(cfg, "cluster.num_nodes") or 1) > 1 or lookup(cfg, "cluster.node_groups")
+    if elsewhere or lookup(cfg, "env.train.env_class"):
+        return
+    found = check_vulkan()
+    if found.status != "ok":
+        raise ValueError(f"env.train.env_type=maniskill: {found.detail}; {found.mend}")

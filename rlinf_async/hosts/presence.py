@@ -1,0 +1,34 @@
+"""Whether the packages that a config names by what it asks for are here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+
+from rlinf_async.hosts.reasons import Reason, unknown
+
+
+def is_here(package: str) -> bool:
+    """Whether `package` can be imported; nothing of it is."""
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # a module without a spec, which somebody has put there
+        return True
+
+
+def absent_loggers(
+    key: str, asked: object, known: Sequence[str], *, what: str, packages: Sequence[str], instead: str
+) -> Iterator[Reason]:
+    """Which of the loggers that `key` asks for, one name or several, cannot log.
+
+    Args:
+        known: all names that the framework has, each of which is `what`.
+        packages: those of them that are packages of their own, by the same name.
+        instead: one that needs nothing.
+    """
+    names = [asked] if isinstance(asked, str) else asked if isinstance(asked, Sequence) else ()
+    for name in names:
+        if name not in known:
+            yield unknown(key, name, known, what)
+        elif name in packages and not is_here(name):
+            yield Reason(f"{key}={name} needs the package {name}: pip install {name}", f"{key}=[{instead}]")
