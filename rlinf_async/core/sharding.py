@@ -105,6 +105,12 @@ class ShardPlan:
         return self.envs_per_shard // self.piece_size
 
     @property
+    def piece_ends(self) -> list[tuple[int, int]]:
+        """Of every piece of a rollout the first environment, within its shard, and the first after it."""
+        size = self.piece_size
+        return [(part * size, (part + 1) * size) for part in range(self.parts)]
+
+    @property
     def pieces_per_rank(self) -> int:
         """Pieces that one learner rank trains in one global batch."""
         return self.shards * self.parts * self.rollout_epochs // self.learner_ranks

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from rlinf_async.core.pieces import pieces
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
@@ -47,7 +48,9 @@ class RolloutRecorder:
             "versions": torch.stack([torch.full_like(given.values, given.version) for given in answers]),
             "values": torch.stack([given.values for given in [*answers, answer]]),
         }
-        return [self._piece(part, rollout) for part in range(self._plan.parts)]
+        payloads = [slice_samples(rollout, *ends, dim=1) for ends in self._plan.piece_ends]
+        versions = [given.version for given in answers]
+        return pieces(self._ticket, payloads, plan=self._plan, versions=versions)
 
     def _check(self, output: ShardOutput, answer: Answer) -> None:
         check_finite(
@@ -55,20 +58,6 @@ class RolloutRecorder:
             seen={"rewards": output.rewards, **_fields(output)},
             thought={"actions": answer.actions, "logprobs": answer.logprobs, "values": answer.values},
             version=answer.version,
-        )
-
-    def _piece(self, part: int, rollout: Tree) -> Piece:
-        size = self._plan.piece_size
-        versions = [answer.version for answer in self._answers]
-        return Piece(
-            ticket=self._ticket,
-            part=part,
-            rank=self._plan.learner_rank(self._ticket.place, part),
-            size=size,
-            oldest=min(versions),
-            newest=max(versions),
-            env_steps=size * len(versions),
-            payload=slice_samples(rollout, part * size, (part + 1) * size, dim=1),
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from rlinf_async.core.pieces import pieces
 from rlinf_async.core.tensors import slice_samples
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.rlinf.compat import ChunkStepResult, EmbodiedTrajectoryBuilder, Trajectory
@@ -37,7 +38,6 @@ class ShardRecorder:
         self._episodes = episodes
         self._own_episodes: list[dict[str, torch.Tensor]] = []
         self._versions: list[int] = []
-        self._decisions = 0
         env = worker.cfg.env.train
         self._every_step = bool(env.auto_reset or env.ignore_terminations)
 
@@ -56,7 +56,6 @@ class ShardRecorder:
             )
         )
         self._versions.append(answer["version"])
-        self._decisions += 1
 
     def build(self, output: ShardOutput, answer: dict[str, Any]) -> list[Piece]:
         self._note(output, answer)
@@ -65,25 +64,14 @@ class ShardRecorder:
             ChunkStepResult(prev_values=answer["prev_values"], **self._outcome(output, answer))
         )
         plan = self._settings.plan
-        bootstrap = _inputs(output, answer) if self._settings.asynchrony.recomputes else {}
+        bootstrap: dict[str, Any] = _inputs(output, answer) if self._settings.asynchrony.recomputes else {}
         trajectories = self._result.to_splited_trajectories_by_sizes([plan.piece_size] * plan.parts)
-        return [self._piece(part, trajectory, bootstrap) for part, trajectory in enumerate(trajectories)]
-
-    def _piece(self, part: int, trajectory: Trajectory, bootstrap: dict[str, Any]) -> Piece:
-        plan, start = self._settings.plan, part * self._settings.plan.piece_size
-        fields = {name: getattr(trajectory, name) for name in trajectory.__dataclass_fields__}
-        data = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor | dict)}
-        data["bootstrap_inputs"] = slice_samples(bootstrap, start, start + plan.piece_size)
-        return Piece(
-            ticket=self._ticket,
-            part=part,
-            rank=plan.learner_rank(self._ticket.place, part),
-            size=plan.piece_size,
-            oldest=min(self._versions),
-            newest=max(self._versions),
-            env_steps=plan.piece_size * self._decisions * self._settings.steps_per_decision,
-            payload=data,
-        )
+        payloads = [
+            _payload(trajectory) | {"bootstrap_inputs": slice_samples(bootstrap, *ends)}
+            for ends, trajectory in zip(plan.piece_ends, trajectories, strict=True)
+        ]
+        steps = self._settings.steps_per_decision
+        return pieces(self._ticket, payloads, plan=plan, versions=self._versions, steps_per_decision=steps)
 
     def _note(self, output: ShardOutput, answer: dict[str, Any]) -> None:
         """Keep the episode statistics that RLinf would record at this point, of finite numbers."""
@@ -96,7 +84,7 @@ class ShardRecorder:
         )
         if env.intervene_actions is not None:
             self._result.update_last_actions(env.intervene_actions, env.intervene_flags)
-        if output.info and (self._every_step or self._decisions == self._settings.horizon):
+        if output.info and (self._every_step or len(self._versions) == self._settings.horizon):
             self._own_episodes.append(output.info)
 
     def _outcome(self, output: ShardOutput, answer: dict[str, Any]) -> dict[str, Any]:
@@ -113,3 +101,8 @@ class ShardRecorder:
 def _inputs(output: ShardOutput, answer: dict[str, Any]) -> dict[str, torch.Tensor]:
     """What the policy wants to be scored with."""
     return with_echoes(answer["forward_inputs"], answer["echoes"], output.env.obs)
+
+
+def _payload(trajectory: Trajectory) -> dict[str, Any]:
+    fields = {name: getattr(trajectory, name) for name in trajectory.__dataclass_fields__}
+    return {name: value for name, value in fields.items() if isinstance(value, torch.Tensor | dict)}

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from rlinf_async.core.pieces import pieces
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.hosts.virtual.simulators import SimulatorBatch, Stint
@@ -98,20 +99,7 @@ class VirtualRecorder:
         self._versions.append(answer)
 
     def build(self, output: Stint, answer: int) -> Sequence[Piece]:
-        plan, ticket = self._plan, self._ticket
-        return [
-            Piece(
-                ticket=ticket,
-                part=part,
-                rank=plan.learner_rank(ticket.place, part),
-                size=plan.piece_size,
-                oldest=min(self._versions),
-                newest=max(self._versions),
-                env_steps=plan.piece_size * len(self._versions),
-                payload=None,
-            )
-            for part in range(plan.parts)
-        ]
+        return pieces(self._ticket, [None] * self._plan.parts, plan=self._plan, versions=self._versions)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rlinf_async.core.pieces import pieces
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -62,24 +63,9 @@ class ShardRecorder:
             data["values"] = torch.stack(self._values)
         if self._settings.asynchrony.recomputes:
             data["bootstrap_inputs"] = _stack_one(dict(_inputs(output, answer)))
-        size = self._settings.plan.piece_size
-        parts = range(self._settings.plan.parts)
-        return [
-            self._piece(part, slice_samples(data, part * size, (part + 1) * size, dim=1)) for part in parts
-        ]
-
-    def _piece(self, part: int, data: Tree) -> Piece:
-        plan, decisions = self._settings.plan, len(self._versions)
-        return Piece(
-            ticket=self._ticket,
-            part=part,
-            rank=plan.learner_rank(self._ticket.place, part),
-            size=plan.piece_size,
-            oldest=min(self._versions),
-            newest=max(self._versions),
-            env_steps=plan.piece_size * decisions * self._settings.steps_per_decision,
-            payload=data,
-        )
+        plan, steps = self._settings.plan, self._settings.steps_per_decision
+        payloads = [slice_samples(data, *ends, dim=1) for ends in plan.piece_ends]
+        return pieces(self._ticket, payloads, plan=plan, versions=self._versions, steps_per_decision=steps)
 
     def _note(self, output: ShardOutput, answer: Mapping[str, Any]) -> None:
         """What the decision before has led to, and what the policy thinks of where it has led."""
