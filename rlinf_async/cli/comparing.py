@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,12 +49,20 @@ def bench(
     if predict:
         _show_predictions(results.rows())
     if json_file is not None and any(row.get("ratio_stock_sync") for row in results.rows()):
-        from rlinf_async.experiments.bench.chart import draw
-
-        chart = draw(results.rows(), json_file.with_suffix(".png"))
-        console.print(f"rows in {json_file}, chart in {chart}", markup=False, soft_wrap=True)
+        _draw(results.rows(), json_file)
     if any("error" in row for row in results.rows()):
         raise typer.Exit(1)
+
+
+def _draw(rows: Sequence[dict[str, Any]], json_file: Path) -> None:
+    """The chart; without it a bench has still succeeded."""
+    from rlinf_async.experiments.bench.chart import draw
+
+    try:
+        drawn = f"chart in {draw(rows, json_file.with_suffix('.png'))}"
+    except ValueError as error:
+        drawn = f"no chart: {error}"
+    console.print(f"rows in {json_file}, {drawn}", markup=False, soft_wrap=True)
 
 
 def _show_predictions(rows: Iterable[Mapping[str, Any]]) -> None:

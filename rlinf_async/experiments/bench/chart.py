@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     for panel in panels.flat[len(scenarios) :]:
         panel.set_visible(False)
     over = SIDES[rows[0]["host"]].over
-    figure.supxlabel(f"fresh environment steps per second, over {over}", fontsize=9)
+    label = f"fresh environment steps per second, over {over}"
+    figure.supxlabel(textwrap.fill(label, width=40 * columns), fontsize=9)
     figure.savefig(path, dpi=150)
     return path
 

@@ -1,4 +1,5 @@
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -175,6 +176,16 @@ def test_what_comes_out_is_shown_and_written(tmp_path):
     command.write(tmp_path / "bench.json", made)
     assert json.loads((tmp_path / "bench.json").read_text())["rows"] == made.rows()
     assert draw(made.rows(), tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_where_no_chart_can_be_drawn_a_bench_has_succeeded_all_the_same(tmp_path, monkeypatch, capsys):
+    rows = bench(stock_sync_1=[100], full=[200]).rows()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    comparing._draw(rows, tmp_path / "bench.json")
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(
+        f"rows in {tmp_path / 'bench.json'}, no chart: the chart needs matplotlib: pip install"
+    )
 
 
 def test_a_chart_of_nothing_is_refused():
