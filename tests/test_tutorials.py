@@ -165,7 +165,7 @@ def test_the_commands_of_the_page_on_reports_work_as_they_stand(tmp_path, monkey
         result = CliRunner().invoke(cli.app, shlex.split(line)[1:])
         assert result.exit_code == 0, f"{line}: {result.output}"
         if " train " in line:
-            assert "produced 960 = trained 960 + in flight 0 + 0 refused" in result.output
+            assert "produced 1280 = trained 1280 + in flight 0 + 0 refused" in result.output
         if " status " in line:
             assert "960 of 960 trajectories trained" in result.output
     written = {path.name: path.read_text(errors="replace") for path in tmp_path.iterdir() if path.is_file()}
