@@ -167,7 +167,7 @@ def test_the_commands_of_the_page_on_reports_work_as_they_stand(tmp_path, monkey
         if " train " in line:
             assert "produced 1280 = trained 1280 + in flight 0 + 0 refused" in result.output
         if " status " in line:
-            assert "960 of 960 trajectories trained" in result.output
+            assert "1280 of 1280 trajectories trained" in result.output
     written = {path.name: path.read_text(errors="replace") for path in tmp_path.iterdir() if path.is_file()}
     assert set(written) == {"full.html", "comparison.html", "trace.json.gz"}
     assert "overlap efficiency" in written["full.html"]
