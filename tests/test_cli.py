@@ -202,7 +202,7 @@ def test_ray_remembers_less_than_it_would_and_as_much_as_it_is_told_to(monkeypat
     name, found = "RAY_task_events_max_num_task_in_gcs", []
     host = SimpleNamespace(
         prepare=lambda cfg: None,
-        ray_nodes=lambda cfg: 1,
+        ray_cluster=lambda cfg: "own",
         train=lambda cfg, dashboard: found.append(os.environ[name]),
     )
     monkeypatch.setattr(training, "host_of", lambda cfg: host)
@@ -217,7 +217,7 @@ def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch)
     found = []
     host = SimpleNamespace(
         prepare=lambda cfg: None,
-        ray_nodes=lambda cfg: 1,
+        ray_cluster=lambda cfg: "own",
         train=lambda cfg, dashboard: found.append(os.environ.get("RAY_ADDRESS")),
     )
     monkeypatch.setattr(training, "host_of", lambda cfg: host)

@@ -26,7 +26,7 @@ Join = Annotated[
     bool,
     typer.Option(
         help="Join the Ray cluster that runs on this machine. Without it a run on one node starts its own, "
-        "unless RAY_ADDRESS names one."
+        "unless RAY_ADDRESS, or the config, names one."
     ),
 ]
 REMEMBERED_CALLS = 5_000
@@ -67,14 +67,14 @@ def train(
     multiprocessing.set_start_method("spawn", force=True)
     cfg = chosen.compose()
     host = or_exit(host_of, cfg)
-    nodes = host.ray_nodes(cfg)
-    if nodes:
-        or_exit(partial(choose_cluster, nodes, join=join, environ=os.environ))
+    cluster = or_exit(host.ray_cluster, cfg)
+    if cluster != "none":
+        or_exit(partial(choose_cluster, own=cluster == "own", join=join, environ=os.environ))
     try:
         or_exit(host.prepare, cfg)
     except NothingLeftError as nothing:
         _end_at_once(nothing)
-    if nodes:
+    if cluster != "none":
         from rlinf_async.ray_runtime.chatter import hush
 
         hush()

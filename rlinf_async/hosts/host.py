@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rich.console import Console
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 GROUP = "rlinf_async.hosts"
+RayCluster = Literal["none", "own", "existing"]
+"""None at all; one on this machine, which the run may start by itself; or one that is there: it has several
+nodes or the config names its address."""
 
 
 class Host(Protocol):
@@ -41,8 +44,8 @@ class Host(Protocol):
     def serves(self, cfg: DictConfig) -> bool:
         """Whether `cfg` is a config of this framework."""
 
-    def ray_nodes(self, cfg: DictConfig) -> int:
-        """On how many nodes of a Ray cluster a run of `cfg` is; 0 where it needs none."""
+    def ray_cluster(self, cfg: DictConfig) -> RayCluster:
+        """Which Ray cluster a run of `cfg` needs."""
 
     def prepare(self, cfg: DictConfig) -> None:
         """Check a config before its run starts, and do what has to be there before.

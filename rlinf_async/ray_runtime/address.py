@@ -25,18 +25,18 @@ def unanswered(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def choose_cluster(nodes: int, *, join: bool, environ: MutableMapping[str, str]) -> None:
-    """Have `ray.init` start a cluster of the run's own, where a run on one node is told nothing else.
+def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) -> None:
+    """Have `ray.init` start a cluster of the run's own, where the run can have one and is told nothing else.
 
     By itself Ray joins whatever cluster runs on the machine, and the run then waits for places that somebody
-    else's processes have. Several nodes have a cluster already, and with `join` so has one.
+    else's processes have.
 
     Raises:
         ValueError: nothing answers at the address in `environ`, or it says the contrary of `join`.
     """
     if join and environ.get(ADDRESS) == "local":
         raise ValueError(f"--join, but {ADDRESS}=local asks for a cluster of the run's own; unset {ADDRESS}")
-    if nodes == 1 and not join:
+    if own and not join:
         environ[ADDRESS] = environ.get(ADDRESS) or "local"
     if problem := unanswered(environ):
         raise ValueError(f"{problem}; start that cluster, or use RAY_ADDRESS=local for one of the run's own")

@@ -15,6 +15,7 @@ from rich.table import Table
 from rlinf_async import __version__
 from rlinf_async.config import AsyncConfig, words
 from rlinf_async.core.names import did_you_mean
+from rlinf_async.hosts.host import RayCluster
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.saved_policy import save_policy
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -49,8 +50,8 @@ class LocalHost:
     def serves(self, cfg: DictConfig) -> bool:
         return bool(cfg.get("host") == "local")
 
-    def ray_nodes(self, cfg: DictConfig) -> int:
-        return 0
+    def ray_cluster(self, cfg: DictConfig) -> RayCluster:
+        return "none"
 
     def prepare(self, cfg: DictConfig) -> None:
         environments_of(cfg, settings_of(cfg))

@@ -12,7 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from rlinf_async import __version__
+from rlinf_async.core.nested import lookup
 from rlinf_async.extras import RLINF
+from rlinf_async.hosts.host import RayCluster
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.workload import Workload
@@ -50,8 +52,8 @@ class RLinfHost:
     def serves(self, cfg: DictConfig) -> bool:
         return all(section in cfg for section in SECTIONS)
 
-    def ray_nodes(self, cfg: DictConfig) -> int:
-        return int(cfg.cluster.get("num_nodes") or 1)
+    def ray_cluster(self, cfg: DictConfig) -> RayCluster:
+        return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.rlinf.config import asks_for_levels

@@ -12,6 +12,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
+from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.host import RayCluster
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.verl.block import is_ours, plain
 from rlinf_async.hosts.verl.versions import versions
@@ -43,8 +45,9 @@ class VerlHost:
     def serves(self, cfg: DictConfig) -> bool:
         return is_ours(cfg)
 
-    def ray_nodes(self, cfg: DictConfig) -> int:
-        return int(cfg.trainer.get("nnodes") or 1)
+    def ray_cluster(self, cfg: DictConfig) -> RayCluster:
+        named = lookup(cfg, "ray_kwargs.ray_init.address")
+        return "own" if not named and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.preparations import make_ready
