@@ -46,8 +46,9 @@ class TrainConfig:
     """How a sample that an older policy has drawn is weighted; see `core.objectives.importance_weight`."""
     max_weight: float | Literal["auto"] = "auto"
     """The bound of that weight for tis, mis (auto: 2) and vtrace (auto: 1)."""
-    proximal: Literal["recomputed", "loglinear"] = "recomputed"
-    """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
+    proximal: Literal["recomputed", "loglinear", "first_visit"] = "recomputed"
+    """The policy at the start of the update: recomputed in a pass without gradients, interpolated, or, for
+    each sample, the one that trains it first."""
     balance: Balance = "exact"
     """Whether environments contribute equally to every batch, each with its own task or with the task that is
     next (tasks), or whoever is first contributes more (free)."""
@@ -65,12 +66,12 @@ class TrainConfig:
         check_whole("async.train.max_staleness", self.max_staleness, least=0)
         check_choice("async.train.correction", self.correction, get_args(Correction))
         check_choice("async.train.balance", self.balance, get_args(Balance))
-        check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
+        check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear", "first_visit"))
         check_above_zero("async.train.max_weight", self.max_weight, auto=True)
-        if self.proximal == "loglinear" and self.correction == "vtrace":
+        if self.proximal != "recomputed" and self.correction == "vtrace":
             raise ValueError(
-                "async.train.proximal=loglinear has no ratios before the update, which correction=vtrace "
-                "estimates advantages with; use proximal=recomputed"
+                f"async.train.proximal={self.proximal} has no ratios before the update, which "
+                "correction=vtrace estimates advantages with; use proximal=recomputed"
             )
         if self.enabled and self.max_staleness and self.correction == "none" and not self.accept_bias:
             raise ValueError(

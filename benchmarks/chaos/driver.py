@@ -36,7 +36,7 @@ import typer
 
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
-from benchmarks.chaos.soak import family
+from benchmarks.chaos.watch import family
 from rlinf_async.experiments.chaos.victims import processes
 from rlinf_async.experiments.process import OWN_CLUSTER
 from rlinf_async.experiments.table import markdown

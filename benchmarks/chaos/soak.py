@@ -29,7 +29,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,9 +36,9 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.watch import Sample, Watch
 from rlinf_async.experiments.process import OWN_CLUSTER
 from rlinf_async.experiments.table import markdown
-from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import LIMIT
 
 RESULTS = Path(__file__).with_name("soak.json")
@@ -51,7 +50,6 @@ POINTS = 200
 
 GROWTH = 0.05
 FILES = 1.01
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 METRICS_BYTES = 4096
 OTHER_BYTES = 1 << 20
 """By how much status, faults and the like may differ between two looks."""
@@ -87,23 +85,6 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One look at a run."""
-
-    step: int
-    seconds: float
-    memory: dict[str, float]
-    """MB that are resident, by process."""
-    files: int
-    """Open in all processes together."""
-    metrics: int
-    """Bytes of metrics.jsonl."""
-    trace: int
-    other: int
-    tensorboard: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What came of a run, from its samples."""
 
@@ -126,75 +107,6 @@ class Verdict:
     since: float
     """Where the early tenth begins, as a share of the steps."""
     passed: bool
-
-
-class Watch:
-    """Looks at a process, at all that it has started, and at its run directory."""
-
-    def __init__(self, pid: int, run_dir: Path) -> None:
-        self._pid, self._run = pid, RunDir(run_dir)
-        self._began = time.monotonic()
-        self.titles: dict[str, str] = {}
-        """What each process was called when it was last seen."""
-        self._steps = self._read = 0
-
-    def look(self) -> Sample:
-        memory: dict[str, float] = {}
-        files = 0
-        for pid in family(self._pid):
-            with suppress(OSError, IndexError):  # it may end meanwhile
-                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                if pages:  # one that has ended has none
-                    files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
-                    memory[str(pid)] = round(pages * PAGE_BYTES / 1e6, 1)
-                    self.titles[str(pid)] = title_of(Path(f"/proc/{pid}/cmdline").read_text())
-        metrics, trace = _bytes(self._run.metrics), _bytes(self._run.trace)
-        tensorboard = _bytes(self._run.tensorboard)
-        return Sample(
-            step=self._step(),
-            seconds=round(time.monotonic() - self._began, 1),
-            memory=memory,
-            files=files,
-            metrics=metrics,
-            trace=trace,
-            tensorboard=tensorboard,
-            other=_bytes(self._run.path) - metrics - trace - tensorboard,
-        )
-
-    def _step(self) -> int:
-        with suppress(FileNotFoundError), self._run.metrics.open("rb") as file:
-            file.seek(self._read)
-            new = file.read()
-            self._read += len(new)
-            self._steps += new.count(b"\n")
-        return self._steps
-
-
-def title_of(command: str) -> str:
-    """A process in a word: workers of Ray say by themselves what they are, and add the call they are in."""
-    words = command.split("\0")
-    named = words[0].startswith("ray::")
-    return words[0].split(".")[0] if named else Path(words[0].split(" ")[0]).name or "gone"
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for member in found:
-        found += [child for child, parent in parents.items() if parent == member]
-    return found
-
-
-def _bytes(path: Path) -> int:
-    total = 0
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        with suppress(OSError):
-            total += file.stat().st_size if file.is_file() else 0
-    return total
 
 
 def run(host: str, steps: int, directory: Path) -> tuple[int, list[Sample]]:

@@ -128,6 +128,7 @@ class Preregistration:
     pilots: tuple[str, ...]
     amendments: tuple[str, ...]
     corrections: Mapping[str, Any]
+    anchors: Mapping[str, Any]
     peers: Mapping[str, Any]
     verl: Mapping[str, Any]
 
@@ -179,7 +180,16 @@ def load(path: Path = FILE) -> Preregistration:
     names = [setting.name for setting in settings]
     if len(set(names)) != len(names):
         raise ValueError(f"settings share a name: {', '.join(names)}")
-    copied = ("service_times", "statistic", "validity", "sentences", "corrections", "peers", "verl")
+    copied = (
+        "service_times",
+        "statistic",
+        "validity",
+        "sentences",
+        "corrections",
+        "anchors",
+        "peers",
+        "verl",
+    )
     return Preregistration(
         settings=tuple(settings),
         tasks=tasks,

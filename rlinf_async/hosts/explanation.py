@@ -20,6 +20,7 @@ BESIDE = "published beside training: the learner copies them and goes on"
 PROXIMAL = {
     "recomputed": "recomputed: a pass without gradients over every batch",
     "loglinear": "loglinear: interpolated, without that pass; train/proximal_error says how far it is off",
+    "first_visit": "first_visit: each sample's is the policy that trains it first, without that pass",
 }
 
 Row = tuple[str, str]
@@ -113,6 +114,9 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
     how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
     if train.correction != "none" and train.proximal == "loglinear":
         how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
+    if train.correction != "none" and train.proximal == "first_visit":
+        how += " around the policy that trains a sample first, which is the one that begins the batch until "
+        how += "the first optimizer step"
     age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
     fixed = "exactly" if asynchrony.deterministic else "up to"
     return f"approximate (samples are {fixed} {age} old, {how})"
@@ -137,8 +141,7 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "episodes weigh more than in the synchronous loop, in training and in the reported success; "
             "async/share tells how much, and async.train.balance=exact keeps their shares"
         )
-    interpolates = asynchrony.train.proximal == "loglinear"
-    if asynchrony.off_policy and (interpolates or asynchrony.correction == "none"):
+    if asynchrony.off_policy and not asynchrony.recomputes:
         yield "values, and the advantages made of them, are the sampling policies', not recomputed"
     elif asynchrony.off_policy and auto_reset:
         yield "values that bootstrap truncated episodes are the sampling policy's, not recomputed"

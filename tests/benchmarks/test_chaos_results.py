@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.chaos import driver, effective, faulty, learning, places, saving, soak
+from benchmarks.chaos import driver, effective, faulty, learning, places, saving, soak, watch
 from benchmarks.chaos.kept import Kept
 from rlinf_async.ray_runtime.checkpoint_folder import written_aside
 
@@ -58,7 +58,7 @@ def test_what_is_learned_does_not_pass(shift, facts):
 
 def samples(growth=0.0, files=lambda step: 9, other=0):
     return [
-        soak.Sample(
+        watch.Sample(
             step=step,
             seconds=float(step),
             memory={"driver 1": 400.0, "env 2": 200.0 * (1 + growth * step / 1000)}
@@ -109,7 +109,7 @@ def test_a_look_sees_every_process_and_what_the_run_directory_holds(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        seen = soak.Watch(os.getpid(), tmp_path).look()
+        seen = watch.Watch(os.getpid(), tmp_path).look()
     finally:
         child.communicate(b"\n")
     assert set(seen.memory) >= {str(os.getpid()), str(child.pid)}
@@ -126,7 +126,7 @@ def test_a_look_sees_every_process_and_what_the_run_directory_holds(tmp_path):
     ],
 )
 def test_a_process_is_named_by_its_command_without_what_changes(command, title):
-    assert soak.title_of(command) == title
+    assert watch.title_of(command) == title
 
 
 def test_faults_are_counted_where_they_are_injected_and_in_the_books():
@@ -217,6 +217,11 @@ def test_time_counts_in_which_something_new_is_trained_and_no_more_than_a_usual_
     before = [(1, 9.0), (2, 2.0), (3, 2.0)]
     after = [(3, 7.0), (4, 2.0), (5, 2.0), (5, 8.0), (6, 2.0), (7, 30.0)]
     assert effective.effective_seconds(before, after) == 2.0 + 2.0 + 2.0 + 2.0
+
+
+def test_as_steps_took_only_those_beyond_two_medians_are_cut():
+    before, after = [(1, 9.0), (2, 2.0), (3, 2.0)], [(4, 3.5), (5, 2.0), (6, 30.0)]
+    assert effective.effective_seconds(before, after, longest=2.0) == 3.5 + 2.0 + 2.75
 
 
 def test_effective_time_passes_from_four_fifths_on_and_if_nothing_is_lost(tmp_path):

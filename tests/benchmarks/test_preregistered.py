@@ -208,7 +208,7 @@ def test_settings_of_one_task_and_recipe_share_their_synchronous_runs(results):
 
 def test_corrections_are_compared_by_level_1_alone_at_a_fixed_lag():
     wanted = corrections.settings(load())
-    assert len({setting.name for setting in wanted}) == 15
+    assert len({setting.name for setting in wanted}) == len(wanted) == 3 * (6 + 3)
     for setting in wanted:
         config = AsyncConfig.from_mapping(block_of(setting, load().tasks[setting.task]))
         assert config.deterministic
@@ -224,6 +224,23 @@ def test_the_table_of_corrections_pairs_them_with_decoupled_by_seed(results):
     text = corrections.write(load()).read_text()
     assert "| 2 | tis-2 | 3 | 0.660 ± 0.050 | +0.010 | [+0.010, +0.010] |" in text
     assert "| 1 | mis-2 | 0 | – | – | – |" in text
+
+
+def test_an_anchor_is_judged_over_lags_1_and_2_and_both_recipes(results):
+    by_name = {setting.name: setting for setting in corrections.settings(load())}
+    for seed in range(3):
+        for name, setting in by_name.items():
+            if name.endswith("decoupled"):
+                store(setting, seed, "synchronous", 0.8, batches=2)
+                store(setting, seed, "asynchronous", 0.7 + 0.05 * seed, batches=2)
+        for prefix, more in (("correction", 0.02), ("anchor-grpo-4", -0.01)):
+            for lag in (1, 2):
+                name = f"{prefix}-lag{lag}-first-visit"
+                store(by_name[name], seed, "asynchronous", 0.7 + 0.05 * seed + more + 0.002 * seed, batches=2)
+    text = corrections.write(load()).read_text()
+    # Areas are half of what the last batches differ by: (0.010 - 0.005) / 2 + 0.001 a seed, of 0.65.
+    assert "| first-visit | 3 | +0.5% | [+0.3%, +0.8%] | becomes the default |" in text
+    assert "| loglinear |" not in text.split("## Anchors")[1]
 
 
 def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):

@@ -163,6 +163,31 @@ def test_interpolated_anchors_move_with_the_policy_and_need_no_pass():
     assert metrics["train/proximal_error/after/lag_1/abs_log"] != error
 
 
+def trained_with(proximal, **changes):
+    """The weights after a stale batch, one optimizer step a pass unless `changes` say otherwise."""
+    block = {"mode": "full", "train": {"proximal": proximal}, "streamer": {"steps": "arrival"}}
+    sizes = {"algorithm": "grpo", "group_size": 2, "micro_batch_size": 6, "update_epoch": 3}
+    model = opinionated(1)
+    learner = learner_of(settings_of(block, **{**sizes, **changes}), model)
+    learner.begin(0)
+    learner.accept([piece(opinionated(3))])
+    learner.finish()
+    return torch.cat([one.detach().flatten() for one in model.parameters()])
+
+
+def test_with_one_optimizer_step_a_pass_first_visits_are_the_recomputed_anchor():
+    exact = trained_with("recomputed")
+    assert torch.allclose(trained_with("first_visit"), exact, atol=1e-6)
+    assert not torch.allclose(trained_with("loglinear"), exact, atol=1e-4)
+
+
+def test_with_several_steps_a_pass_first_visits_are_by_the_policy_of_their_step():
+    half = {"global_batch_size": HORIZON * ENVS // 2}
+    assert not torch.allclose(
+        trained_with("first_visit", **half), trained_with("recomputed", **half), atol=1e-4
+    )
+
+
 def test_the_ratios_of_sampler_and_versions_are_measured_apart():
     sampler, at_zero, at_one = policy(0), opinionated(1), opinionated(2)
     learner = learner_of(settings_of({"mode": "train"}), at_zero)

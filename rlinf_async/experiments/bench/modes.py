@@ -74,6 +74,11 @@ MODES = {
             overrides=("async.mode=full", "async.train.proximal=loglinear"),
         ),
         Mode(
+            name="full-first-visit",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.proximal=first_visit"),
+        ),
+        Mode(
             name="full-free",
             kind="plugin",
             overrides=("async.mode=full", "async.train.balance=free", "async.train.max_staleness=2"),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
+from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, value_loss
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors
 from rlinf_async.core.types import Piece
@@ -24,6 +25,7 @@ FIELDS = (
     "logprobs",
     "proximal",
     "staleness",
+    "number",
     "advantages",
     "returns",
     "valid",
@@ -62,6 +64,7 @@ class LocalTraining:
         self._batch = 0
         self._count = 0.0
         self._skipped = SkippedSteps()
+        self._visits = FirstVisits()
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -72,6 +75,7 @@ class LocalTraining:
         self._batch = batch
         self._metrics = defaultdict(list)
         self._count = 0.0
+        self._visits.begin()
         self._skipped.begin(batch, self._settings.asynchrony.survive)
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
@@ -81,7 +85,12 @@ class LocalTraining:
             self._metrics["env/success_once"].append(float(episode))
         for episode in tensors["rewards"].sum(dim=0):
             self._metrics["env/return"].append(float(episode))
-        return {**rollout, "proximal": rollout["logprobs"], "staleness": self._batch - tensors["versions"]}
+        return {
+            **rollout,
+            "proximal": rollout["logprobs"],
+            "staleness": self._batch - tensors["versions"],
+            "number": self._visits.number(*tensors["logprobs"].shape),
+        }
 
     def anchor(self, rollout: Tree) -> None:
         with self._queue.watched():
@@ -162,9 +171,11 @@ class LocalTraining:
     def _anchor(self, samples: Tensors, logprobs: torch.Tensor) -> torch.Tensor:
         """`log pi_prox`, around which the ratio is clipped."""
         asynchrony = self._settings.asynchrony
-        if asynchrony.correction != "none" and asynchrony.train.proximal == "loglinear":
-            return loglinear(logprobs.detach(), samples["logprobs"], samples["staleness"])
-        return samples["proximal"]
+        if asynchrony.correction == "none" or asynchrony.recomputes:
+            return samples["proximal"]
+        if asynchrony.train.proximal == "first_visit":
+            return self._visits.anchor(samples["number"], logprobs)
+        return loglinear(logprobs.detach(), samples["logprobs"], samples["staleness"])
 
     def _step(self) -> None:
         parameters = list(self.model.parameters())

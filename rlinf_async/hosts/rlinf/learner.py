@@ -12,6 +12,7 @@ import torch.distributed as dist
 from rlinf.utils.distributed import all_reduce_dict
 from rlinf.utils.metric_utils import compute_rollout_metrics
 
+from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.ratios import SAMPLES
 from rlinf_async.core.tensors import Tree, concatenate, size_of
@@ -32,12 +33,13 @@ REPORTED = ("rewards", "advantages", "returns", "loss_mask")
 
 def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
     """The learner of one rank, which from now on is trained by `actor`."""
+    visits = FirstVisits()
     if settings.asynchrony.correction != "none":
-        actor.correct(LOSSES[settings.loss], settings.asynchrony.train)
+        actor.correct(LOSSES[settings.loss], settings.asynchrony.train, visits)
     # Scoring one sample in a hundred takes a few thousandths of the time of training on all.
     one_in_a_hundred = settings.samples_per_batch // settings.plan.learner_ranks // 100
     return StreamingLearner(
-        FSDPTraining(actor, settings),
+        FSDPTraining(actor, settings, visits),
         settings,
         parameters=TrainedShards(actor),
         busy=busy,
@@ -54,9 +56,10 @@ class FSDPTraining:
     the learner scores actions as inference did.
     """
 
-    def __init__(self, actor: Any, settings: RLinfSettings) -> None:
+    def __init__(self, actor: Any, settings: RLinfSettings, visits: FirstVisits) -> None:
         self._actor = actor
         self._settings = settings
+        self._visits = visits
         self._premise = actor.premise if settings.asynchrony.train.measure_ratios else Premise()
         self._critic = settings.advantage == "gae"
         self._batch = 0
@@ -69,6 +72,7 @@ class FSDPTraining:
 
     def begin(self, batch: int) -> None:
         self._batch = batch
+        self._visits.begin()
         self._metrics, self._examined, self._reports = {}, {}, []
         self._actor.optimizer.zero_grad()
         self._actor.model.train()
@@ -81,6 +85,8 @@ class FSDPTraining:
             self._premise = self._actor.premise = self._examine(rollout)
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = concatenate(bootstraps)
+        elif self._settings.asynchrony.correction != "none":
+            rollout["number"] = self._visits.number(*rollout["prev_logprobs"].shape[:2])  # type: ignore[union-attr]
         return rollout
 
     def _examine(self, rollout: Tree) -> Premise:

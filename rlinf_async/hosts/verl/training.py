@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,7 @@ from verl.trainer.config import AlgoConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
+from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise, judge
 from rlinf_async.core.ratios import SAMPLES
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors, size_of
@@ -99,8 +101,10 @@ class EngineTraining:
         self._algorithm = algorithm
         self._spans = spans
         self._critic = settings.estimator in WITH_VALUES
-        self._loss = PolicyLoss(actor=actor, settings=settings, streamed=settings.streams)
-        worker.set_loss_fn(PolicyLoss(actor=actor, settings=settings))
+        self._visits = FirstVisits()
+        whole = PolicyLoss(actor=actor, settings=settings, visits=self._visits)
+        self._loss = replace(whole, streamed=settings.streams)
+        worker.set_loss_fn(whole)
         self.premise = worker.premise if settings.asynchrony.train.measure_ratios else Premise()
         self._examined: dict[str, float] = {}
         self._batch = 0
@@ -117,6 +121,7 @@ class EngineTraining:
     def begin(self, batch: int) -> None:
         self._batch = batch
         self._count = 0.0
+        self._visits.begin()
         self._measures = StepMeasures()
         self._reports, self._examined = [], {}
         self._engine.optimizer_zero_grad()
@@ -130,6 +135,7 @@ class EngineTraining:
                 "vla.model.add_value_head=true, or another algorithm.adv_estimator"
             )
         rollout["staleness"] = self._batch - rollout["versions"]  # type: ignore[assignment, operator]
+        rollout["number"] = self._visits.number(*rollout["staleness"].shape)  # type: ignore[union-attr]
         if self.premise is None:
             self.premise = self._worker.premise = self._examine(rollout)
         return rollout
@@ -175,7 +181,7 @@ class EngineTraining:
         }
         if self._settings.asynchrony.correction != "none":
             columns["behaviour_log_probs"] = behaviour
-            columns["staleness"] = rollout["staleness"].flatten()  # type: ignore[union-attr]
+            columns |= {name: rollout[name].flatten() for name in ("staleness", "number")}  # type: ignore[union-attr]
         valid = _spread(rollout["valid"], behaviour)
         columns |= {"response_mask": valid, "loss_mask": valid}
         columns["advantages"] = _spread(rollout["advantages"], behaviour)

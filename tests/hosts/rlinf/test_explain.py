@@ -61,10 +61,14 @@ def test_it_says_what_the_death_of_a_process_does():
     assert facts("async.survive.process_restarts=0")["deaths"].startswith("ends the run")
 
 
-@pytest.mark.parametrize("proximal", ["recomputed", "loglinear"])
+@pytest.mark.parametrize("proximal", ["recomputed", "loglinear", "first_visit"])
 def test_a_reader_learns_what_the_anchor_costs(proximal):
     text = shown(f"async.train.proximal={proximal}")
-    words = {"recomputed": "a pass without gradients over every batch", "loglinear": "train/proximal_error"}
+    words = {
+        "recomputed": "a pass without gradients over every batch",
+        "loglinear": "train/proximal_error",
+        "first_visit": "the policy that trains it first, without that pass",
+    }
     assert words[proximal] in text
 
 

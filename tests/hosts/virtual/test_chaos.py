@@ -22,7 +22,7 @@ def drawn(seed):
     level = {name: {"enabled": rng.random() < 0.6} for name in ("train", "rollout", "streamer")}
     balance = draw(("exact", "exact", "tasks", "free"))
     level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": balance}
-    level["train"] |= {"proximal": draw(("recomputed", "loglinear"))}
+    level["train"] |= {"proximal": draw(("recomputed", "loglinear", "first_visit"))}
     block = {**level, "publication": draw(("beside", "beside", "host"))}
     while True:
         try:

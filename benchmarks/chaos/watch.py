@@ -1,0 +1,99 @@
+"""What the processes of a run hold, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlinf_async.observe.run_dir import RunDir
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One look at a run."""
+
+    step: int
+    seconds: float
+    memory: dict[str, float]
+    """MB that are resident, by process."""
+    files: int
+    """Open in all processes together."""
+    metrics: int
+    """Bytes of metrics.jsonl."""
+    trace: int
+    other: int
+    tensorboard: int = 0
+
+
+class Watch:
+    """Looks at a process, at all that it has started, and at its run directory."""
+
+    def __init__(self, pid: int, run_dir: Path) -> None:
+        self._pid, self._run = pid, RunDir(run_dir)
+        self._began = time.monotonic()
+        self.titles: dict[str, str] = {}
+        """What each process was called when it was last seen."""
+        self._steps = self._read = 0
+
+    def look(self) -> Sample:
+        memory: dict[str, float] = {}
+        files = 0
+        for pid in family(self._pid):
+            with suppress(OSError, IndexError):  # it may end meanwhile
+                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                if pages:  # one that has ended has none
+                    files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+                    memory[str(pid)] = round(pages * PAGE_BYTES / 1e6, 1)
+                    self.titles[str(pid)] = title_of(Path(f"/proc/{pid}/cmdline").read_text())
+        metrics, trace = _bytes(self._run.metrics), _bytes(self._run.trace)
+        tensorboard = _bytes(self._run.tensorboard)
+        return Sample(
+            step=self._step(),
+            seconds=round(time.monotonic() - self._began, 1),
+            memory=memory,
+            files=files,
+            metrics=metrics,
+            trace=trace,
+            tensorboard=tensorboard,
+            other=_bytes(self._run.path) - metrics - trace - tensorboard,
+        )
+
+    def _step(self) -> int:
+        with suppress(FileNotFoundError), self._run.metrics.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+            self._read += len(new)
+            self._steps += new.count(b"\n")
+        return self._steps
+
+
+def title_of(command: str) -> str:
+    """A process in a word: workers of Ray say by themselves what they are, and add the call they are in."""
+    words = command.split("\0")
+    named = words[0].startswith("ray::")
+    return words[0].split(".")[0] if named else Path(words[0].split(" ")[0]).name or "gone"
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for member in found:
+        found += [child for child, parent in parents.items() if parent == member]
+    return found
+
+
+def _bytes(path: Path) -> int:
+    total = 0
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        with suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
