@@ -152,9 +152,9 @@ def _cause(attempt: Attempt | None, status: int, since: float) -> str:
     """Why an attempt has ended: as its record has it, or else its exit status in words, which is recorded."""
     run_dir = Path(attempt.run_dir) if attempt else None
     records = read_failures(run_dir) if run_dir else []
-    said = [one["error"] for one in records if one["what"] == "run failed" and one["time"] >= since]
-    if said:
-        return str(said[-1]).splitlines()[0]
+    errors = [one["error"] for one in records if one["what"] == "run failed" and one["time"] >= since]
+    if errors:
+        return str(errors[-1]).splitlines()[0]
     words = _in_words(status)
     if run_dir is not None and run_dir.is_dir():
         record_failure(run_dir, process="driver", what="run failed", error=words, action="the run ends")

@@ -96,7 +96,9 @@ class Verdict:
     """Of the process that has grown most, as a share; 0 if none has."""
     grown: str
     files: tuple[int, int]
-    """That were open typically, in the early tenth and in the last."""
+    """That were open typically, in the early tenth and in the last, in all processes together."""
+    files_grown: str
+    """The process that has opened most since, and how many."""
     metrics_bytes: float
     """For a step."""
     trace_mb: float
@@ -127,7 +129,7 @@ def run(host: str, steps: int, directory: Path) -> tuple[int, list[Sample]]:
             samples.append(watch.look())
             time.sleep(LOOK_S)
     named = [
-        replace(one, memory={f"{watch.titles[pid]} {pid}": held for pid, held in one.memory.items()})
+        replace(one, memory=_named(one.memory, watch.titles), files=_named(one.files, watch.titles))
         for one in samples
     ]
     return process.returncode, named
@@ -143,6 +145,8 @@ def verdict(status: int, samples: Sequence[Sample], steps: int, since: float = 0
     shares = {name: _mean(late, name) / _mean(early, name) - 1 for name in common}
     grown, growth = max(shares.items(), key=lambda item: item[1])
     files = (_typical(early), _typical(late))
+    opened = {name: _typical(late, name) - _typical(early, name) for name in common}
+    opener = max(opened, key=lambda name: opened[name])
     processes = (max(len(one.memory) for one in early), max(len(one.memory) for one in late))
     first, last = early[0], late[-1]
     metrics = (last.metrics - first.metrics) / (last.step - first.step)
@@ -159,6 +163,7 @@ def verdict(status: int, samples: Sequence[Sample], steps: int, since: float = 0
         growth=round(max(0.0, growth), 4),
         grown=grown.rpartition(" ")[0],
         files=files,
+        files_grown=f"{opener.rpartition(' ')[0]} {opened[opener]:+d}",
         metrics_bytes=round(metrics, 1),
         trace_mb=round(last.trace / 1e6, 1),
         other_bytes=other,
@@ -168,8 +173,14 @@ def verdict(status: int, samples: Sequence[Sample], steps: int, since: float = 0
     )
 
 
-def _typical(samples: Sequence[Sample]) -> int:
-    return int(statistics.median(one.files for one in samples))
+def _named(by_pid: dict[str, Any], titles: dict[str, str]) -> dict[str, Any]:
+    return {f"{titles[pid]} {pid}": held for pid, held in by_pid.items()}
+
+
+def _typical(samples: Sequence[Sample], name: str | None = None) -> int:
+    """Open files of one process, or of all together."""
+    counts = [sum(one.files.values()) if name is None else one.files[name] for one in samples]
+    return int(statistics.median(counts))
 
 
 def _mean(samples: Sequence[Sample], name: str) -> float:
@@ -192,7 +203,8 @@ def table(results: dict[str, Any]) -> str:
                 str(found["status"]),
                 str(found["processes"]),
                 f"{found['growth']:+.1%} ({found['grown']})",
-                "{} and {}".format(*found["files"]),
+                "{} and {}".format(*found["files"])
+                + (f" ({found['files_grown']})" if "files_grown" in found else ""),
                 f"{found['metrics_bytes']:.0f}",
                 f"{found['trace_mb']:.1f}",
                 str(found["other_bytes"]),

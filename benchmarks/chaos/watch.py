@@ -21,8 +21,8 @@ class Sample:
     seconds: float
     memory: dict[str, float]
     """MB that are resident, by process."""
-    files: int
-    """Open in all processes together."""
+    files: dict[str, int]
+    """How many are open, by process."""
     metrics: int
     """Bytes of metrics.jsonl."""
     trace: int
@@ -42,12 +42,12 @@ class Watch:
 
     def look(self) -> Sample:
         memory: dict[str, float] = {}
-        files = 0
+        files: dict[str, int] = {}
         for pid in family(self._pid):
             with suppress(OSError, IndexError):  # it may end meanwhile
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                 if pages:  # one that has ended has none
-                    files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+                    files[str(pid)] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
                     memory[str(pid)] = round(pages * PAGE_BYTES / 1e6, 1)
                     self.titles[str(pid)] = title_of(Path(f"/proc/{pid}/cmdline").read_text())
         metrics, trace = _bytes(self._run.metrics), _bytes(self._run.trace)

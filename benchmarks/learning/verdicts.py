@@ -165,8 +165,9 @@ def others(stated: Preregistration) -> list[str]:
     known = {
         setting.path(side, seed) for setting in stated.settings for seed in setting.seeds for side in SIDES
     }
-    strangers = [path for path in folder.glob("*.json") if path not in known]
-    return sorted(path.name for path in strangers if not path.name.startswith("correction-"))
+    strangers = [path.name for path in folder.glob("*.json") if path not in known]
+    of_corrections = tuple(f"{prefix}-lag" for prefix in stated.anchors["recipes"])
+    return sorted(name for name in strangers if not name.startswith(of_corrections))
 
 
 def _interval(tost: Tost | None, prefix: str) -> dict[str, float | None]:

@@ -109,14 +109,14 @@ def sweep(
     """
     from rlinf_async.experiments.sweep import command
 
-    chosen = Chosen.of(config_name, config_dir, overrides)
-    (name, directory), cfg = chosen.place, chosen.compose()
+    config = Chosen.of(config_name, config_dir, overrides)
+    (name, directory), cfg = config.place, config.compose()
     planned = or_exit(
         lambda: command.plan(
             cfg,
             config_name=name,
             config_dir=directory,
-            overrides=chosen.overrides,
+            overrides=config.overrides,
             modes=modes,
             seeds=seeds,
             output=output,

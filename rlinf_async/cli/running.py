@@ -52,12 +52,12 @@ def configs(as_json: AsJson = False) -> None:
 
     from rlinf_async.compose import described, packaged_names
 
-    said = {name: described(name) for name in packaged_names()}
+    descriptions = {name: described(name) for name in packaged_names()}
     if as_json:
-        typer.echo(json.dumps(said, indent=2))
+        typer.echo(json.dumps(descriptions, indent=2))
         return
     table = Table("config", "what it is", box=None)
-    for name, text in said.items():
+    for name, text in descriptions.items():
         table.add_row(name, text)
     console.print(table)
 

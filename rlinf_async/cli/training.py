@@ -49,12 +49,12 @@ def train(
     Exit statuses: 0 it is done, 1 it has failed, 2 it could not begin, 130, 143 and 129 it was ended by
     SIGINT, SIGTERM or SIGHUP.
     """
-    chosen = Chosen.of(config_name, config_dir, overrides)
+    config = Chosen.of(config_name, config_dir, overrides)
     if restarts:
-        options = [] if chosen.directory is None else ["--config-dir", str(chosen.directory)]
+        options = [] if config.directory is None else ["--config-dir", str(config.directory)]
         options += ["--worker-logs"] * worker_logs + ["--dashboard"] * dashboard + ["--join"] * join
-        command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", chosen.name, *options]
-        command += chosen.overrides
+        command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", config.name, *options]
+        command += config.overrides
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
     # Ray and RLinf read these when they are imported or started.
     os.environ.setdefault("RAY_LOG_TO_DRIVER", "1" if worker_logs else "0")
@@ -65,7 +65,7 @@ def train(
     import torch.multiprocessing as multiprocessing
 
     multiprocessing.set_start_method("spawn", force=True)
-    cfg = chosen.compose()
+    cfg = config.compose()
     host = or_exit(host_of, cfg)
     cluster = or_exit(host.ray_cluster, cfg)
     if cluster != "none":

@@ -73,9 +73,9 @@ class RatioProbe:
             rows = torch.nonzero(staleness == value).flatten()
             rows = rows[lots[rows].argsort()[: self._size]]
             if len(rows):
-                found = {"lots": lots[rows], **_taken(samples, rows)}
+                group = {"lots": lots[rows], **_taken(samples, rows)}
                 held = self._held.get(value)
-                self._held[value] = found if held is None else self._lowest(concatenate([held, found]))
+                self._held[value] = group if held is None else self._lowest(concatenate([held, group]))
 
     def _lowest(self, samples: Tree) -> Tree:
         return _taken(samples, samples["lots"].argsort()[: self._size])  # type: ignore[union-attr]

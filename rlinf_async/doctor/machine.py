@@ -34,14 +34,14 @@ renderer.close()
 
 def command_lines(proc: Path = Path("/proc")) -> list[list[str]]:
     """The arguments of every process that this user may read."""
-    found = []
+    lines = []
     for process in proc.glob("[0-9]*"):
         try:
             raw = (process / "cmdline").read_bytes()
         except OSError:  # ended meanwhile, or someone else's
             continue
-        found.append(raw.decode(errors="replace").rstrip("\0").split("\0"))
-    return found
+        lines.append(raw.decode(errors="replace").rstrip("\0").split("\0"))
+    return lines
 
 
 def flag_values(commands: Sequence[Sequence[str]], flag: str) -> set[str]:
@@ -73,12 +73,12 @@ def check_rendering(backends: Sequence[str] = ("egl", "osmesa"), code: str = REN
         return Check("rendering", "ok", "not tried: mujoco is not installed")
     failures = {name: probe(code, env={"MUJOCO_GL": name, "PYOPENGL_PLATFORM": name}) for name in backends}
     works = [name for name, failure in failures.items() if failure is None]
-    chosen = os.environ.get("MUJOCO_GL")
+    backend = os.environ.get("MUJOCO_GL")
     if not works:
         detail = "; ".join(f"{name}: {failure}" for name, failure in failures.items())
         return Check("rendering", "warn", detail, "apt-get install libegl1 libgl1-mesa-dri libosmesa6")
-    if chosen in failures and chosen not in works:
-        detail = f"MUJOCO_GL={chosen}: {failures[chosen]}"
+    if backend in failures and backend not in works:
+        detail = f"MUJOCO_GL={backend}: {failures[backend]}"
         return Check("rendering", "warn", detail, f"export MUJOCO_GL={works[0]} PYOPENGL_PLATFORM={works[0]}")
     return Check("rendering", "ok", f"MUJOCO_GL={' or '.join(works)}")
 

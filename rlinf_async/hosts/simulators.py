@@ -79,14 +79,14 @@ def shards_per_worker(
     Raises:
         ValueError: `async.rollout.shards` asks for a split that the simulators do not allow.
     """
-    asked = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
+    shards = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
     if hold_one_environment(train):
-        return shards_of_one(train, environments=one_each.envs_per_shard, asked=asked)
+        return shards_of_one(train, environments=one_each.envs_per_shard, asked=shards)
     if not rollout.enabled:
         # A shard belongs to one inference rank: give every rank something to do.
         return max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
     return choose_shards(
-        asked=asked,
+        asked=shards,
         simulator=str(train["env_type"]),
         stages=stages,
         fits=lambda n: one_each.fits(n) and evaluates(n * one_each.env_workers),

@@ -15,12 +15,12 @@ def who_does_what(processes: Mapping[str, Mapping[str, Any] | None]) -> list[tup
     Args:
         processes: by name, what `Inspectable.doing` of the host says; None for one that does not answer.
     """
-    return [(name, _line(said)) for name, said in processes.items()]
+    return [(name, _line(activity)) for name, activity in processes.items()]
 
 
 def progress_of(processes: Mapping[str, Mapping[str, Any] | None]) -> dict[str, int]:
     """How much has ended, in each process that answers: something moves when one of these has changed."""
-    return {name: int(said["ended"]) for name, said in processes.items() if said is not None}
+    return {name: int(activity["ended"]) for name, activity in processes.items() if activity is not None}
 
 
 def _line(said: Mapping[str, Any] | None) -> str:

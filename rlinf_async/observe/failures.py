@@ -82,9 +82,9 @@ class FaultCounts:
 
     def __str__(self) -> str:
         """In words: `3 faults: env failed 2, silent 1`."""
-        said = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
+        counts = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
         count = self.kinds.total()
-        return f"{count} {'fault' if count == 1 else 'faults'}: {said}"
+        return f"{count} {'fault' if count == 1 else 'faults'}: {counts}"
 
 
 def record_failure(

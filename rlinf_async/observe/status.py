@@ -44,32 +44,32 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
             "summary": summary,
             **faults,
         }
-    said = records.read(records.status)
-    if not said:
+    record = records.read(records.status)
+    if not record:
         raise ValueError(f"{run} says nothing about itself: {_reason(records)}")
-    age = now - said["time"]
+    age = now - record["time"]
     return {
-        "state": "silent" if age > STALE_S else "moving" if said["still_s"] < 1 else "still",
-        "step": said["step"],
-        "total": said["total"],
-        "pace": _pace(records, said["total"] - said["step"]),
+        "state": "silent" if age > STALE_S else "moving" if record["still_s"] < 1 else "still",
+        "step": record["step"],
+        "total": record["total"],
+        "pace": _pace(records, record["total"] - record["step"]),
         "seen_s": round(age, 3),
-        "still_s": said["still_s"],
-        "driver": said["driver"],
+        "still_s": record["still_s"],
+        "driver": record["driver"],
         "processes": {
-            name: {"doing": line, "open": (said["processes"][name] or {}).get("open")}
-            for name, line in who_does_what(said["processes"])
+            name: {"doing": line, "open": (record["processes"][name] or {}).get("open")}
+            for name, line in who_does_what(record["processes"])
         },
         **faults,
     }
 
 
 def _faults(run: Path, now: float) -> dict[str, Any]:
-    found = read_failures(run)
-    if not found:
+    failures = read_failures(run)
+    if not failures:
         return {}
-    age = round(now - found[-1]["time"], 3)
-    return {"faults": {"counted": str(count_failures(run)), "last": found[-1], "age_s": age}}
+    age = round(now - failures[-1]["time"], 3)
+    return {"faults": {"counted": str(count_failures(run)), "last": failures[-1], "age_s": age}}
 
 
 def status_of(run: Path, *, now: float | None = None) -> list[str]:
@@ -120,9 +120,9 @@ def _pace(records: RunDir, left: int) -> dict[str, float]:
 def _pace_in_words(pace: Mapping[str, float]) -> list[str]:
     if not pace:
         return []
-    said = [f"{pace['env_steps_per_second']:.0f} fresh env steps/s", f"{pace['step_s']:.2f} s a step"]
-    said += [f"success {pace['success']:.0%}"] if "success" in pace else []
-    return [*said, f"{clock(pace['left_s'])} left"]
+    parts = [f"{pace['env_steps_per_second']:.0f} fresh env steps/s", f"{pace['step_s']:.2f} s a step"]
+    parts += [f"success {pace['success']:.0%}"] if "success" in pace else []
+    return [*parts, f"{clock(pace['left_s'])} left"]
 
 
 def _moves(facts: Mapping[str, Any]) -> str:

@@ -63,7 +63,7 @@ def samples(growth=0.0, files=lambda step: 9, other=0):
             seconds=float(step),
             memory={"driver 1": 400.0, "env 2": 200.0 * (1 + growth * step / 1000)}
             | ({"old 3": 1.0} if step < 5 else {}),
-            files=files(step),
+            files={"driver 1": 4, "env 2": files(step) - 4},
             metrics=800 * step,
             trace=100 * step,
             other=1000 + other * step,
@@ -75,6 +75,7 @@ def samples(growth=0.0, files=lambda step: 9, other=0):
 def test_a_flat_run_passes():
     found = soak.verdict(0, samples(growth=0.02), 1000)
     assert (found.passed, found.grown, found.files, found.metrics_bytes) == (True, "env", (9, 9), 800)
+    assert soak.verdict(0, samples(files=lambda step: 9 + step // 100), 1000).files_grown == "env +8"
     assert found.growth == pytest.approx(0.016, abs=0.001)
 
 
@@ -114,7 +115,7 @@ def test_a_look_sees_every_process_and_what_the_run_directory_holds(tmp_path):
         child.communicate(b"\n")
     assert set(seen.memory) >= {str(os.getpid()), str(child.pid)}
     assert (seen.step, seen.metrics, seen.trace, seen.other) == (2, 24, 5, 2)
-    assert seen.files > 3
+    assert seen.files[str(os.getpid())] > 3
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,12 @@ class MetaWorldBatch:
         Returns:
             The observation of all environments, also of those that were not reset.
         """
-        chosen = np.zeros(self.num_envs, dtype=bool)
-        chosen[np.arange(self.num_envs) if indices is None else indices] = True
-        seeds = [self._episode_seed(index) if chosen[index] else 0 for index in range(self.num_envs)]
-        self._episodes[chosen] += 1
+        mask = np.zeros(self.num_envs, dtype=bool)
+        mask[np.arange(self.num_envs) if indices is None else indices] = True
+        seeds = [self._episode_seed(index) if mask[index] else 0 for index in range(self.num_envs)]
+        self._episodes[mask] += 1
         for shard, part in zip(self._shards, self._slices, strict=True):
-            own = np.flatnonzero(chosen[part])
+            own = np.flatnonzero(mask[part])
             shard.submit("reset", own, np.array(seeds[part])[own])
         states, images = zip(*(shard.result() for shard in self._shards), strict=True)
         return self._observation(states, images)

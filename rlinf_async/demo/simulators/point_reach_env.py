@@ -47,8 +47,8 @@ class PointReachEnv(gymnasium.Env):
         self._returns = self._returns + rewards
         truncated = torch.full((self.num_envs, 1), self._steps >= self._horizon)
         episode = {"success_once": ended.clone(), "return": self._returns.clone()}
-        shown = [self._observation(outcome.states)]
-        return shown, rewards[:, None], ended[:, None], truncated, [{"episode": episode}]
+        observations = [self._observation(outcome.states)]
+        return observations, rewards[:, None], ended[:, None], truncated, [{"episode": episode}]
 
     def _observation(self, states: object) -> dict[str, Any]:
         return {"states": torch.tensor(states), "task_descriptions": ["to the origin"] * self.num_envs}

@@ -53,6 +53,6 @@ def require_vulkan(cfg: DictConfig) -> None:
     elsewhere = (lookup(cfg, "cluster.num_nodes") or 1) > 1 or lookup(cfg, "cluster.node_groups")
     if elsewhere or lookup(cfg, "env.train.env_class"):
         return
-    found = check_vulkan()
-    if found.status != "ok":
-        raise ValueError(f"env.train.env_type=maniskill: {found.detail}; {found.mend}")
+    check = check_vulkan()
+    if check.status != "ok":
+        raise ValueError(f"env.train.env_type=maniskill: {check.detail}; {check.mend}")

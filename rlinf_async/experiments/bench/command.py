@@ -45,8 +45,8 @@ def plan(
     if importlib.util.find_spec("hydra") is None:
         raise ModuleNotFoundError(name="hydra")  # as its import would in every run
     usual = QUICK if quick else tuple(name for name in SCENARIOS if unavailable(name, host) is None)
-    chosen = _known("scenario", scenarios or usual, SCENARIOS)
-    for name in chosen:
+    names = _known("scenario", scenarios or usual, SCENARIOS)
+    for name in names:
         if (reason := unavailable(name, host)) is not None:
             raise ValueError(f"scenario {name!r} cannot run here: {reason}")
     run = _known("mode", modes or (side.quick if quick else side.standard), side.modes)
@@ -58,7 +58,7 @@ def plan(
             host=host, scenario=scenario, mode=mode, repetition=repetition, warm_up=WARM_UP, steps=STEPS
         )
         for repetition in range(count)
-        for scenario in chosen
+        for scenario in names
         for mode in run
         if mode not in SCENARIOS[scenario].without
     ]

@@ -32,15 +32,15 @@ class Victim:
 
 def victims(run_dir: Path) -> list[Victim]:
     """The env workers and inference ranks of this machine that answer, and the simulators of the former."""
-    found = []
-    for name, said in processes(run_dir).items():
+    pids = []
+    for name, record in processes(run_dir).items():
         kind, _ = kind_and_rank(name)
         if kind not in KINDS.values():
             continue
-        found.append(Victim(kind, name, said["pid"]))
+        pids.append(Victim(kind, name, record["pid"]))
         if kind == Process.ENV:
-            found += [Victim(SIMULATOR, f"of {name}", pid) for pid in simulators_of(said["pid"])]
-    return found
+            pids += [Victim(SIMULATOR, f"of {name}", pid) for pid in simulators_of(record["pid"])]
+    return pids
 
 
 def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
@@ -49,8 +49,10 @@ def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
     The number of a process means another one on another machine.
     """
     records = RunDir(run_dir)
-    said = records.read(records.status).get("processes", {})
-    return {name: facts for name, facts in said.items() if facts and facts.get("machine") == machine()}
+    records_by_name = records.read(records.status).get("processes", {})
+    return {
+        name: facts for name, facts in records_by_name.items() if facts and facts.get("machine") == machine()
+    }
 
 
 def step_of(run_dir: Path) -> int:

@@ -178,16 +178,16 @@ def _mean(spans: Sequence[Span]) -> float:
 
 def _within(outer: Sequence[Span], inner: Sequence[Span]) -> float:
     """Seconds of the inner spans that lie in an outer one of the same process."""
-    found = 0.0
+    total = 0.0
     for process, spans in _by_process(outer):
         inside = [one for one in inner if one["process"] == process]
         for span in spans:
-            found += sum(
+            total += sum(
                 _lasted(one)
                 for one in inside
                 if span["began"] <= one["began"] and one["ended"] <= span["ended"]
             )
-    return found
+    return total
 
 
 def _by_process(spans: Sequence[Span]) -> Iterator[tuple[str, list[Span]]]:

@@ -82,9 +82,9 @@ def plan_config(
 
 
 def _plan(job: Job, times: Times, replayed: Replay | None, tries: Sequence[str], gpus: Sequence[int]) -> Plan:
-    found = search(job, times, tries=[one.split(",") for one in tries])
-    placed = scale(job, times, gpus, found.best.overrides) if gpus else {}
-    return Plan(job=job, times=times, replayed=replayed, found=found, placed=placed)
+    result = search(job, times, tries=[one.split(",") for one in tries])
+    placed = scale(job, times, gpus, result.best.overrides) if gpus else {}
+    return Plan(job=job, times=times, replayed=replayed, found=result, placed=placed)
 
 
 def show(plan: Plan, console: Console) -> None:

@@ -39,14 +39,14 @@ def fit(
         moved = replace(costs, **dict(zip(names, values.tolist(), strict=True)))
         return np.concatenate([(np.log(predict(moved)) - target) / ERROR, (values - before) / before])
 
-    values, found = before.copy(), off(before)
+    values, error = before.copy(), off(before)
     for _ in range(STEPS):
         shifts = 0.3 * np.diag(before)
-        slopes = np.array([(off(values + shift) - found) / shift.sum() for shift in shifts]).T
-        towards = np.linalg.lstsq(slopes, -found, rcond=None)[0]
+        slopes = np.array([(off(values + shift) - error) / shift.sum() for shift in shifts]).T
+        towards = np.linalg.lstsq(slopes, -error, rcond=None)[0]
         tried = [np.maximum(values + share * towards, LEAST * before) for share in (1.0, 0.5, 0.25)]
         best = min(((off(one), one) for one in tried), key=lambda pair: float(np.square(pair[0]).sum()))
-        if np.square(best[0]).sum() >= np.square(found).sum():
+        if np.square(best[0]).sum() >= np.square(error).sum():
             break
-        found, values = best
+        error, values = best
     return Costs(**{**asdict(costs), **dict(zip(names, values.tolist(), strict=True))})

@@ -93,7 +93,7 @@ def of_config(config: Mapping[str, Any], explained: Mapping[str, Any]) -> Job:
         return _job(config, _sizes_in_process(config, explained))
     envs = shards["total"] * shards["environments_each"]
     samples, steps = batch["samples_per_step"], batch["optimizer_steps_per_step"]
-    asked = explained["inference_batch"]["at_most"]
+    limit = explained["inference_batch"]["at_most"]
     sizes = _Sizes(
         plan=ShardPlan(
             total_envs=envs,
@@ -108,7 +108,7 @@ def of_config(config: Mapping[str, Any], explained: Mapping[str, Any]) -> Job:
         global_batch_size=batch["global_batch_size"],
         micro_batch_size=batch["micro_batch_size"],
         update_epoch=steps * batch["global_batch_size"] // samples,
-        max_batch_size=asked if isinstance(asked, int) else None,
+        max_batch_size=limit if isinstance(limit, int) else None,
         decision_steps=batch["env_steps_per_step"] // samples,
         batches=batch["steps"],
     )
@@ -198,8 +198,8 @@ def check(settings: RunSettings) -> None:
 
 
 def _read(config: Mapping[str, Any], name: str) -> Any:
-    found = (lookup(config, key) for key in KEYS[name])
-    return next((value for value in found if value is not None), None)
+    values = (lookup(config, key) for key in KEYS[name])
+    return next((value for value in values if value is not None), None)
 
 
 def _needed(config: Mapping[str, Any], name: str) -> Any:

@@ -38,13 +38,15 @@ def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Fo
     Raises:
         ValueError: one of `tries` cannot be planned.
     """
-    asked = [(tuple(overrides), changed(job, overrides)) for overrides in tries]
+    trials = [(tuple(overrides), changed(job, overrides)) for overrides in tries]
     chosen = _choose(job, times)
     now = best = foresee("now", job.settings, times)
     if chosen:
         found = foresee("recommended", changed(job, chosen).settings, times, overrides=chosen)
         best = found if _faster(found, now) else now
-    others = [foresee(_name(overrides), one.settings, times, overrides=overrides) for overrides, one in asked]
+    others = [
+        foresee(_name(overrides), one.settings, times, overrides=overrides) for overrides, one in trials
+    ]
     for overrides in beyond(changed(job, best.overrides)):
         merged = _merged(best.overrides, overrides)
         others.append(foresee(_name(overrides), changed(job, merged).settings, times, overrides=merged))
@@ -88,16 +90,16 @@ def scale(job: Job, times: Times, gpus: Sequence[int], chosen: Sequence[str]) ->
     Planning takes as long as there are requests: on more than `FEW` accelerators only the `KEPT` placements
     are looked at that were fastest on the number before.
     """
-    found: dict[int, list[Prediction]] = {}
+    predictions: dict[int, list[Prediction]] = {}
     kept: list[str] | None = None
     for number in sorted(gpus):
         ranked = sorted(
             _placed(job, times, number, chosen, kept), key=lambda pair: -pair[1].steps_per_s.middle
         )
-        found[number] = [one for _, one in ranked]
+        predictions[number] = [one for _, one in ranked]
         if number >= FEW and ranked:
             kept = [name for name, _ in ranked[:KEPT]]
-    return found
+    return predictions
 
 
 def _placed(

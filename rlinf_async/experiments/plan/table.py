@@ -19,8 +19,8 @@ HEAD = ("setting", "env\nsteps/s", "range", "over\nnow", "step\ns", "limited by"
 def show(found: Found, console: Console) -> None:
     """The run as it is, the recommended settings, and the others by speed."""
     others = sorted(found.others, key=lambda one: -one.steps_per_s.middle)
-    shown = [found.now, *([found.best] if found.best is not found.now else []), *others]
-    console.print(screen(HEAD, [_row(one, found.now) for one in shown], space=2))
+    predictions = [found.now, *([found.best] if found.best is not found.now else []), *others]
+    console.print(screen(HEAD, [_row(one, found.now) for one in predictions], space=2))
     console.print(f"\n{recommendation(found)}", soft_wrap=True, markup=False)
 
 

@@ -40,8 +40,8 @@ def axes_section(rows: Sequence[Row]) -> Section | None:
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:
     """Over rows; of a goal that not every seed has reached there is none."""
-    found: list[Range | None] = [row.quantities[name] for row in rows]
-    known = [one.middle for one, row in zip(found, rows, strict=True) if one and one.runs == row.seeds]
+    ranges: list[Range | None] = [row.quantities[name] for row in rows]
+    known = [one.middle for one, row in zip(ranges, rows, strict=True) if one and one.runs == row.seeds]
     return sum(known) / len(known) if known and len(known) == len(rows) else None
 
 

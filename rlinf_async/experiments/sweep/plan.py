@@ -81,9 +81,7 @@ def plan(
     identity = {"config_name": config_name, "config_dir": config_path, "overrides": list(overrides)}
     directory = SweepDirectory(output or Path("sweeps") / config_name, identity)
     directory.check()
-    source: tuple[str, ...] = ("--config-name", config_name)
-    if config_path is not None:
-        source += ("--config-dir", config_path)
+    source = ("--config-name", config_name, *(() if config_path is None else ("--config-dir", config_path)))
     digest = hashlib.sha256(OmegaConf.to_yaml(cfg, sort_keys=True).encode()).hexdigest()
     cells = tuple(
         SweepCell(

@@ -113,10 +113,10 @@ def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
         ValueError: there is no key, or no value.
     """
     key, equals, values = text.partition("=")
-    chosen = tuple(dict.fromkeys(value.strip() for value in _split(values) if value.strip()))
-    if not (key.strip() and equals and chosen):
+    distinct = tuple(dict.fromkeys(value.strip() for value in _split(values) if value.strip()))
+    if not (key.strip() and equals and distinct):
         raise ValueError(f"--vary {text} must be a key and its values, as in async.train.max_staleness=0,1,2")
-    return key.strip().lstrip("+"), chosen
+    return key.strip().lstrip("+"), distinct
 
 
 def short(key: str) -> str:

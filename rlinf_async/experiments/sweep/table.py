@@ -48,8 +48,8 @@ def screen(rows: Sequence[Row], *, goal: float = GOAL) -> Table:
     reached = any(row.quantities["seconds_to_goal"] for row in rows)
     left_out = ("rollout s", "learner s") if reached else (f"s to {goal:.0%}", f"steps to {goal:.0%}")
     kept = [column for column, head in enumerate(heads) if head not in left_out]
-    shown = [heads[column].replace(" ", "\n", 1).replace("_", "_\n") for column in kept]
-    return table.screen(shown, [[line[column] for column in kept] for line in lines], space=1)
+    titles = [heads[column].replace(" ", "\n", 1).replace("_", "_\n") for column in kept]
+    return table.screen(titles, [[line[column] for column in kept] for line in lines], space=1)
 
 
 def markdown(rows: Sequence[Row], *, title: str, off: str, goal: float = GOAL) -> str:

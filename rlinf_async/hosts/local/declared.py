@@ -106,9 +106,9 @@ class DeclaredEnvs:
 
     def step(self, actions: np.ndarray) -> Outcome:
         """Take one decision, actions [envs, chunk, action_dim]."""
-        shown, rewards, terminations, _, _ = self._env.chunk_step(torch.from_numpy(actions))
+        observations, rewards, terminations, _, _ = self._env.chunk_step(torch.from_numpy(actions))
         self._ended = self._ended | terminations.any(dim=1).cpu()
-        observation = shown[-1] if isinstance(shown, list | tuple) else shown
+        observation = observations[-1] if isinstance(observations, list | tuple) else observations
         summed = rewards.float().sum(dim=1).cpu()
         return Outcome(_kept(observation), summed.numpy(), self._ended.numpy().copy())
 

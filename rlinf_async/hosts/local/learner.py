@@ -101,12 +101,12 @@ class LocalTraining:
         return rollout["valid"]  # type: ignore[return-value]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
-        chosen = {name: rollout[name] for name in FIELDS}
-        chosen |= map_tensors(
+        columns = {name: rollout[name] for name in FIELDS}
+        columns |= map_tensors(
             lambda tensor: tensor[:-1], {name: rollout[name] for name in ("states", "values")}
         )
         order = order.to(self._queue.device)
-        return map_tensors(lambda tensor: tensor.flatten(0, 1)[order], chosen)
+        return map_tensors(lambda tensor: tensor.flatten(0, 1)[order], columns)
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
         with self._queue.watched():

@@ -124,15 +124,15 @@ class LocalSettings:
     @property
     def max_batch_size(self) -> int:
         """Environments in one forward pass at most, with level 2."""
-        asked = self.asynchrony.rollout.max_batch_size
+        limit = self.asynchrony.rollout.max_batch_size
         fair_share = math.ceil(self.total_envs / self.inference_ranks)
-        return max(self.plan.envs_per_shard, fair_share) if asked == "auto" else asked
+        return max(self.plan.envs_per_shard, fair_share) if limit == "auto" else limit
 
     @property
     def samples_per_micro_batch(self) -> int:
         streamer = self.asynchrony.streamer
-        asked = streamer.micro_batch_size if streamer.enabled else "auto"
-        return self.micro_batch_size if asked == "auto" else asked
+        size = streamer.micro_batch_size if streamer.enabled else "auto"
+        return self.micro_batch_size if size == "auto" else size
 
     @property
     def samples_per_batch(self) -> int:

@@ -26,8 +26,8 @@ def read_fit(cfg: DictConfig) -> Fit:
     Raises:
         ValueError: the block is not valid.
     """
-    asked = AsyncConfig.from_mapping(read_block(cfg))
-    return fit(_plain(cfg)) if asked.active else Fit(asynchrony=asked)
+    asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+    return fit(_plain(cfg)) if asynchrony.active else Fit(asynchrony=asynchrony)
 
 
 def read_block(cfg: DictConfig) -> Mapping[str, Any]:

@@ -55,27 +55,27 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     Raises:
         ValueError: the `async` block is not valid.
     """
-    asked = AsyncConfig.from_mapping(cfg.get("async"))
-    if not asked.active:
-        return Fit(asynchrony=asked)
+    asynchrony = AsyncConfig.from_mapping(cfg.get("async"))
+    if not asynchrony.active:
+        return Fit(asynchrony=asynchrony)
     if other := other_algorithm(cfg):
-        return Fit(asynchrony=asked, reasons=(other,))
-    found = unsupported(cfg, asked)
+        return Fit(asynchrony=asynchrony, reasons=(other,))
+    found = unsupported(cfg, asynchrony)
     stopped = {level for levels in found.values() for level in levels}
     dropped = stopped & preset_levels(cfg.get("async"))
-    remaining = asked.without(dropped)
+    remaining = asynchrony.without(dropped)
     if not remaining.active:
-        dropped, remaining = set(), asked
+        dropped, remaining = set(), asynchrony
     refused = [refusal for refusal, levels in found.items() if not dropped.issuperset(levels)]
     changes = tuple(_changes(cfg, remaining))
     reasons = [
         *contradictions(cfg, remaining),
         *(_reason(cfg, refusal, found[refusal]) for refusal in refused),
     ]
-    if asked.offload == "keep":
+    if asynchrony.offload == "keep":
         reasons += [_cannot_keep(change) for change in changes]
     return Fit(
-        asynchrony=asked if reasons else remaining,
+        asynchrony=asynchrony if reasons else remaining,
         dropped={level: _why(cfg, level, found) for level in LEVELS if level in dropped},
         changes=changes,
         reasons=tuple(reasons),

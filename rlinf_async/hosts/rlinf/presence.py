@@ -55,10 +55,10 @@ def absent(cfg: Mapping[str, Any]) -> list[Reason]:
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
     Pythons of their own nobody can tell from here.
     """
-    found = [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
+    missing = [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
     if _on_this_machine(cfg):
-        found += [*_simulators(cfg), *_files(cfg)]
-    return found
+        missing += [*_simulators(cfg), *_files(cfg)]
+    return missing
 
 
 def _on_this_machine(cfg: Mapping[str, Any]) -> bool:

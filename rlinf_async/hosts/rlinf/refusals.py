@@ -118,12 +118,12 @@ REFUSALS = (
 
 def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Refusal, tuple[str, ...]]:
     """What levels that are on do not support of `cfg` (plain data), and which of them."""
-    found = {}
+    reasons = {}
     for refusal in REFUSALS:
         levels = tuple(level for level in refusal.levels if asynchrony.levels[level])
         if levels and refusal.where(cfg, asynchrony) and not refusal.unless(lookup(cfg, refusal.key)):
-            found[refusal] = levels
-    return found
+            reasons[refusal] = levels
+    return reasons
 
 
 def other_algorithm(cfg: Mapping[str, Any]) -> Reason | None:

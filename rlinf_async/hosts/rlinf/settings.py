@@ -49,12 +49,12 @@ class RLinfSettings(RunSettings):
         """
         train, actor, algorithm = cfg["env"]["train"], cfg["actor"], cfg["algorithm"]
         plan = _plan(cfg, asynchrony, sizes)
-        asked = asynchrony.rollout.max_batch_size
+        limit = asynchrony.rollout.max_batch_size
         chunks = int(actor["model"]["num_action_chunks"])
         micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
         max_steps = cfg["runner"].get("max_steps", -1)
         epochs = int(cfg["runner"]["max_epochs"])
-        most = _auto_batch(cfg, plan) if asked == "auto" else int(asked)
+        most = _auto_batch(cfg, plan) if limit == "auto" else int(limit)
         settings = cls(
             asynchrony=asynchrony,
             plan=plan,
@@ -134,9 +134,9 @@ def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, m
     """Sizes to pad to: the captured one, or several for policies compiled for every size that they meet."""
     if cfg["rollout"].get("enable_cuda_graph", False):
         return (most if asynchrony.rollout.enabled else _all_in_flight(cfg, asynchrony, plan),)
-    asked = asynchrony.rollout.pad
+    pad = asynchrony.rollout.pad
     compiles = bool(cfg["rollout"].get("enable_torch_compile", False))
-    pads = asynchrony.rollout.enabled and (compiles if asked == "auto" else asked)
+    pads = asynchrony.rollout.enabled and (compiles if pad == "auto" else pad)
     return buckets_up_to(most, least=plan.envs_per_shard) if pads else ()
 
 

@@ -70,8 +70,8 @@ def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> list[str]:
         path = f"async.{translation.level}"
         wanted = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
         if _contradicts(translation, given) or not wanted.keys() - given.keys():
-            said = ", ".join(f"{path}.{name}={given[name]}" for name in wanted if name in given)
-            lines.append(f"{translation.key}={value} has no effect: {said} says otherwise")
+            settings = ", ".join(f"{path}.{name}={given[name]}" for name in wanted if name in given)
+            lines.append(f"{translation.key}={value} has no effect: {settings} says otherwise")
         else:
             made = ", ".join(f"{path}.{name}={given.get(name, wanted[name])}" for name in wanted)
             lines.append(f"{translation.key}={value} -> {made}")
@@ -82,8 +82,8 @@ def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
     """The translations that apply, with the values of RLinf's keys."""
     if lookup(cfg, "algorithm.loss_type") != ASYNC_PPO:
         return []
-    found = ((translation, lookup(cfg, translation.key)) for translation in TRANSLATIONS)
-    return [(translation, value) for translation, value in found if value is not None]
+    pairs = ((translation, lookup(cfg, translation.key)) for translation in TRANSLATIONS)
+    return [(translation, value) for translation, value in pairs if value is not None]
 
 
 def _contradicts(translation: Translation, given: Mapping[str, Any]) -> bool:

@@ -63,8 +63,8 @@ class Snapshot:
 
     def _types(self, chosen: Mapping[str, torch.Tensor]) -> Types:
         """As RLinf's: the type that its bucket syncer is told to send, else the receiver's."""
-        asked = OmegaConf.select(self._actor.cfg, "weight_syncer.bucket.bucket_dtype")
-        if asked is None or OmegaConf.select(self._actor.cfg, "weight_syncer.type") != "bucket":
+        dtype = OmegaConf.select(self._actor.cfg, "weight_syncer.bucket.bucket_dtype")
+        if dtype is None or OmegaConf.select(self._actor.cfg, "weight_syncer.type") != "bucket":
             return self.types
         trained = set(self._actor.param_names_need_sync)
-        return {**self.types, **dict.fromkeys(trained & chosen.keys(), normalize_dtype(asked))}
+        return {**self.types, **dict.fromkeys(trained & chosen.keys(), normalize_dtype(dtype))}

@@ -136,10 +136,10 @@ class EnvActor(ShardWorker):
             worker_info=None,
         )
         for name in ("auto_reset", "ignore_terminations"):
-            does, asked = bool(getattr(env, name, section[name])), bool(section[name])
-            if does != asked:
+            does, wants = bool(getattr(env, name, section[name])), bool(section[name])
+            if does != wants:
                 raise ValueError(
-                    f"env.{mode}.{name}={asked}, and {type(env).__name__}.{name} is {does}; "
+                    f"env.{mode}.{name}={wants}, and {type(env).__name__}.{name} is {does}; "
                     f"use env.{mode}.{name}={str(does).lower()}, or another env_class"
                 )
         return env

@@ -227,5 +227,5 @@ def _last(values: object) -> Any:
 
 def _chosen(statistics: Mapping[str, Any] | None, where: torch.Tensor | None) -> dict[str, torch.Tensor]:
     """Statistics [B] of the environments `where` (None: of all), on the CPU."""
-    found = {name: torch.as_tensor(value).cpu() for name, value in (statistics or {}).items()}
-    return found if where is None else {name: value[where.cpu()] for name, value in found.items()}
+    tensors = {name: torch.as_tensor(value).cpu() for name, value in (statistics or {}).items()}
+    return tensors if where is None else {name: value[where.cpu()] for name, value in tensors.items()}

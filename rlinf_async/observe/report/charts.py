@@ -125,8 +125,8 @@ def staleness(found: Sequence[tuple[Subject, Staleness]]) -> Figure:
     for at, (label, version, parts) in enumerate(bars):
         below = 0.0
         for (word, colour), part in zip(AGES, parts, strict=True):
-            said = f"{label}, {version} versions old, {word}: {share(part)} of the trajectories"
-            marks += [column(at + 0.2, at + 0.8, below, below + part, x, y, fill=colour, said=said)] * (
+            title = f"{label}, {version} versions old, {word}: {share(part)} of the trajectories"
+            marks += [column(at + 0.2, at + 0.8, below, below + part, x, y, fill=colour, said=title)] * (
                 part > 0
             )
             below += part
@@ -171,8 +171,8 @@ def refusals(found: Sequence[tuple[Subject, Mapping[str, int]]], every: Sequence
     for reason in reasons:
         for subject, counts in found:
             count, colour = counts.get(reason, 0), palette.of_run(subject.index)
-            said = f"{subject.label}: {reason} {count}"
-            bars.append(f'<div class="bar">{stacked([(x.place(count), colour, colour, "", said)])}</div>')
+            title = f"{subject.label}: {reason} {count}"
+            bars.append(f'<div class="bar">{stacked([(x.place(count), colour, colour, "", title)])}</div>')
             names.append(reason if len(found) == 1 else f"{reason}: {subject.label}")
     return Figure(
         title="Refused trajectories by reason",

@@ -28,12 +28,12 @@ def faults(subjects: Sequence[Subject]) -> Section:
 
 
 def _table(subject: Subject, *, alone: bool) -> Table:
-    found, began = subject.run.faults, subject.run.facts.get("began")
-    counts, shown = subject.run.fault_counts, min(len(found), MOST_ROWS)
+    faults, began = subject.run.faults, subject.run.facts.get("began")
+    counts, shown = subject.run.fault_counts, min(len(faults), MOST_ROWS)
     left_out = f" The last {shown} are shown." if counts.kinds.total() > shown else ""
     return Table(
         header=HEADER,
-        rows=[_row(fault, began) for fault in found[-MOST_ROWS:]],
+        rows=[_row(fault, began) for fault in faults[-MOST_ROWS:]],
         note=f"{'' if alone else f'{subject.label}: '}{counts}.{left_out}",
         numbers=False,
     )
@@ -42,8 +42,8 @@ def _table(subject: Subject, *, alone: bool) -> Table:
 def _row(fault: Mapping[str, Any], began: object) -> list[str]:
     after = duration(fault["time"] - began) if finite(began) and fault["time"] >= began else NONE
     took = fault.get("seconds")
-    said = [str(fault.get(name, NONE)) for name in ("process", "shard", "what")]
+    cells = [str(fault.get(name, NONE)) for name in ("process", "shard", "what")]
     kind = str(fault.get("error")).partition(":")[0]
     error = kind if kind.isidentifier() else NONE
     done = [str(fault.get(name, NONE)) for name in ("action", "lost")]
-    return [after, *said, error, *done, duration(took) if finite(took) else NONE]
+    return [after, *cells, error, *done, duration(took) if finite(took) else NONE]

@@ -96,12 +96,12 @@ def health(subjects: Sequence[Subject]) -> list[Figure]:
 
 
 def _figure(subjects: Sequence[Subject], sign: Sign) -> Figure | None:
-    found = [(subject, _measured(subject, sign)) for subject in subjects]
-    return over_steps(sign.title, found, note=sign.note, form=sign.form, low=sign.low, high=sign.high)
+    series = [(subject, _measured(subject, sign)) for subject in subjects]
+    return over_steps(sign.title, series, note=sign.note, form=sign.form, low=sign.low, high=sign.high)
 
 
 def _measured(subject: Subject, sign: Sign) -> list[tuple[float, float]]:
     present = dict.fromkeys(name for reported in subject.run.metrics for name in reported)
     metric = next((name for end in sign.names for name in present if f"/{name}".endswith(f"/{end}")), None)
-    found = points(subject, metric, "step") if metric is not None else []
-    return [] if sign.zero_is_none and not any(value for _, value in found) else found
+    values = points(subject, metric, "step") if metric is not None else []
+    return [] if sign.zero_is_none and not any(value for _, value in values) else values

@@ -65,9 +65,9 @@ def _columns(bins: Sequence[int], counts: Sequence[tuple[Subject, int, Counter[i
     for at, low in enumerate(bins):
         for place, (subject, total, count) in enumerate(counts):
             part, left = count[low] / total, at + 0.1 + place * each
-            said = f"{subject.label}: {_range(low, width)} samples in {share(part)} of the passes"
+            title = f"{subject.label}: {_range(low, width)} samples in {share(part)} of the passes"
             colour = palette.of_run(subject.index)
-            marks.append(column(left, left + each, 0.0, part, x, y, fill=colour, said=said))
+            marks.append(column(left, left + each, 0.0, part, x, y, fill=colour, said=title))
     return plot(marks, x, y, height=HEIGHT)
 
 

@@ -44,12 +44,12 @@ class Line:
 
 def points(subject: Subject, name: str, along: str) -> list[Point]:
     """`(sum of along so far, name)` of the steps that have both; `step` is its number."""
-    found, total = [], 0.0
+    result, total = [], 0.0
     for reported in subject.run.metrics:
         total = reported["step"] if along == "step" else total + reported.get(along, 0.0)
         if name in reported and along in reported:
-            found.append((total, reported[name]))
-    return thinned(found)
+            result.append((total, reported[name]))
+    return thinned(result)
 
 
 def thinned(found: Sequence[Point]) -> list[Point]:
@@ -90,8 +90,8 @@ def _marks(each: Line, x: Axis, y: Axis, dotted: bool, form: Form, axis: str) ->
     marks = [line(each.points, x, y, colour=each.colour, dash=each.dash)] if not each.rings else []
     if dotted or each.rings:
         for point in each.points:
-            said = f"{each.label}: {form(point[1])} at {number(point[0])} {axis}"
-            marks.append(dot(point, x, y, colour=each.colour, said=said, ring=each.rings))
+            title = f"{each.label}: {form(point[1])} at {number(point[0])} {axis}"
+            marks.append(dot(point, x, y, colour=each.colour, said=title, ring=each.rings))
     return marks
 
 

@@ -78,15 +78,15 @@ def measure(run: RunFiles) -> Measures:
     lines = [line for line in run.metrics if line.get("async/step_seconds", 0.0) > 0]
     counted = lines[1:] or lines
     window = measured(run.spans)
-    found: dict[str, Any] = _of_metrics(counted) if counted else {}
+    measures: dict[str, Any] = _of_metrics(counted) if counted else {}
     if window is not None:
-        found |= _of_spans(run, window)
+        measures |= _of_spans(run, window)
     return Measures(
         steps=len(run.metrics),
         success=_ends(run.metrics, "env/success_once"),
         returns=_ends(run.metrics, "env/return"),
         refused=refused(run),
-        **found,
+        **measures,
     )
 
 
@@ -137,8 +137,8 @@ def durations(spans: Iterable[Span], kind: str) -> list[float]:
 
 
 def _mean_duration(spans: Iterable[Span], kind: str) -> float | None:
-    found = durations(spans, kind)
-    return statistics.fmean(found) if found else None
+    seconds = durations(spans, kind)
+    return statistics.fmean(seconds) if seconds else None
 
 
 def _beside_micro_batches(timelines: Sequence[Timeline], window: Interval) -> float | None:

@@ -130,27 +130,33 @@ def _what_follows(run: RunFiles) -> list[str]:
             "of the records that this page is made of, so that nothing but its config is shown. "
             "`rlinf-async train` with async.mode=off leaves them."
         ]
-    said = []
+    sentences = []
     if not run.config:
-        said.append("There is no readable config.yaml: advice assumes the defaults.")
+        sentences.append("There is no readable config.yaml: advice assumes the defaults.")
     if not run.facts:
-        said.append("There is no readable run.json: versions, levels and the plan of the run are unknown.")
+        sentences.append(
+            "There is no readable run.json: versions, levels and the plan of the run are unknown."
+        )
     if not run.metrics:
-        said.append("No step has been reported in metrics.jsonl: there are no rates, busy shares or curves.")
+        sentences.append(
+            "No step has been reported in metrics.jsonl: there are no rates, busy shares or curves."
+        )
     if not run.summary:
-        said.append("There is no summary.json, " + _not_ended(run))
+        sentences.append("There is no summary.json, " + _not_ended(run))
     if not run.spans:
         off = run.setting("async.trace") is False
         why = "The run was made with async.trace=false" if off else "There is no trace"
-        said.append(f"{why}: what processes waited for, time lines and histograms cannot be shown.")
+        sentences.append(f"{why}: what processes waited for, time lines and histograms cannot be shown.")
     elif run.facts.get("stock") is True:
-        said.append(
+        sentences.append(
             "RLinf's own loop has run here, with every level off: its workers record no waits, so that busy "
             "shares are what they say they took of a step."
         )
     elif not any(span["process"] == Process.DRIVER for span in run.spans):
-        said.append("The trace lacks the driver: shares are of the time from the first to the last record.")
-    return said
+        sentences.append(
+            "The trace lacks the driver: shares are of the time from the first to the last record."
+        )
+    return sentences
 
 
 def _not_ended(run: RunFiles) -> str:

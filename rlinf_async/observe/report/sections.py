@@ -64,8 +64,8 @@ def _shares(subjects: Sequence[Subject]) -> Section:
 def _time_lines(subjects: Sequence[Subject]) -> Section:
     known = [subject for subject in subjects if len(subject.steps) > 1 and subject.timelines]
     count = SLOWEST if len(subjects) == 1 else 1
-    chosen = [(subject, step) for subject in known for step in slowest(subject.steps, count)]
-    remarks = dict.fromkeys(remark for pair in chosen if (remark := time_line.remark(*pair)))
+    pairs = [(subject, step) for subject in known for step in slowest(subject.steps, count)]
+    remarks = dict.fromkeys(remark for pair in pairs if (remark := time_line.remark(*pair)))
     return Section(
         id="time-lines",
         nav="Slowest steps",
@@ -73,9 +73,9 @@ def _time_lines(subjects: Sequence[Subject]) -> Section:
         sentence="What went on in the steps that took longest, the first apart; a row for each shard and "
         "rank. What a bar is, it says under the pointer. The whole run is in the trace: rlinf-async trace "
         "writes it for ui.perfetto.dev.",
-        legend=time_line.legend(chosen),
+        legend=time_line.legend(pairs),
         figures=[
-            time_line.time_line(subject, step, most_bars=MOST_BARS // len(chosen)) for subject, step in chosen
+            time_line.time_line(subject, step, most_bars=MOST_BARS // len(pairs)) for subject, step in pairs
         ],
         remarks=list(remarks),
         absent=_without(subjects, known, "no trace of two steps"),
@@ -84,16 +84,16 @@ def _time_lines(subjects: Sequence[Subject]) -> Section:
 
 def _batches(subjects: Sequence[Subject]) -> Section:
     alone = len(subjects) == 1
-    found = [histograms.batch_sizes(subjects), histograms.queue_waits(subjects)]
-    found += [histograms.trips(subject, alone=alone) for subject in subjects]
+    figures = [histograms.batch_sizes(subjects), histograms.queue_waits(subjects)]
+    figures += [histograms.trips(subject, alone=alone) for subject in subjects]
     return Section(
         id="batches",
         nav="Batches",
         title="Batches, queue and answers",
         sentence="How many samples shared a forward pass, how long requests queued for it, and how much of "
         "the time from a shard's request to its answer is the forward pass itself.",
-        figures=[figure for figure in found if figure is not None],
-        absent=[] if any(found) else ["No forward pass was recorded."],
+        figures=[figure for figure in figures if figure is not None],
+        absent=[] if any(figures) else ["No forward pass was recorded."],
     )
 
 

@@ -71,8 +71,8 @@ def series(subjects: Sequence[Subject]) -> list[Figure]:
 
 
 def _figure(subjects: Sequence[Subject], each: Series) -> Figure | None:
-    found = [(subject, points(subject, each.metric, "step")) for subject in subjects]
-    return over_steps(each.title, found, note=each.note, form=each.form, low=0.0)
+    series = [(subject, points(subject, each.metric, "step")) for subject in subjects]
+    return over_steps(each.title, series, note=each.note, form=each.form, low=0.0)
 
 
 def _busy(subject: Subject) -> Figure | None:

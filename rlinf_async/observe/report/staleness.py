@@ -77,7 +77,7 @@ def refused(run: RunFiles) -> dict[str, int] | None:
     if not isinstance(books, dict):
         processes = run.status.get("processes")
         books = processes.get(Process.COORDINATOR.numbered(0)) if isinstance(processes, dict) else None
-    found = books.get("refused") if isinstance(books, dict) else None
-    if not isinstance(found, dict):
+    counts = books.get("refused") if isinstance(books, dict) else None
+    if not isinstance(counts, dict):
         return None
-    return {str(reason): count for reason, count in found.items() if isinstance(count, int)}
+    return {str(reason): count for reason, count in counts.items() if isinstance(count, int)}

@@ -61,5 +61,5 @@ def measured(spans: Sequence[Span]) -> Interval | None:
 
 def slowest(steps: Sequence[Step], count: int) -> list[Step]:
     """The slowest steps after the first, in the order of the run."""
-    found = sorted(steps[1:], key=lambda step: step.seconds, reverse=True)[:count]
-    return sorted(found, key=lambda step: step.number)
+    longest = sorted(steps[1:], key=lambda step: step.seconds, reverse=True)[:count]
+    return sorted(longest, key=lambda step: step.number)

@@ -35,11 +35,11 @@ DRIVER = [kind.name for kind in KINDS.values() if kind.role is not None and "dri
 
 def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
     """One step; the shortest bars are left out where there are more than `most_bars`."""
-    chosen = chosen_timelines(subject.timelines, step.window)
-    rows = [name for name, _ in chosen]
+    lines = chosen_timelines(subject.timelines, step.window)
+    rows = [name for name, _ in lines]
     bars = [
         bar
-        for row, (_, timeline) in enumerate(chosen)
+        for row, (_, timeline) in enumerate(lines)
         for bar in _bars(row, timeline.within(step.window), step.window)
     ]
     if paused := _bars(len(rows), _driver(subject, step.window), step.window):
@@ -51,7 +51,7 @@ def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
         title=f"{subject.label}, step {step.number}: {duration(step.seconds)}",
         note=f"The {cut} shortest bars are left out." if (cut := len(visible) - len(shown)) else "",
         drawing=drawn_rows(rows, _marks(shown, step.seconds, len(rows)), x, row=ROW, zooms=True),
-        table=_table(chosen, step.window),
+        table=_table(lines, step.window),
         wide=True,
     )
 
@@ -59,13 +59,13 @@ def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
 def chosen_timelines(timelines: Sequence[Timeline], window: Interval) -> list[tuple[str, Timeline]]:
     """All timelines, or of the kinds that are many the busiest, the median and the idlest of this time."""
     groups = [of_part(timelines, part) for part in PARTS]
-    chosen = []
+    result = []
     for group in groups:
         if len(timelines) > MOST_LANES and len(group) > 3 and len(group) > MOST_LANES / len(PARTS):
-            chosen += [(f"{word}: {timeline.name}", timeline) for word, timeline in extremes(group, window)]
+            result += [(f"{word}: {timeline.name}", timeline) for word, timeline in extremes(group, window)]
         else:
-            chosen += [(timeline.name, timeline) for timeline in group]
-    return chosen
+            result += [(timeline.name, timeline) for timeline in group]
+    return result
 
 
 Bar = tuple[int, float, float, str, str]
@@ -78,8 +78,8 @@ def _bars(row: int, spans: Sequence[Span], window: Interval) -> list[Bar]:
         if span["kind"] not in palette.OF_KINDS:
             continue
         for began, ended in intersection(union([window]), union([(span["began"], span["ended"])])):
-            said = f"{words(span['kind'])}, {duration(span['ended'] - span['began'])}{_facts(span)}"
-            bars.append((row, began - window[0], ended - began, str(span["kind"]), said))
+            title = f"{words(span['kind'])}, {duration(span['ended'] - span['began'])}{_facts(span)}"
+            bars.append((row, began - window[0], ended - began, str(span["kind"]), title))
     return bars
 
 
@@ -108,11 +108,13 @@ def _box(bar: Bar, seconds: float) -> str:
 
 
 def _facts(span: Span) -> str:
-    said = [
+    parts = [
         f"{name} {span[name]}" for name in ("batch", "version", "size") if isinstance(span.get(name), int)
     ]
-    said += [f"{len(span[name])} {name}" for name in ("shards", "pieces") if isinstance(span.get(name), list)]
-    return f"; {', '.join(said)}" if said else ""
+    parts += [
+        f"{len(span[name])} {name}" for name in ("shards", "pieces") if isinstance(span.get(name), list)
+    ]
+    return f"; {', '.join(parts)}" if parts else ""
 
 
 def remark(subject: Subject, step: Step) -> str:

@@ -85,14 +85,14 @@ class Timeline:
 
 def timelines_of(spans: Sequence[Span]) -> list[Timeline]:
     """Every shard that trains, every inference rank and every learner rank, in this order."""
-    found: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    spans_of: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for span in spans:
         place = _place(span)
         if place is not None:
-            found[place].append(span)
+            spans_of[place].append(span)
     return [
-        Timeline(part=PARTS[part], number=number, spans=tuple(found[part, number]))
-        for part, number in sorted(found)
+        Timeline(part=PARTS[part], number=number, spans=tuple(spans_of[part, number]))
+        for part, number in sorted(spans_of)
     ]
 
 

@@ -197,7 +197,7 @@ def test_good_numbers_ask_for_nothing():
             {"learner__busiest": 0.9, "beside_micro_batches": 0.25},
             "25% of its training is no micro-batch and no optimizer step, among it the pass without "
             "gradients that "
-            "anchors the correction. Change async.train.proximal from recomputed to loglinear (an",
+            "anchors the correction. Change async.train.proximal from recomputed to first_visit (the",
         ),
         (
             {"publication__busiest": 0.081, "learner__copies": 0.077},

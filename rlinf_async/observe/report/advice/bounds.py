@@ -130,8 +130,8 @@ def cheaper_anchor(facts: Facts) -> Advice | None:
         "optimizer step, among it the pass without gradients that anchors the correction",
         setting="async.train.proximal",
         before="recomputed",
-        after="loglinear",
-        but="an interpolation, whose error train/proximal_error measures",
+        after="first_visit",
+        but="the policy that trains a sample first, whose values are those of sampling",
     )
 
 

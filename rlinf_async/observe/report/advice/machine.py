@@ -34,12 +34,12 @@ class Machine:
         cores, versions = run.facts.get("cores"), run.facts.get("versions")
         nodes = run.setting("cluster.num_nodes", run.setting("trainer.nnodes", 1))
         torch = versions.get("torch") if isinstance(versions, dict) else None
-        asked = run.setting("env.train.processes")
+        processes = run.setting("env.train.processes")
         return cls(
             cores=cores if isinstance(cores, int) and cores > 0 and nodes == 1 else None,
             on_cpu=isinstance(torch, str) and torch.endswith("+cpu"),
-            simulators=_place(run.setting("env.train.env_type"), asked),
-            processes=asked if isinstance(asked, int) and not isinstance(asked, bool) else None,
+            simulators=_place(run.setting("env.train.env_type"), processes),
+            processes=processes if isinstance(processes, int) and not isinstance(processes, bool) else None,
         )
 
     def busy_cores(self, plan: ShardPlan, measures: Measures) -> float:
