@@ -88,6 +88,11 @@ def test_rlinfs_own_script_runs_asynchronously_by_one_word(tree: Path, runs: Run
     assert f'version = "{versions["rlinf"]}"' in (tree / "pyproject.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    "tree",
+    [pytest.param(tree, marks=pytest.mark.long) if tree == "rlinf-v0.3" else tree for tree in TREES],
+    indirect=True,
+)
 def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp_path: Path) -> None:
     script = tree / "examples" / "embodiment" / "train_async.py"
     status, output = run_script(runs, script, users_config(tmp_path, *ASYNC_PPO))

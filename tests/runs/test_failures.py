@@ -40,10 +40,15 @@ BROKEN = {
 }
 
 
+LIKE_OTHERS = ("learner", "publication")
+"""Both are errors of a worker, as that of inference is."""
 NOTHING_OUTLIVED = ("async.survive.env_restarts=0", "async.survive.process_restarts=0")
 
 
-@pytest.mark.parametrize("part", list(BROKEN))
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, marks=pytest.mark.long) if part in LIKE_OTHERS else part for part in BROKEN],
+)
 def test_the_first_error_ends_the_run_with_status_one(runs: Runner, tmp_path: Path, part: str) -> None:
     entry_point, error, words = BROKEN[part]
     runs.environment["PYTHONPATH"] = str(install(tmp_path, entry_point))
