@@ -18,6 +18,9 @@ from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import State
 
+RECOMPUTED = "recomputed"
+"""The anchor of all runs of which nothing else is said."""
+
 
 def run(setting: Setting, side: Side, seed: int) -> None:
     """Train one run of a setting and write its result."""
@@ -38,12 +41,16 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
     Where a correction is looked at, it is level 1 alone with a fixed lag.
     """
     if setting.correction:
-        train = {"max_staleness": setting.lag, **setting.correction}
+        train = {"max_staleness": setting.lag, "proximal": RECOMPUTED, **setting.correction}
         return {"mode": "train", "deterministic": True, "train": train}
     piece = task.envs // task.shards * task.horizon
     return {
         "mode": "full",
-        "train": {"max_staleness": setting.lag, "balance": setting.balance},
+        "train": {
+            "max_staleness": setting.lag,
+            "balance": setting.balance,
+            "proximal": setting.proximal or RECOMPUTED,
+        },
         "rollout": {"shards": task.shards},
         "streamer": {"micro_batch_size": piece, "normalization": "running", "steps": "arrival"}
         | setting.streamer,

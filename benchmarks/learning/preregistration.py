@@ -66,6 +66,8 @@ class Setting:
     """Of one epoch on the virtual clock, where it is not that of the service times."""
     streamer: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Keys of level 3 that differ from those of the other settings of the local host."""
+    proximal: str | None = None
+    """The anchor of level 1, where it is not recomputed."""
     correction: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Of level 1 alone at a fixed lag, in the place of all levels."""
     given: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -155,6 +157,8 @@ class Preregistration:
                 described |= {"training_share": setting.training_share}
             if setting.streamer:
                 described |= {"streamer": dict(setting.streamer)}
+            if setting.proximal is not None:
+                described |= {"proximal": setting.proximal}
             if setting.correction:
                 described |= {"correction": dict(setting.correction)}
             if setting.host == "local":
