@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.learning import tables
-from benchmarks.learning.preregistration import SIDES, Preregistration
+from benchmarks.learning.preregistration import SIDES, Preregistration, Side
 from benchmarks.learning.statistics import Tost, tost_paired
 from benchmarks.learning.verdicts import MEASURES, Row, area, final, others, rows
 
@@ -28,6 +30,7 @@ def write(stated: Preregistration) -> list[Path]:
             "[preregistration.yaml](../preregistration.yaml) and `preregistered/`.\n",
             table(settings, margin),
             "\n".join(f"* {sentence(stated, row)}" for row in settings) + "\n",
+            _variants(stated, settings),
             _by_task(stated, settings),
             _by_seed(stated, settings),
             "## Amendments\n\n" + "\n".join(f"* {text}" for text in stated.amendments) + "\n",
@@ -98,6 +101,37 @@ def sentence(stated: Preregistration, row: Row) -> str:
         **numbers,
     )
     return text
+
+
+def _variants(stated: Preregistration, settings: Sequence[Row]) -> str:
+    """Settings that change one thing of another, whose name theirs begins with, against that one by seed."""
+    lines = []
+    for variant in settings:
+        for base in settings:
+            seeds = [seed for seed in variant.seeds if seed in base.seeds]
+            changes_it = variant.setting.name.startswith(f"{base.setting.name}-")
+            if not changes_it or variant.setting.synchronous != base.setting.synchronous or len(seeds) < 2:
+                continue
+            lines.append([variant.setting.name, base.setting.name, str(len(seeds))])
+            for measure in MEASURES:
+                unit = np.mean([_value(stated, base, "synchronous", seed, measure) for seed in seeds])
+                sides = [
+                    [_value(stated, row, "asynchronous", seed, measure) / unit for seed in seeds]
+                    for row in (base, variant)
+                ]
+                lines[-1].append(_share(tost_paired(*sides, stated.statistic["margin"])))
+    head = ["setting", "against", "seeds", "area, difference", "final, difference"]
+    note = (
+        "Asynchronous runs of settings that change one thing of another, minus those of that one, paired by "
+        "seed, as shares of the synchronous mean; 90 % intervals. The amendments below say what was to "
+        "follow from which."
+    )
+    return f"## Against another setting\n\n{note}\n\n{tables.markdown(head, lines)}"
+
+
+def _value(stated: Preregistration, row: Row, side: Side, seed: int, measure: str) -> float:
+    curve = json.loads(row.setting.path(side, seed).read_text())["success"]
+    return area(curve) if measure == "area" else final(curve, stated.statistic["final_share"])
 
 
 def _by_task(stated: Preregistration, settings: Sequence[Row]) -> str:

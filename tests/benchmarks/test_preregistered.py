@@ -257,6 +257,23 @@ def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):
     assert pages.summary(found) in page
 
 
+def test_a_setting_that_changes_one_thing_of_another_is_compared_with_it(results):
+    base, variant = (
+        next(setting for setting in LOCAL if setting.name == name)
+        for name in ("ppo-1-lag1", "ppo-1-lag1-first-visit")
+    )
+    for setting, losses in ((base, [0.10, 0.12, 0.14]), (variant, [0.10, 0.10, 0.10])):
+        pairs(setting, losses)
+    page = next(path for path in pages.write(load()) if path.suffix == ".md").read_text()
+    # Final: 0, 0.02 and 0.04 of 0.81. Areas have half of that in their first half, where the level rises.
+    assert "| ppo-1-lag1-first-visit | ppo-1-lag1 | 3 |" in page
+    line = next(
+        line for line in page.splitlines() if line.startswith("| ppo-1-lag1-first-visit | ppo-1-lag1 |")
+    )
+    half = stats.t.ppf(0.95, 2) * np.std([0, 0.02, 0.04], ddof=1) / np.sqrt(3)
+    assert line.endswith(f"| {0.02 / 0.81:+.1%} [{(0.02 - half) / 0.81:+.1%}, {(0.02 + half) / 0.81:+.1%}] |")
+
+
 def test_each_task_of_a_run_is_compared_by_itself(results):
     pairs(LOCAL[0], [0.04] * 3)
     text = pages.write(load())[1].read_text()
