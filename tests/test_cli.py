@@ -199,17 +199,22 @@ def test_a_correction_is_explained_with_its_bound_and_its_anchor():
 
 def test_ray_remembers_less_than_it_would_and_as_much_as_it_is_told_to(monkeypatch):
     """Its memory of calls would grow by half a gigabyte in a run of days."""
-    name, found = "RAY_task_events_max_num_task_in_gcs", []
+    found = []
     host = SimpleNamespace(
         prepare=lambda cfg: None,
         ray_cluster=lambda cfg: "own",
-        train=lambda cfg, dashboard: found.append(os.environ[name]),
+        train=lambda cfg, dashboard: found.append({name: os.environ.get(name) for name in (every, most)}),
     )
     monkeypatch.setattr(training, "host_of", lambda cfg: host)
-    for given, expected in ((None, str(training.REMEMBERED_CALLS)), ("70", "70")):
+    every, most = "RAY_task_events_report_interval_ms", "RAY_task_events_max_num_task_in_gcs"
+    for given, options, expected in (
+        ({}, (), {every: "0", most: None}),
+        ({}, ("--dashboard",), {every: None, most: "5000"}),
+        ({every: "70"}, (), {every: "70", most: None}),
+    ):
         with monkeypatch.context() as context:
-            context.setattr(os, "environ", {**os.environ} if given is None else {**os.environ, name: given})
-            assert invoke("train", "metaworld_ppo_mlp").exit_code == 0
+            context.setattr(os, "environ", {**os.environ, **given})
+            assert invoke("train", "metaworld_ppo_mlp", *options).exit_code == 0
         assert found.pop() == expected
 
 

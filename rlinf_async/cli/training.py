@@ -29,8 +29,12 @@ Join = Annotated[
         "unless RAY_ADDRESS, or the config, names one."
     ),
 ]
-REMEMBERED_CALLS = 5_000
-"""Of how many calls Ray remembers what became of them. Its default, 100,000, takes half a gigabyte."""
+REMEMBERED_CALLS = {
+    False: ("RAY_task_events_report_interval_ms", "0"),
+    True: ("RAY_task_events_max_num_task_in_gcs", "5000"),
+}
+"""What Ray remembers of calls: nothing, or the last ones, which a dashboard shows. By default it is the last
+100,000, which takes half a gigabyte; 5,000 grow for hours."""
 RestartWait = Annotated[float, typer.Option(min=0, help="Seconds before it is started again.")]
 
 
@@ -58,7 +62,7 @@ def train(
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
     # Ray and RLinf read these when they are imported or started.
     os.environ.setdefault("RAY_LOG_TO_DRIVER", "1" if worker_logs else "0")
-    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", str(REMEMBERED_CALLS))
+    os.environ.setdefault(*REMEMBERED_CALLS[dashboard])
     if not worker_logs:
         os.environ.setdefault("RLINF_LOG_LEVEL", "WARNING")
         logging.disable(logging.INFO)

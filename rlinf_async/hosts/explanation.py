@@ -124,7 +124,7 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
 
 def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
     """What to know about settings that a level cannot say of itself."""
-    asynchrony = settings.asynchrony
+    asynchrony, several = settings.asynchrony, settings.optimizer_steps > 1
     if asynchrony.deterministic:
         yield (
             "async.deterministic: weights are published once all rollouts that need the ones before have "
@@ -140,6 +140,13 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "async.train.balance=free: a batch is what comes first, so that fast environments and short "
             "episodes weigh more than in the synchronous loop, in training and in the reported success; "
             "async/share tells how much, and async.train.balance=exact keeps their shares"
+        )
+    if asynchrony.correction != "none" and asynchrony.train.proximal == "first_visit" and several:
+        yield (
+            f"async.train.proximal=first_visit with {settings.optimizer_steps} optimizer steps a pass: "
+            "nothing clips the first epoch after its first step, which has cost a third of what was "
+            "learned on real physics; async.train.proximal=recomputed clips every step, loglinear does so "
+            "without a pass"
         )
     if asynchrony.off_policy and not asynchrony.recomputes:
         yield "values, and the advantages made of them, are the sampling policies', not recomputed"

@@ -128,6 +128,7 @@ class RunSettings:
             "max_batch_size": self.max_batch_size,
             "max_wait_s": self.asynchrony.rollout.max_wait,
             "micro_batch_size": self.micro_batch_size,
+            "optimizer_steps": self.optimizer_steps,
         }
 
     def request_broker(self) -> RequestBroker:

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from rlinf_async.config import TrainConfig
 from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
-from rlinf_async.hosts.rlinf.hooks import InstallsPlugin
+from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import fsdp_learner
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -28,7 +28,7 @@ SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
 
 
-class StreamingActorWorker(InstallsPlugin, LearnerRank, EmbodiedFSDPActor):
+class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     """One learner rank. Its forward, backward, loss and optimizer step are RLinf's own."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -37,9 +37,8 @@ class StreamingActorWorker(InstallsPlugin, LearnerRank, EmbodiedFSDPActor):
         self.start_learning(
             rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
         )
-        with open_dict(self.cfg):
-            # Pieces arrive with one rollout epoch each; this is the process's own copy of the config.
-            self.cfg.env.train.rollout_epoch = 1
+        # Pieces arrive with one rollout epoch each; this is the process's own copy of the config.
+        self.cfg.env.train.rollout_epoch = 1
 
     def init_worker(self) -> None:
         # RLinf leaves fresh weights to chance. Every rank draws the same; what is drawn later is its own.
@@ -104,8 +103,7 @@ class StreamingActorWorker(InstallsPlugin, LearnerRank, EmbodiedFSDPActor):
             dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
             visits=visits,
         )
-        with open_dict(self.cfg):
-            self.cfg.algorithm.loss_type = self._corrected.register()
+        self.cfg.algorithm.loss_type = self._corrected.register()
 
     def train_micro_batch(
         self, micro_batch: dict[str, torch.Tensor], metrics: dict[str, list[float]], *, is_last: bool

@@ -19,7 +19,7 @@ from rlinf.workers.env.env_worker import EnvWorker
 
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
-from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, InstallsPlugin
+from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded, simulators_apart
@@ -27,7 +27,7 @@ from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.shard_worker import Episodes, ShardWorker, each, in_threads
 
 
-class ShardedEnvWorker(InstallsPlugin, ShardWorker, EnvWorker):
+class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     """Steps several independent shards; a shard is what RLinf calls a stage, with a thread of its own."""
 
     restart_group = "env"

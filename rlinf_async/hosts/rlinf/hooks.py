@@ -207,6 +207,21 @@ class InstallsPlugin:
         super()._load_user_extensions()  # type: ignore[misc]
 
 
+class PluginWorker(InstallsPlugin):
+    """A worker in the place of one of RLinf's, with its config.
+
+    The config is not in struct mode. RLinf asks in every pass for keys that most configs lack; in struct mode
+    OmegaConf answers by an error of its own, which it catches, and which keeps the frames of all its callers
+    with what they hold (observations, a micro-batch) until the garbage collector comes by.
+    """
+
+    cfg: DictConfig
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)  # type: ignore[call-arg]
+        OmegaConf.set_struct(self.cfg, False)  # the process's own copy
+
+
 def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
     """Have Ray start workers again that die, if they and their config say so: RLinf's never are."""
 

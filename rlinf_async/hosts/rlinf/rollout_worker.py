@@ -11,7 +11,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.config import read_block, resolve
-from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, InstallsPlugin
+from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.placement import COMPONENTS
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded
@@ -22,7 +22,7 @@ from rlinf_async.ray_runtime.padding import pad, padded_size, trim
 from rlinf_async.ray_runtime.seeding import seed_everything
 
 
-class BatchingRolloutWorker(InstallsPlugin, InferenceWorker, MultiStepRolloutWorker):
+class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorker):
     """One inference rank, whose policy and forward passes are RLinf's."""
 
     restart_group = "inference"

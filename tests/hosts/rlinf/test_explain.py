@@ -72,6 +72,14 @@ def test_a_reader_learns_what_the_anchor_costs(proximal):
     assert words[proximal] in text
 
 
+def test_first_visits_with_several_optimizer_steps_a_pass_are_warned_of():
+    words, anchor = "nothing clips the first epoch after its first step", "async.train.proximal=first_visit"
+    samples = facts()["batch"]["samples_per_step"]
+    assert remark(words, anchor, f"actor.global_batch_size={samples // 2}")
+    assert not remark(words, anchor, f"actor.global_batch_size={samples}")
+    assert not remark(words, f"actor.global_batch_size={samples // 2}")
+
+
 def test_a_deterministic_run_says_what_it_costs_and_needs():
     settings = ("async.mode=train", "async.deterministic=true")
     assert "the same weights, bit for bit" in shown(*settings)

@@ -1,6 +1,8 @@
 """Answers of one inference rank: whose they are, who made them, and what padding leaves of them."""
 
 import asyncio
+import gc
+import os
 import random
 import threading
 from unittest import mock
@@ -18,7 +20,8 @@ from rlinf_async.hosts.rlinf import rollout_worker as ours
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime import inference_worker
-from rlinf_async.ray_runtime.wire import pack, seal
+from rlinf_async.ray_runtime.memory import MemoryPool
+from rlinf_async.ray_runtime.wire import pack, seal, sealed
 from tests.hosts.rlinf.workers import ACTION, CHUNK, Reckoner, config, in_one_process, rollout_worker
 from tests.making import request
 
@@ -51,6 +54,10 @@ def observation(shard, size, *, age=1.0):
 def asked(shard, size, *, mode="train", final=None):
     payload = {"obs": observation(shard, size), "final_obs": final}
     return Pending(number=shard, request=request(shard, size, payload=seal(payload), mode=mode))
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
 
 
 def answers(worker, batch):
@@ -266,6 +273,26 @@ def test_the_thread_of_inference_uses_the_device_of_its_worker(worker):
 def test_a_rank_says_which_memory_it_can_read_in_the_order_of_the_question(worker, monkeypatch):
     monkeypatch.setattr(inference_worker, "readable", lambda place: place == ["here"])
     assert asyncio.run(worker.reads([["here"], ["there"], ["here"]])) == [True, False, True]
+
+
+def test_a_pass_gives_back_what_it_has_read_without_the_garbage_collector(worker):
+    """RLinf asks the config for keys that it lacks, which must not leave the frames of the pass behind."""
+    assert OmegaConf.select(worker.cfg, "algorithm.dagger") is None
+    pool, seen = MemoryPool(), []
+
+    async def act_again():
+        for _ in range(4):
+            with sealed({"obs": observation(1, 2000), "final_obs": None}, pool) as place:
+                await worker.act([Pending(number=1, request=request(1, 2000, payload=place))])
+            seen.append(open_files())
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(act_again())
+    finally:
+        gc.enable()
+    assert len(set(seen)) == 1, seen
 
 
 def test_a_rank_says_what_weights_its_policy_takes(worker):

@@ -46,6 +46,7 @@ FACTS = Facts(
     max_batch_size=4,
     max_wait_s=0.0,
     update_epoch=1,
+    optimizer_steps=4,
     advantage="gae",
     deterministic=False,
     corrects=True,
@@ -197,7 +198,11 @@ def test_good_numbers_ask_for_nothing():
             {"learner__busiest": 0.9, "beside_micro_batches": 0.25},
             "25% of its training is no micro-batch and no optimizer step, among it the pass without "
             "gradients that "
-            "anchors the correction. Change async.train.proximal from recomputed to first_visit (the",
+            "anchors the correction. Change async.train.proximal from recomputed to loglinear (an",
+        ),
+        (
+            {"learner__busiest": 0.9, "beside_micro_batches": 0.25, "optimizer_steps": 1},
+            "Change async.train.proximal from recomputed to first_visit (the same policy",
         ),
         (
             {"publication__busiest": 0.081, "learner__copies": 0.077},

@@ -124,14 +124,19 @@ def cheaper_anchor(facts: Facts) -> Advice | None:
     share = facts.measures.beside_micro_batches or 0.0
     if facts.bound != "learner" or not facts.corrects or facts.proximal != "recomputed" or share < ANCHORS:
         return None
+    # Only with one optimizer step a pass is the first visit by the policy that began the batch: after a step
+    # nothing would clip the rest of the first epoch, which has broken learning.
+    after, but = "loglinear", "an interpolation, whose error train/proximal_error measures"
+    if facts.optimizer_steps == 1:
+        after, but = "first_visit", "the same policy, as a pass has one optimizer step; values of sampling"
     return Advice(
         rule="cheaper anchor",
         because=f"The learner bounds the run, and {share:.0%} of its training is no micro-batch and no "
         "optimizer step, among it the pass without gradients that anchors the correction",
         setting="async.train.proximal",
         before="recomputed",
-        after="first_visit",
-        but="the policy that trains a sample first, whose values are those of sampling",
+        after=after,
+        but=but,
     )
 
 
