@@ -71,6 +71,8 @@ def write(stated: Preregistration) -> Path:
         f"Difference of the areas to `{DEFAULT}`, averaged over lags {over} and both recipes, as a share of "
         f"the synchronous area; recommended if the interval lies above -{stated.anchors['margin']:.0%}.\n",
         tables.markdown(["anchor", "seeds", "difference", "90 % interval", "verdict"], _verdicts(stated)),
+        "With all levels on there was a second rule, in the amendments of the file, by which the default "
+        'stays what it was: see "Against another setting" in [preregistered.md](preregistered.md).\n',
     )
 
 
