@@ -212,7 +212,7 @@ class PluginWorker(InstallsPlugin):
 
     The config is not in struct mode. RLinf asks in every pass for keys that most configs lack; in struct mode
     OmegaConf answers by an error of its own, which it catches, and which keeps the frames of all its callers
-    with what they hold (observations, a micro-batch) until the garbage collector comes by.
+    with what they hold (the observations and answers of a pass) until the garbage collector comes by.
     """
 
     cfg: DictConfig
