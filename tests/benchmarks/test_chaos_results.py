@@ -233,6 +233,8 @@ def test_effective_time_passes_from_four_fifths_on_and_if_nothing_is_lost(tmp_pa
     found = effective.result(tmp_path, 143, 1, 20.0, before, after)
     assert (found["steps"], found["repeated"], found["effective"], found["passed"]) == (9, 1, 0.8, True)
     assert not effective.result(tmp_path, 143, 1, 21.0, before, after)["passed"]
+    uneven = [(1, 2.0), *((step, 2.5 if step % 2 else 2.0) for step in range(2, 10))]
+    assert effective.result(tmp_path, 143, 1, 22.0, before, uneven)["passed"]
     assert not effective.result(tmp_path, 1, 1, 20.0, before, after)["passed"]
     with written_aside(folder, {}) as aside:
         (aside / "async_state.json").write_text(json.dumps({"refused": {"lost at resume": 8}}))
