@@ -5,7 +5,7 @@ Its starting policy is cloned from moving straight to the origin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,13 +33,38 @@ class UnequalPoints(PointReach):
         self.radius = self._radii[first : first + self._size]  # type: ignore[assignment]
 
 
-def unequal_points(radii: Sequence[float], *, group_size: int, seed: int) -> EnvFactory:
-    """Shards of `UnequalPoints`; `radii`: of each environment of the run."""
+def squared_error(policy: GaussianPolicy, states: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
+    """How far the means are from the expert's moves [B, 2]."""
+    means: torch.Tensor = policy.actor_mean(policy.backbone(states))
+    return (means - moves).square().mean()
 
-    def build(first: int, size: int) -> UnequalPoints:
-        return UnequalPoints(radii, first=first, size=size, group_size=group_size, seed=seed)
 
-    return build
+@dataclass(frozen=True)
+class Toy:
+    """Points, and a policy that moves them."""
+
+    points: type[UnequalPoints]
+    policy: type[GaussianPolicy]
+    cloning: Callable[[GaussianPolicy, torch.Tensor, torch.Tensor], torch.Tensor]
+    """What cloning makes small, of states [B, 2] and the moves [B, 2] of the expert."""
+    learning_rate: float
+    """Of cloning: a pass over the moves changes so little that none skips the success that is asked for."""
+
+    def environments(self, radii: Sequence[float], *, group_size: int, seed: int) -> EnvFactory:
+        """Shards of points; `radii`: of each environment of the run."""
+
+        def build(first: int, size: int) -> UnequalPoints:
+            return self.points(radii, first=first, size=size, group_size=group_size, seed=seed)
+
+        return build
+
+    def fresh_policy(self, hidden: int) -> GaussianPolicy:
+        """Drawn from torch's generator."""
+        sizes = {"state_dim": self.points.state_dim, "action_dim": self.points.action_dim}
+        return self.policy(**sizes, hidden=hidden)
+
+
+GAUSSIAN = Toy(UnequalPoints, GaussianPolicy, squared_error, learning_rate=1e-4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,37 +77,29 @@ class PointsStart:
     hidden: int
     lowest_success: float
     highest_success: float
-    learning_rate: float = 1e-4
+    toy: Toy = GAUSSIAN
     batch_size: int = 256
     log_std: float = -0.5
     max_epochs: int = 200
 
 
 def points_start(settings: PointsStart) -> State:
-    """Parameters of a GaussianPolicy; equal settings give equal parameters."""
+    """Parameters of the toy's policy; equal settings give equal parameters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return search(settings, _epochs(settings), _trial(settings)).state
-
-
-def fresh_policy(hidden: int) -> GaussianPolicy:
-    """Drawn from torch's generator."""
-    return GaussianPolicy(
-        state_dim=UnequalPoints.state_dim, action_dim=UnequalPoints.action_dim, hidden=hidden
-    )
 
 
 def _epochs(settings: PointsStart) -> Iterator[State]:
     chance = np.random.default_rng(settings.seed)
     states = torch.from_numpy(chance.uniform(-1, 1, (2048, 2)).astype(np.float32))
     actions = (-states / UnequalPoints.stride).clamp(-1, 1)
-    policy = fresh_policy(settings.hidden)
+    policy = settings.toy.fresh_policy(settings.hidden)
     parameters = [*policy.backbone.parameters(), *policy.actor_mean.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate)
+    optimizer = torch.optim.Adam(parameters, lr=settings.toy.learning_rate)
     for _ in range(settings.max_epochs):
         for batch in torch.randperm(len(states)).split(settings.batch_size):
-            means = policy.actor_mean(policy.backbone(states[batch]))
-            loss = (means - actions[batch]).square().mean()
+            loss = settings.toy.cloning(policy, states[batch], actions[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -93,8 +110,8 @@ def _trial(settings: PointsStart) -> Trial:
     seed, radii = TEST_SEEDS + settings.seed, settings.radii
     of_envs = [radii[env * len(radii) // EPISODES] for env in range(EPISODES)]
     return Trial(
-        fresh_policy(settings.hidden),
-        unequal_points(of_envs, group_size=1, seed=seed),
+        settings.toy.fresh_policy(settings.hidden),
+        settings.toy.environments(of_envs, group_size=1, seed=seed),
         episodes=EPISODES,
         horizon=settings.horizon,
         seed=seed,

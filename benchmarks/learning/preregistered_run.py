@@ -10,16 +10,20 @@ import numpy as np
 import torch
 
 from benchmarks.learning.cells import store
-from benchmarks.learning.points import PointsStart, fresh_policy, points_start, unequal_points
+from benchmarks.learning.points import GAUSSIAN, PointsStart, points_start
 from benchmarks.learning.preregistration import STEPS, Recipe, Setting, Side, Task, load
+from benchmarks.learning.tokens import TOKENS_56
 from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, VirtualResult, train
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import State
+from rlinf_async.hosts.local.policy import GaussianPolicy
 
 RECOMPUTED = "recomputed"
 """The anchor of all runs of which nothing else is said."""
+TOYS = {"points": GAUSSIAN, "tokens": TOKENS_56}
+"""By the kind of a task."""
 
 
 def run(setting: Setting, side: Side, seed: int) -> None:
@@ -30,7 +34,8 @@ def run(setting: Setting, side: Side, seed: int) -> None:
     settings = settings_of(task, recipe, block_of(setting, task) if side == "asynchronous" else {}, seed)
     environments, weights = begin(task, recipe, seed)
     began = time.process_time()
-    result = train(settings, environments, service_times(stated.service_times, setting, task), weights)
+    times = service_times(stated.service_times, setting, task)
+    result = train(settings, environments, times, weights, policy=policy_of(task))
     record = {"run": stated.record(setting, side, seed), "cpu_seconds": round(time.process_time() - began, 1)}
     store(setting.path(side, seed), record | _curves(result, task))
 
@@ -79,6 +84,11 @@ def settings_of(task: Task, recipe: Recipe, block: Mapping[str, Any], seed: int)
     )
 
 
+def policy_of(task: Task) -> type[GaussianPolicy]:
+    """What is trained on a task."""
+    return TOYS[task.kind].policy if task.kind in TOYS else GaussianPolicy
+
+
 def service_times(stated: Mapping[str, Any], setting: Setting, task: Task) -> ServiceTimes:
     """Of a setting, in units of a rollout of its slowest shard."""
     training = stated["training_share"] if setting.training_share is None else setting.training_share
@@ -94,8 +104,9 @@ def service_times(stated: Mapping[str, Any], setting: Setting, task: Task) -> Se
 def begin(task: Task, recipe: Recipe, seed: int) -> tuple[EnvFactory, State]:
     """Environments and the weights to start from, both drawn from the seed."""
     of_env = [task.difficulties[task.of_env(env)] for env in range(task.envs)]
-    if task.kind == "points":
-        return unequal_points(of_env, group_size=recipe.group_size, seed=seed), _points(task, seed)
+    if task.kind in TOYS:
+        environments = TOYS[task.kind].environments(of_env, group_size=recipe.group_size, seed=seed)
+        return environments, _points(task, seed)
     # Meta-World is only needed, and only imported, for its own tasks.
     from benchmarks.learning.simulators import mixed_tasks
     from benchmarks.learning.starts import MixedStart, mixed_start
@@ -118,7 +129,7 @@ def _points(task: Task, seed: int) -> State:
     if task.start is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return fresh_policy(task.hidden).state_dict()
+            return TOYS[task.kind].fresh_policy(task.hidden).state_dict()
     low, high = task.start
     return points_start(
         PointsStart(
@@ -128,6 +139,7 @@ def _points(task: Task, seed: int) -> State:
             hidden=task.hidden,
             lowest_success=low,
             highest_success=high,
+            toy=TOYS[task.kind],
         )
     )
 

@@ -36,7 +36,7 @@ class Recipe:
 class Task:
     """What a run of the local host trains on: as many environments of each difficulty."""
 
-    kind: Literal["points", "metaworld"]
+    kind: Literal["points", "tokens", "metaworld"]
     difficulties: tuple[Any, ...]
     envs: int
     shards: int

@@ -30,7 +30,7 @@ class Trial:
         envs = self._environments(0, self._episodes)
         states, ended = envs.reset(), np.zeros(self._episodes, dtype=bool)
         for _ in range(self._horizon):
-            noise = torch.randn(self._episodes, self._policy.actor_mean.out_features, generator=chance)
+            noise = torch.randn(self._episodes, envs.action_dim, generator=chance)
             outcome = envs.step(self._policy.sample(torch.from_numpy(states), noise).numpy())
             states, ended = outcome.states, outcome.ended
         return float(ended.mean())

@@ -166,7 +166,9 @@ def others(stated: Preregistration) -> list[str]:
         setting.path(side, seed) for setting in stated.settings for seed in setting.seeds for side in SIDES
     }
     strangers = [path.name for path in folder.glob("*.json") if path not in known]
-    of_corrections = tuple(f"{prefix}-lag" for prefix in stated.anchors["recipes"])
+    policies = stated.corrections["policies"].values()
+    prefixes = {*stated.anchors["recipes"], *(policy["prefix"] for policy in policies)}
+    of_corrections = tuple(f"{prefix}-lag" for prefix in prefixes)
     return sorted(name for name in strangers if not name.startswith(of_corrections))
 
 

@@ -195,7 +195,12 @@ class VirtualResult:
 
 
 def train(
-    settings: LocalSettings, environments: EnvFactory, times: ServiceTimes, weights: State
+    settings: LocalSettings,
+    environments: EnvFactory,
+    times: ServiceTimes,
+    weights: State,
+    *,
+    policy: type[GaussianPolicy] = GaussianPolicy,
 ) -> VirtualResult:
     """Train all batches from `weights`."""
     plan, busy = settings.plan, BusyMeter(width=settings.plan.shards)
@@ -204,9 +209,7 @@ def train(
             stack.enter_context(closing(Shard(number, settings=settings, build=environments, busy=busy)))
             for number in range(plan.shards)
         ]
-        model = GaussianPolicy(
-            state_dim=shards[0].state_dim, action_dim=shards[0].action_dim, hidden=settings.hidden
-        )
+        model = policy(state_dim=shards[0].state_dim, action_dim=shards[0].action_dim, hidden=settings.hidden)
         model.load_state_dict(weights)
         rank = stack.enter_context(closing(InferenceRank(0, model=model, busy=BusyMeter())))
         learner = TimedLearner(local_learner(settings, model, BusyMeter()), settings, times.sample)

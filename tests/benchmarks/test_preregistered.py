@@ -208,7 +208,7 @@ def test_settings_of_one_task_and_recipe_share_their_synchronous_runs(results):
 
 def test_corrections_are_compared_by_level_1_alone_at_a_fixed_lag():
     wanted = corrections.settings(load())
-    assert len({setting.name for setting in wanted}) == len(wanted) == 3 * (6 + 3)
+    assert len({setting.name for setting in wanted}) == len(wanted) == 3 * (6 + 6 + 3)
     for setting in wanted:
         config = AsyncConfig.from_mapping(block_of(setting, load().tasks[setting.task]))
         assert config.deterministic
@@ -224,6 +224,22 @@ def test_the_table_of_corrections_pairs_them_with_decoupled_by_seed(results):
     text = corrections.write(load()).read_text()
     assert "| 2 | tis-2 | 3 | 0.660 ± 0.050 | +0.010 | [+0.010, +0.010] |" in text
     assert "| 1 | mis-2 | 0 | – | – | – |" in text
+
+
+def test_a_correction_becomes_the_default_by_both_policies_together(results):
+    by_name = {setting.name: setting for setting in corrections.settings(load())}
+    better = {"tis-2": {"correction": -0.01, "correction-tokens": 0.04}}
+    for name, setting in by_name.items():
+        prefix, _, candidate = name.partition(f"-lag{setting.lag}-")
+        for seed in range(3) if prefix != "anchor-grpo-4" else ():
+            store(setting, seed, "synchronous", 0.8, batches=2)
+            more = better.get(candidate, {}).get(prefix, 0.0) + 0.002 * seed * (candidate == "tis-2")
+            store(setting, seed, "asynchronous", 0.7 + more, batches=2)
+    table = corrections.write(load()).read_text().split("## Corrections")[1].split("## Anchors")[0]
+    # Areas are half of what the last batches differ by: (0.020 - 0.005) / 2 + 0.001 a seed, of 0.65.
+    assert "| tis-2 | 3 | +1.3% | [+1.0%, +1.6%] | becomes the default |" in table
+    assert table.count("becomes the default |") == 1
+    assert "| mis-2 | 3 | +0.0% | [+0.0%, +0.0%] | – |" in table
 
 
 def test_an_anchor_is_judged_over_lags_1_and_2_and_both_recipes(results):

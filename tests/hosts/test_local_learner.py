@@ -27,14 +27,22 @@ def settings_of(block=None, **changes):
     return LocalSettings(**{**sizes, **changes})
 
 
-def policy(seed=0):
+class ByDimension(GaussianPolicy):
+    """Each dimension of an action has a ratio of its own."""
+
+    def logprobs(self, states, actions):
+        normal = torch.distributions.Normal(self.actor_mean(self.backbone(states)), self.actor_logstd.exp())
+        return normal.log_prob(actions)
+
+
+def policy(seed=0, cls=GaussianPolicy):
     torch.manual_seed(seed)
-    return GaussianPolicy(state_dim=2, action_dim=2, hidden=8)
+    return cls(state_dim=2, action_dim=2, hidden=8)
 
 
-def opinionated(seed):
+def opinionated(seed, cls=GaussianPolicy):
     """A policy far enough from a fresh one that ratios between the two are not all about 1."""
-    model = policy(seed)
+    model = policy(seed, cls)
     torch.nn.init.normal_(model.actor_mean.weight, std=0.2)
     return model
 
@@ -97,7 +105,7 @@ def written_out(learner, samples, logprobs, weights, anchor):
         ratio, advantage = torch.exp(logprobs[index] - anchor[index]), samples["advantages"][index]
         clipped = ratio.clamp(0.8, 1.2)
         objective = weights[index] * torch.min(ratio * advantage, clipped * advantage)
-        total = total - objective * samples["valid"][index]
+        total = total - objective.mean() * samples["valid"][index]
     return total / samples["valid"].sum()
 
 
@@ -109,9 +117,10 @@ CORRECTIONS = {
 }
 
 
+@pytest.mark.parametrize("cls", [GaussianPolicy, ByDimension])
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_the_gradient_of_an_off_policy_batch_is_that_of_the_weighted_objective(correction):
-    actor, current = policy(0), opinionated(1)
+def test_the_gradient_of_an_off_policy_batch_is_that_of_the_weighted_objective(correction, cls):
+    actor, current = policy(0, cls), opinionated(1, cls)
     block = {"mode": "train", "train": {"correction": correction}}
     if correction != "decoupled":
         block["train"]["max_weight"] = 1.05
@@ -143,9 +152,30 @@ def note_gradients(learner, gradients):
     learner.training._optimizer.step = noting
 
 
-def test_interpolated_anchors_move_with_the_policy_and_need_no_pass():
+def test_v_trace_weighs_decisions_as_wholes_where_their_parts_have_ratios_of_their_own():
+    settings = settings_of({"mode": "train", "train": {"correction": "vtrace"}}, algorithm="ppo")
+    parts = {**sampled(piece(policy(0, ByDimension)))}
+    parts["proximal"] = opinionated(1, ByDimension).logprobs(parts["states"][:-1], parts["actions"]).detach()
+    wholes = {**parts, **{name: parts[name].sum(dim=2) for name in ("proximal", "logprobs")}}
+    assert torch.equal(estimated(parts, settings)["advantages"], estimated(wholes, settings)["advantages"])
+
+
+def test_first_visits_are_noted_for_every_part_of_a_decision():
+    """With one optimizer step a pass they are the recomputed anchors, and GRPO has no values."""
+    left = []
+    for proximal in ("first_visit", "recomputed"):
+        block = {"mode": "train", "train": {"proximal": proximal}}
+        current = opinionated(1, ByDimension)
+        learner = learner_of(settings_of(block, algorithm="grpo", group_size=2), current)
+        samples_of(learner, piece(policy(0, ByDimension)))
+        left.append([one.detach().clone() for one in policy_parameters(current)])
+    assert all(torch.allclose(*each, atol=1e-5) for each in zip(*left, strict=True))
+
+
+@pytest.mark.parametrize("cls", [GaussianPolicy, ByDimension])
+def test_interpolated_anchors_move_with_the_policy_and_need_no_pass(cls):
     block = {"mode": "train", "train": {"proximal": "loglinear"}}
-    actor, current = policy(0), opinionated(1)
+    actor, current = policy(0, cls), opinionated(1, cls)
     learner = learner_of(settings_of(block), current)
     before = copy.deepcopy(current)
     learner.begin(1)
@@ -188,8 +218,9 @@ def test_with_several_steps_a_pass_first_visits_are_by_the_policy_of_their_step(
     )
 
 
-def test_the_ratios_of_sampler_and_versions_are_measured_apart():
-    sampler, at_zero, at_one = policy(0), opinionated(1), opinionated(2)
+@pytest.mark.parametrize("cls", [GaussianPolicy, ByDimension])
+def test_the_ratios_of_sampler_and_versions_are_measured_apart(cls):
+    sampler, at_zero, at_one = policy(0, cls), opinionated(1, cls), opinionated(2, cls)
     learner = learner_of(settings_of({"mode": "train"}), at_zero)
     first, second = piece(sampler, batch=0), piece(sampler, batch=1, acted=0, seed=5)
     samples_of(learner, first)
@@ -201,7 +232,7 @@ def test_the_ratios_of_sampler_and_versions_are_measured_apart():
     with torch.no_grad():
         states, actions = second.payload["states"][:-1], second.payload["actions"]
         mu = second.payload["logprobs"]
-        acted, proximal = opinionated(1).logprobs(states, actions), at_one.logprobs(states, actions)
+        acted, proximal = opinionated(1, cls).logprobs(states, actions), at_one.logprobs(states, actions)
     expected = float((acted - mu).abs().mean()), float((proximal - acted).abs().mean())
     assert metrics["train/mismatch/lag_1/abs_log"] == pytest.approx(expected[0], rel=1e-4)
     assert metrics["train/staleness/lag_1/abs_log"] == pytest.approx(expected[1], rel=1e-4)

@@ -49,8 +49,11 @@ def _advantages(
     discounts = {"gamma": settings.gamma, "lam": settings.lam}
     if settings.asynchrony.correction != "vtrace":
         return gae(rewards, rollout["values"], dones, **discounts)
-    ratios = importance_weight(
-        rollout["proximal"], rollout["logprobs"], correction="decoupled", max_weight=torch.inf
+    # Of whole decisions, also where their parts have ratios of their own.
+    proximal, behaviour = (
+        rollout[name].flatten(2).sum(2) if rollout[name].dim() > 2 else rollout[name]
+        for name in ("proximal", "logprobs")
     )
+    ratios = importance_weight(proximal, behaviour, correction="decoupled", max_weight=torch.inf)
     bound = settings.asynchrony.train.weight_bound
     return vtrace(rewards, rollout["values"], dones, ratios, **discounts, max_weight=bound)

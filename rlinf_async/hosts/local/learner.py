@@ -89,7 +89,7 @@ class LocalTraining:
             **rollout,
             "proximal": rollout["logprobs"],
             "staleness": self._batch - tensors["versions"],
-            "number": self._visits.number(*tensors["logprobs"].shape),
+            "number": self._visits.number(*tensors["logprobs"].shape[:2]),
         }
 
     def anchor(self, rollout: Tree) -> None:
@@ -134,7 +134,7 @@ class LocalTraining:
         flat = map_tensors(lambda tensor: tensor.flatten(0, 1), inputs)
         known = None
         if self._settings.asynchrony.recomputes:
-            known = (tensors["proximal"].flatten().cpu(), tensors["logprobs"].flatten().cpu())
+            known = (tensors["proximal"].flatten(0, 1).cpu(), tensors["logprobs"].flatten(0, 1).cpu())
         return flat, tensors["staleness"].flatten().cpu(), known
 
     def score(self, inputs: Tree) -> Pair:
@@ -154,10 +154,9 @@ class LocalTraining:
             correction=settings.asynchrony.correction,
             max_weight=settings.asynchrony.train.weight_bound,
         )
-        policy = ppo_loss(
-            logprobs, anchor, samples["advantages"] * weights, clip_low=settings.clip, clip_high=settings.clip
-        )
-        loss = (policy * share).sum()
+        advantages = _over_parts(samples["advantages"], logprobs) * weights
+        policy = ppo_loss(logprobs, anchor, advantages, clip_low=settings.clip, clip_high=settings.clip)
+        loss = (_of_decisions(policy) * share).sum()
         if settings.algorithm == "ppo":
             critic = value_loss(values, samples["values"], samples["returns"], clip=settings.value_clip)
             loss = loss + (critic * share).sum()
@@ -165,8 +164,8 @@ class LocalTraining:
         count = samples["counted"].sum()
         self._count += float(count)
         self.note("loss", loss.detach() / count.clamp(min=1))
-        self.note("approx_kl", _mean(anchor - logprobs.detach(), samples["valid"]))
-        self.note("behaviour_weight", _mean(weights, samples["valid"]))
+        self.note("approx_kl", _mean(_of_decisions(anchor - logprobs.detach()), samples["valid"]))
+        self.note("behaviour_weight", _mean(_of_decisions(weights), samples["valid"]))
 
     def _anchor(self, samples: Tensors, logprobs: torch.Tensor) -> torch.Tensor:
         """`log pi_prox`, around which the ratio is clipped."""
@@ -175,7 +174,8 @@ class LocalTraining:
             return samples["proximal"]
         if asynchrony.train.proximal == "first_visit":
             return self._visits.anchor(samples["number"], logprobs)
-        return loglinear(logprobs.detach(), samples["logprobs"], samples["staleness"])
+        staleness = _over_parts(samples["staleness"], logprobs)
+        return loglinear(logprobs.detach(), samples["logprobs"], staleness)
 
     def _step(self) -> None:
         parameters = list(self.model.parameters())
@@ -202,6 +202,16 @@ def _optimizer(model: ActorCritic, *, lr: float, value_lr: float) -> torch.optim
     optimizer.step()
     optimizer.zero_grad()
     return optimizer
+
+
+def _over_parts(values: torch.Tensor, ratios: torch.Tensor) -> torch.Tensor:
+    """`values` of decisions [N] against `ratios` [N] of them, or [N, parts] of their parts."""
+    return values.view(*values.shape, *[1] * (ratios.dim() - values.dim()))
+
+
+def _of_decisions(parts: torch.Tensor) -> torch.Tensor:
+    """The mean over the parts of each decision, [N]."""
+    return parts.reshape(len(parts), -1).mean(dim=1)
 
 
 def _mean(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

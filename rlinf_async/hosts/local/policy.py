@@ -30,8 +30,10 @@ class ActorCritic(nn.Module):
     def act(self, states: Any, noise: torch.Tensor) -> tuple[Any, ...]:
         """Actions [B, A], their log-probabilities [B] and the values [B] of states [B, S].
 
-        All chance is in the standard normal `noise` [B, A]. A policy that sees observations gives a fourth: a
-        tree of tensors [B, ...], which `evaluate` and `logprobs` take in the place of states.
+        Where parts of an action have a ratio each, as tokens have, log-probabilities are [B, parts], here and
+        wherever they are asked for: parts are clipped and weighted apart, and a decision's loss is the mean
+        over them. All chance is in the standard normal `noise` [B, A]. A policy that sees observations gives
+        a fourth: a tree of tensors [B, ...], which `evaluate` and `logprobs` take in the place of states.
         """
         raise NotImplementedError
 
