@@ -23,15 +23,10 @@ def settings(stated: Preregistration) -> list[Setting]:
     """One per policy and recipe, lag and candidate; names begin with a prefix for the first."""
     return [
         _setting(stated, prefix, lag, name)
-        for prefix in prefixes(stated)
+        for prefix in stated.prefixes
         for lag in stated.corrections["lags"]
         for name in _candidates(stated, prefix)
     ]
-
-
-def prefixes(stated: Preregistration) -> list[str]:
-    """What names of these settings begin with: of each policy, and of the other recipe for anchors."""
-    return list(dict.fromkeys([*_of_policies(stated), *stated.anchors["recipes"]]))
 
 
 def _of_policies(stated: Preregistration) -> dict[str, Mapping[str, Any]]:
@@ -63,7 +58,7 @@ def write(stated: Preregistration) -> Path:
     planned = len(settings(stated)[0].seeds)
     head = ["lag", "correction", f"seeds of {planned}", "area ± sd", f"to {DEFAULT}", "90 % interval"]
     parts = []
-    for prefix in prefixes(stated):
+    for prefix in stated.prefixes:
         setting = _setting(stated, prefix, 1, DEFAULT)
         parts += [
             f"## Task {setting.task}, recipe {setting.recipe}\n",

@@ -134,6 +134,12 @@ class Preregistration:
     peers: Mapping[str, Any]
     verl: Mapping[str, Any]
 
+    @property
+    def prefixes(self) -> list[str]:
+        """What names of corrections and anchors begin with: of each policy, and of the other recipe."""
+        policies = [policy["prefix"] for policy in self.corrections["policies"].values()]
+        return list(dict.fromkeys([*policies, *self.anchors["recipes"]]))
+
     def streamed_share(self, setting: Setting) -> float:
         """What `setting` is to stream: all but the last piece of every batch, of what is trained at once."""
         if not setting.streamer.get("enabled", True):

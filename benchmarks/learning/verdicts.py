@@ -167,8 +167,7 @@ def others(stated: Preregistration) -> list[str]:
     }
     strangers = [path.name for path in folder.glob("*.json") if path not in known]
     policies = stated.corrections["policies"].values()
-    prefixes = {*stated.anchors["recipes"], *(policy["prefix"] for policy in policies)}
-    of_corrections = [f"{prefix}-lag" for prefix in prefixes]
+    of_corrections = [f"{prefix}-lag" for prefix in stated.prefixes]
     of_corrections += [f"sync-{policy['task']}-" for policy in policies if "task" in policy]
     return sorted(name for name in strangers if not name.startswith(tuple(of_corrections)))
 

@@ -51,8 +51,7 @@ def _advantages(
         return gae(rewards, rollout["values"], dones, **discounts)
     # Of whole decisions, also where their parts have ratios of their own.
     proximal, behaviour = (
-        rollout[name].flatten(2).sum(2) if rollout[name].dim() > 2 else rollout[name]
-        for name in ("proximal", "logprobs")
+        rollout[name].reshape(*rewards.shape, -1).sum(dim=2) for name in ("proximal", "logprobs")
     )
     ratios = importance_weight(proximal, behaviour, correction="decoupled", max_weight=torch.inf)
     bound = settings.asynchrony.train.weight_bound
