@@ -1,4 +1,3 @@
-import os
 import pickle
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool, read, readable
+from tests.open_files import memory_files
 
 VALUES = st.recursive(
     st.one_of(
@@ -90,23 +90,19 @@ def test_another_file_under_the_same_number_is_not_mistaken_for_it():
     other.close()
 
 
-def open_files():
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_a_pool_uses_its_files_again():
     pool, opened = MemoryPool(), set()
     for _ in range(5):
         with pool.holding(np.zeros(9)) as one, pool.holding(np.ones(9)) as other:
             assert read(one).sum() + read(other).sum() == 9
-        opened.add(open_files())
+        opened.add(memory_files())
     assert len(opened) == 1
 
 
 def test_what_was_given_up_is_not_overwritten():
     pool = MemoryPool()
-    before = open_files()
+    before = memory_files()
     with pytest.raises(KeyError), pool.holding(None) as place:
         raise KeyError
     assert not readable(place)
-    assert open_files() == before
+    assert memory_files() == before
