@@ -33,6 +33,8 @@ LEVELS = ("train", "rollout", "streamer")
 
 MAX_WEIGHT = {"tis": 2.0, "mis": 2.0, "vtrace": 1.0}
 """Bounds of importance weights by correction: IMPALA's for V-trace, and what practice agrees on for TIS."""
+COMPARED_BYTES = 2 * 10**9
+"""Of trained weights on a learner rank, up to which `measure_ratios: auto` keeps copies of past ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +54,20 @@ class TrainConfig:
     balance: Balance = "exact"
     """Whether environments contribute equally to every batch, each with its own task or with the task that is
     next (tasks), or whoever is first contributes more (free)."""
-    measure_ratios: bool = True
+    measure_ratios: bool | Literal["auto"] = "auto"
     """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ.
 
-    Costs a copy of the trained parameters to the CPU a step, and `max_staleness + 1` of them kept there.
+    Costs a copy of the trained parameters to the CPU a step, and `max_staleness + 1` of them kept there;
+    auto: where a learner rank trains at most 2 GB of them, and above that only what needs no copy.
     """
     accept_bias: bool = False
     """Said beside `correction: none`, to train off-policy data as if it were on-policy."""
 
     def __post_init__(self) -> None:
-        for flag in ("enabled", "measure_ratios", "accept_bias"):
+        for flag in ("enabled", "accept_bias"):
             check_flag(f"async.train.{flag}", getattr(self, flag))
+        if self.measure_ratios != "auto":
+            check_flag("async.train.measure_ratios", self.measure_ratios)
         check_whole("async.train.max_staleness", self.max_staleness, least=0)
         check_choice("async.train.correction", self.correction, get_args(Correction))
         check_choice("async.train.balance", self.balance, get_args(Balance))
@@ -78,6 +83,15 @@ class TrainConfig:
                 f"async.train.correction=none with max_staleness={self.max_staleness} trains off-policy data "
                 "without any correction; use correction=decoupled, or also set async.train.accept_bias=true"
             )
+
+    @property
+    def measures(self) -> bool:
+        """Whether distances between sampler, learner and policies are looked at, as far as `auto` goes."""
+        return self.measure_ratios is not False
+
+    def compares_versions(self, trained_bytes: float) -> bool:
+        """Whether that includes policies of earlier versions, where a learner rank trains so many bytes."""
+        return self.measures and (self.measure_ratios != "auto" or trained_bytes <= COMPARED_BYTES)
 
     @property
     def weight_bound(self) -> float:
@@ -254,7 +268,7 @@ class AsyncConfig:
     @property
     def measures_ratios(self) -> bool:
         """Whether off-policy ratios are logged."""
-        return self.off_policy and self.train.measure_ratios
+        return self.off_policy and self.train.measures
 
     @property
     def levels(self) -> dict[str, bool]:

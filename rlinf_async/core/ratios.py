@@ -34,7 +34,7 @@ class RatioProbe:
 
     def __init__(
         self,
-        past: PastWeights,
+        past: PastWeights | None,
         score: Callable[[Tree], Pair],
         *,
         max_staleness: int,
@@ -42,7 +42,8 @@ class RatioProbe:
         size: int = SAMPLES,
     ) -> None:
         """`score` gives the log-probabilities of the present policy for the inputs of samples, and those
-        that were stored when these were drawn: log mu, in the same shape."""
+        that were stored when these were drawn: log mu, in the same shape. Without `past` there is only
+        what needs no other policy: `mismatch` at a staleness of 0, of samples that are `known`."""
         self._past = past
         self._score = score
         self._max_staleness = max_staleness
@@ -104,6 +105,8 @@ class RatioProbe:
         """By version and staleness: of who acted, if it is remembered, and of who began, if that is asked."""
         known = samples[0]["proximal"] is not None
         pairs: dict[tuple[int, int], Pair] = {}
+        if self._past is None:
+            return pairs
 
         def ask(version: int) -> None:
             for staleness, sample in enumerate(samples):
@@ -121,6 +124,8 @@ class RatioProbe:
         proximal, behaviour = scores.get(
             (self._batch, staleness), (samples["proximal"], samples["behaviour"])
         )
+        if proximal is None or behaviour is None:
+            return {}
         assert isinstance(proximal, torch.Tensor)
         assert isinstance(behaviour, torch.Tensor)
         ratios: dict[str, torch.Tensor] = {}

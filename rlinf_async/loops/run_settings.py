@@ -81,11 +81,14 @@ class RunSettings:
         """Whether pieces may arrive after the weights that anchor them have changed."""
         return self.asynchrony.recomputes and self.steps_while_streaming
 
-    @property
-    def remembered_versions(self) -> int:
-        """Versions of the trained weights that a learner remembers: the one that begins a batch, and to
-        measure ratios those that may have sampled for it."""
-        if self.asynchrony.measures_ratios:
+    def compares_versions(self, trained_bytes: float) -> bool:
+        """Whether a learner rank that trains so many bytes scores samples by the policies that drew them."""
+        return self.asynchrony.off_policy and self.asynchrony.train.compares_versions(trained_bytes)
+
+    def remembered_versions(self, trained_bytes: float) -> int:
+        """Versions of its trained weights, of so many bytes, that a learner rank remembers: the one that
+        begins a batch, and to measure ratios those that may have sampled for it."""
+        if self.compares_versions(trained_bytes):
             return self.asynchrony.max_staleness + 1
         return int(self.anchors_in_the_past)
 

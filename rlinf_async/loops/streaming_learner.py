@@ -109,16 +109,24 @@ class StreamingLearner:
         self._stream = MicroBatchStream(
             micro_batch_size=settings.micro_batch_size, micro_batches_per_step=settings.micro_batches_per_step
         )
-        self._past = PastWeights(parameters, keep=max(1, settings.remembered_versions))
+        held = self._mean_bytes(parameters) if settings.asynchrony.measures_ratios else 0.0
+        compares = settings.compares_versions(held)
+        self._remembers = settings.remembered_versions(held)
+        self._past = PastWeights(parameters, keep=max(1, self._remembers))
         self._probe: RatioProbe | None = None
-        if settings.asynchrony.measures_ratios:
+        if compares or (settings.asynchrony.measures_ratios and settings.asynchrony.recomputes):
             self._probe = RatioProbe(
-                self._past,
+                self._past if compares else None,
                 training.score,
                 max_staleness=settings.asynchrony.max_staleness,
                 interpolates=settings.asynchrony.train.proximal == "loglinear",
                 size=probe_size,
             )
+
+    def _mean_bytes(self, parameters: Callable[[], Sequence[torch.Tensor]]) -> float:
+        """What a rank trains, the mean over all: their shards differ by a little, and they decide alike."""
+        own = float(sum(tensor.nbytes for tensor in parameters()))
+        return self.training.summed({"bytes": own})["bytes"] / self._settings.plan.learner_ranks
 
     def begin(self, batch: int) -> None:
         self._batch = batch
@@ -133,7 +141,7 @@ class StreamingLearner:
             self.training.begin(batch)
             if self._settings.renews_at(batch):
                 self._past.forget()  # a run that is resumed here does not have them
-            if self._settings.remembered_versions and self._past.present != batch:
+            if self._remembers and self._past.present != batch:
                 self._past.remember(batch)
         if self._probe is not None:
             self._probe.begin(batch)

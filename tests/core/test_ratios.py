@@ -161,6 +161,20 @@ def test_a_version_from_before_a_resume_is_left_out():
     assert {name.split("/")[:2][1] for name in metrics} == {"lag_0"}
 
 
+def test_without_past_weights_there_is_the_mismatch_of_fresh_samples_alone():
+    policy = Policy(0.5)
+    probe = RatioProbe(None, policy.score, max_staleness=1)
+    probe.begin(3)
+    inputs = {"x": torch.ones(2), "mu": torch.full((2,), 0.25)}
+    probe.add(inputs, torch.tensor([0, 1]), policy.score(inputs))
+    policy.asked.clear()
+    policy.weight.fill_(9.0)  # what the batch has made of it, which nobody scores by
+    metrics = averages(probe.finish())
+    assert {name.rpartition("/")[0] for name in metrics} == {"mismatch/lag_0"}
+    assert metrics["mismatch/lag_0/abs_log"] == pytest.approx(0.5 - 0.25)
+    assert not policy.asked
+
+
 def test_the_error_of_the_interpolation_is_measured_before_and_after_the_updates():
     policy = Policy()
     probe = probe_of(policy, interpolates=True)

@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 
+from rlinf_async import config
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.local import LocalSettings
@@ -383,6 +384,38 @@ def test_the_weights_that_a_batch_leaves_are_those_that_the_next_begins_with():
     learner = learner_of(settings_of({"mode": "train"}), policy(0))
     samples_of(learner, piece(policy(0)))
     assert learner._past.present == 1
+
+
+def whether_versions_are_compared(measure_ratios, **train):
+    """The kinds of ratios that the second of two batches has, a version old, and the copies kept for them."""
+    block = {"mode": "train", "train": {"measure_ratios": measure_ratios, **train}}
+    learner = learner_of(settings_of(block), policy(0))
+    for batch in range(2):
+        learner.begin(batch)
+        learner.accept([piece(policy(0), batch=batch)])
+        metrics = learner.finish()
+    kinds = {"/".join(name.split("/")[1:3]) for name in metrics if "/lag_" in name}
+    return kinds, len(learner._past._copies)
+
+
+def test_versions_are_compared_by_default_where_what_is_trained_is_small(monkeypatch):
+    held = sum(tensor.nbytes for tensor in policy(0).parameters())
+    compared = {"mismatch/lag_1", "staleness/lag_1"}
+    monkeypatch.setattr(config, "COMPARED_BYTES", held)
+    assert whether_versions_are_compared("auto") == (compared, 2)
+    monkeypatch.setattr(config, "COMPARED_BYTES", held - 1)
+    assert whether_versions_are_compared("auto") == (set(), 0)
+    assert whether_versions_are_compared("auto", proximal="loglinear") == (set(), 0)
+    assert whether_versions_are_compared(True) == (compared, 2)
+    assert whether_versions_are_compared(False) == (set(), 0)
+
+
+def test_where_weights_are_large_the_mismatch_of_fresh_samples_is_still_logged(monkeypatch):
+    monkeypatch.setattr(config, "COMPARED_BYTES", 0)
+    learner = learner_of(settings_of({"mode": "train"}), policy(0))
+    learner.begin(0)
+    learner.accept([piece(policy(0))])
+    assert learner.finish()["train/mismatch/lag_0/kl"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_a_step_whose_gradients_are_not_finite_is_left_out_and_counted():

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from rlinf_async.config import COMPARED_BYTES
 from rlinf_async.core.footprint import LearnerFootprint, Strategy, peak, together
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.rlinf.models import ENTRY_POINTS
@@ -53,7 +54,7 @@ def footprints(
     footprint = learner_footprint(cfg, settings, model)
     learner = footprint.parts()
     # The present weights are put beside those that are remembered while they are away for an anchor.
-    copies = settings.remembered_versions + settings.anchors_in_the_past
+    copies = settings.remembered_versions(footprint.trained if size else 0) + settings.anchors_in_the_past
     inference = model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model)
     capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
     leaving = {
@@ -80,6 +81,7 @@ def footprints(
         "in_turn": any(leaving.values()),
         "remembered": copies,
         "remembered_bytes": copies * footprint.trained,
+        "compares": settings.asynchrony.off_policy and settings.asynchrony.train.measure_ratios,
         "lora": bool(cfg["actor"]["model"].get("is_lora", False)),
     }
 
@@ -175,6 +177,7 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
     count = f"{_billions(memory['parameters'])} parameters: {memory['parameters_from']}" if known else None
     lines = [("memory", count or memory["parameters_from"])]
     unit = "GB" if known else "GB per billion parameters"
+    by_size = memory["compares"] == "auto" and not known
     for kind in memory["per_gpu"]:
         parts = ", ".join(f"{name} {size / GIGABYTE:.3g}" for name, size in kind["bytes"].items())
         at_once = "at most at a time" if memory["in_turn"] else ""
@@ -184,7 +187,8 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append((f"  each of {kind['gpus']}", text))
     if memory["remembered"]:
         size = f"{memory['remembered_bytes'] / GIGABYTE:.3g} {unit}"
-        lines.append(("  CPU, a learner", f"{memory['remembered']} copies of what it trains: {size}"))
+        unless = f", none of them to measure ratios above {COMPARED_BYTES / GIGABYTE:g} GB" if by_size else ""
+        lines.append(("  CPU, a learner", f"{memory['remembered']} copies of what it trains: {size}{unless}"))
     lora = "; adapters, their gradients and moments too" if memory["lora"] else ""
     return [*lines, ("  beside it", f"{NOT_COUNTED}{lora}")]
 

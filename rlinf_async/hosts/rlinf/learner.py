@@ -60,7 +60,7 @@ class FSDPTraining:
         self._actor = actor
         self._settings = settings
         self._visits = visits
-        self._premise = actor.premise if settings.asynchrony.train.measure_ratios else Premise()
+        self._premise = actor.premise if settings.asynchrony.train.measures else Premise()
         self._critic = settings.advantage == "gae"
         self._batch = 0
         self._metrics: dict[str, list[float]] = {}
