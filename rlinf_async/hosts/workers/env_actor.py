@@ -13,7 +13,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlinf_async import __version__
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.simulators import reseeded, simulators_apart
@@ -48,10 +47,6 @@ class EnvActor(ShardWorker):
         self._renewing = Lock()
         self.eval_rollouts = int(sections.get("eval", {}).get("rollout_epoch") or 1)
         self.start_shards(rank=rank, stages=settings.plan.shards_per_worker)
-
-    async def plugin_version(self) -> str:
-        """The version of this package that the process runs."""
-        return __version__
 
     async def initialise(self) -> None:
         """Build the environments.

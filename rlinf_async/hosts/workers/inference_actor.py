@@ -7,18 +7,14 @@ from typing import Any
 
 import torch
 
-from rlinf_async import __version__
-from rlinf_async.core.tensors import Tensors
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.workers.policy import build_policy
 from rlinf_async.hosts.workers.settings import WorkerSettings
+from rlinf_async.ray_runtime.answers import Answer, add_bootstrap_values, add_inputs, split
 from rlinf_async.ray_runtime.inference_worker import InferenceWorker
-from rlinf_async.ray_runtime.observation_reuse import without_echoes
 from rlinf_async.ray_runtime.padding import pad, padded_size, trim
 from rlinf_async.ray_runtime.seeding import seed_everything
-
-Answer = dict[str, Any]
 
 
 class InferenceActor(InferenceWorker):
@@ -38,10 +34,6 @@ class InferenceActor(InferenceWorker):
             rank=rank, initializer=torch.cuda.set_device if on_gpu else None, initargs=(0,) if on_gpu else ()
         )
 
-    async def plugin_version(self) -> str:
-        """The version of this package that the process runs."""
-        return __version__
-
     async def initialise(self) -> None:
         """Build the policy."""
         await self.between_passes(self._build)
@@ -55,12 +47,14 @@ class InferenceActor(InferenceWorker):
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         observations = [payload["obs"] for payload in payloads]
         actions, result = self._act(observations, sum(sizes), mode)
-        answers: list[Answer] = [
-            {"version": self._version, "actions": part.cpu()} for part in torch.split(actions, sizes)
-        ]
+        fields: dict[str, torch.Tensor | None] = {"actions": actions.cpu()}
         if mode == "train":
-            self._add_records(answers, result, observations, sizes)
-            self._add_bootstrap_values(answers, payloads, sizes)
+            fields |= {"logprobs": result["prev_logprobs"].cpu(), "values": _values(result)}
+        answers: list[Answer] = [{"version": self._version, **own} for own in split(fields, sizes)]
+        if mode == "train":
+            inputs = {name: value.cpu() for name, value in result["forward_inputs"].items()}
+            add_inputs(answers, inputs, observations)
+            add_bootstrap_values(answers, payloads, self._values_of)
         return answers
 
     def _build(self) -> None:
@@ -85,39 +79,11 @@ class InferenceActor(InferenceWorker):
             actions, result = self._policy.predict_action_batch(env_obs=observations, mode=mode)
         return trim(torch.as_tensor(actions), size), trim(result, size)
 
-    def _add_records(
-        self,
-        answers: list[Answer],
-        result: Mapping[str, Any],
-        observations: list[Mapping[str, Any]],
-        sizes: list[int],
-    ) -> None:
-        """What the learner needs to know of the actions. Pictures that a shard has need not travel back."""
-        for name, tensor in (("logprobs", result["prev_logprobs"]), ("values", _values(result))):
-            parts = [None] * len(sizes) if tensor is None else torch.split(tensor.cpu(), sizes)
-            for answer, part in zip(answers, parts, strict=True):
-                answer[name] = part
-        inputs = {name: torch.split(value.cpu(), sizes) for name, value in result["forward_inputs"].items()}
-        for index, answer in enumerate(answers):
-            own: Tensors = {name: parts[index] for name, parts in inputs.items()}
-            answer["forward_inputs"], answer["echoes"] = without_echoes(own, observations[index])
-
-    def _add_bootstrap_values(
-        self, answers: list[Answer], payloads: list[dict[str, Any]], sizes: list[int]
-    ) -> None:
-        """Values of final observations, for the shards whose episodes have just ended, and for no others."""
-        ended = [index for index, payload in enumerate(payloads) if payload.get("final_obs") is not None]
-        if not ended:
-            return
-        sizes_of_ended = [sizes[index] for index in ended]
-        _, result = self._act([payloads[index]["final_obs"] for index in ended], sum(sizes_of_ended), "train")
-        values = _values(result)
-        if values is not None:
-            for index, part in zip(ended, torch.split(values.cpu(), sizes_of_ended), strict=True):
-                answers[index]["bootstrap_values"] = part
+    def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
+        return _values(self._act(observations, size, "train")[1])
 
 
 def _values(result: Mapping[str, Any]) -> torch.Tensor | None:
-    """One value for each environment: [B]; None where the policy has none."""
+    """One value for each environment, [B] on the CPU; None where the policy has none."""
     values = result.get("prev_values")
-    return None if values is None else values.reshape(len(values), -1)[:, 0]
+    return None if values is None else values.cpu().reshape(len(values), -1)[:, 0]
