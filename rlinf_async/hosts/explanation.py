@@ -10,12 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import AsyncConfig, RolloutConfig
 from rlinf_async.core.sharding import VECTORISED_SIMULATORS
-from rlinf_async.hosts.simulators import simulators_apart
+from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
 from rlinf_async.loops.run_settings import RunSettings
 
-EXACT = "exact"
 BESIDE = "published beside training: the learner copies them and goes on"
 PROXIMAL = {
     "recomputed": "recomputed: a pass without gradients over every batch",
@@ -89,37 +88,27 @@ def deaths(settings: RunSettings) -> str:
     return f"env workers: {often}; inference ranks: ends the run (async.publication=host)"
 
 
-def why_auto(train: Mapping[str, Any], *, stages: str | None) -> str:
-    """Why `async.rollout.shards: auto` makes as many shards as it does of an `env` section.
+def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int, key: str) -> str:
+    """Why there are as many shards as there are.
 
-    `stages` says what stands where the config asks for several stages by itself.
+    Args:
+        train: the `env` section of the training environments.
+        stages: what the framework's config asks for at `key`, where level 2 does not.
     """
     simulator = str(train["env_type"])
+    if hold_one_environment(train):
+        return f"{simulator} simulates one environment at a time on the CPU: each is a shard"
+    if not rollout.enabled:
+        return f"level 2 is off: {key} for each env worker, and at least one for each inference rank"
+    if rollout.shards != "auto":
+        return "async.rollout.shards"
     if simulator in VECTORISED_SIMULATORS:
         return f"auto: {simulator} batches its environments on an accelerator and is not split"
-    if stages is not None:
-        return stages
+    if stages > 1:
+        return f"auto: {key} is kept"
     if simulators_apart(train):
         return f"auto: every {simulator} simulator has a process of its own, so that none waits for another"
     return "auto: simulators share the env worker's process; one shard steps while another is answered"
-
-
-def train_exactness(asynchrony: AsyncConfig) -> str:
-    """Whether level 1 computes what the synchronous loop would, and if not, why."""
-    train = asynchrony.train
-    if not train.enabled:
-        return "off"
-    if not asynchrony.off_policy:
-        return f"{EXACT} (max_staleness is 0: every sample is on-policy)"
-    how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
-    if train.correction != "none" and train.proximal == "loglinear":
-        how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
-    if train.correction != "none" and train.proximal == "first_visit":
-        how += " around the policy that trains a sample first, which is the one that begins the batch until "
-        how += "the first optimizer step"
-    age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
-    fixed = "exactly" if asynchrony.deterministic else "up to"
-    return f"approximate (samples are {fixed} {age} old, {how})"
 
 
 def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:

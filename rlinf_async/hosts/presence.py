@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from importlib.util import find_spec
+from typing import Any
 
+from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.reasons import Reason, unknown
 
 
@@ -14,6 +17,15 @@ def is_here(package: str) -> bool:
         return find_spec(package) is not None
     except ValueError:  # a module without a spec, which somebody has put there
         return True
+
+
+def absent_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Which environment classes `cfg` (plain data) names that no package provides."""
+    classes = sorted(entry_points(group="rlinf_async.envs").names)
+    for part in ("train", "eval"):
+        name = lookup(cfg, f"env.{part}.env_class")
+        if name and name not in classes:
+            yield unknown(f"env.{part}.env_class", name, classes, "an entry point of rlinf_async.envs")
 
 
 def absent_loggers(

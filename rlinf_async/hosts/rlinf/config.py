@@ -1,4 +1,4 @@
-"""RLinf's config, read and prepared: the one place that knows the key `async`."""
+"""RLinf's config, read and prepared."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.async_block import KEY, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.refusals import other_algorithm
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
-
-KEY = "async"
 
 
 def read_fit(cfg: DictConfig) -> Fit:
@@ -28,15 +27,6 @@ def read_fit(cfg: DictConfig) -> Fit:
     """
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
     return fit(_plain(cfg)) if asynchrony.active else Fit(asynchrony=asynchrony)
-
-
-def read_block(cfg: DictConfig) -> Mapping[str, Any]:
-    """The `async` block of a config as it is written, as plain data; empty if it has none."""
-    block = cfg.get(KEY) if KEY in cfg else None
-    plain: Any = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
-    if plain is not None and not isinstance(plain, Mapping):
-        raise ValueError(f"async={plain!r} must be a block; nearest: async.mode={plain!r}")
-    return plain or {}
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
@@ -98,12 +88,7 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
         cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
         cfg.actor.micro_batch_size = settings.micro_batch_size
         if settings.asynchrony.rollout.enabled:
-            rollout = {
-                "shards": settings.plan.shards_per_worker,
-                "max_batch_size": settings.max_batch_size,
-                "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,
-            }
-            cfg[KEY] = OmegaConf.merge(cfg[KEY], {"rollout": rollout})
+            cfg[KEY] = OmegaConf.merge(cfg[KEY], {"rollout": resolved_rollout(settings)})
 
 
 def machines(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None) -> Machines:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.explanation import (
     BESIDE,
     Row,
@@ -21,9 +22,9 @@ from rlinf_async.hosts.explanation import (
     show_rows,
     size_facts,
     size_rows,
-    why_auto,
+    why_so_many,
 )
-from rlinf_async.hosts.rlinf.config import machines, read_block, read_fit, resolve
+from rlinf_async.hosts.rlinf.config import machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import Fit
@@ -37,7 +38,6 @@ from rlinf_async.hosts.rlinf.presence import absent, malformed
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
-from rlinf_async.hosts.simulators import hold_one_environment
 
 
 def explain(
@@ -105,15 +105,12 @@ def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:
 
 def _why_so_many(cfg: DictConfig, settings: RLinfSettings) -> str:
     """Where the number of shards comes from."""
-    rollout, simulator = settings.asynchrony.rollout, str(cfg.env.train.env_type)
-    if hold_one_environment(cfg.env.train):
-        return f"{simulator} simulates one environment at a time on the CPU: each is a shard"
-    if not rollout.enabled:
-        return "level 2 is off: rollout.pipeline_stage_num, and at least one for each inference rank"
-    if rollout.shards != "auto":
-        return "async.rollout.shards"
-    several = int(cfg.rollout.get("pipeline_stage_num", 1)) > 1
-    return why_auto(cfg.env.train, stages="auto: rollout.pipeline_stage_num is kept" if several else None)
+    return why_so_many(
+        cfg.env.train,
+        settings.asynchrony.rollout,
+        stages=int(cfg.rollout.get("pipeline_stage_num", 1)),
+        key="rollout.pipeline_stage_num",
+    )
 
 
 def _publication(settings: RLinfSettings) -> str:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.presence import absent_loggers, is_here
+from rlinf_async.hosts.presence import absent_env_classes, absent_loggers, is_here
 from rlinf_async.hosts.reasons import Reason, unknown
 
 SIMULATORS = {
@@ -84,13 +83,11 @@ def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf.envs import SupportedEnvType
 
     types = [kind.value for kind in SupportedEnvType]
-    classes = sorted(entry_points(group="rlinf_async.envs").names)
     for part in ("train", "eval"):
-        kind, name = (lookup(cfg, f"env.{part}.{key}") for key in ("env_type", "env_class"))
+        kind = lookup(cfg, f"env.{part}.env_type")
         if lookup(cfg, f"env.{part}") and kind not in types:
             yield unknown(f"env.{part}.env_type", kind, types, "an environment of RLinf")
-        if name and name not in classes:
-            yield unknown(f"env.{part}.env_class", name, classes, "an entry point of rlinf_async.envs")
+    yield from absent_env_classes(cfg)
 
 
 def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:

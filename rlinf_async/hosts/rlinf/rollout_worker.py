@@ -10,14 +10,15 @@ from omegaconf import DictConfig
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.rlinf.config import read_block, resolve
+from rlinf_async.hosts.async_block import read_block
+from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.placement import COMPONENTS
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded
+from rlinf_async.ray_runtime.answers import Answer, add_bootstrap_values, add_inputs, split
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inference_worker import InferenceWorker
-from rlinf_async.ray_runtime.observation_reuse import without_echoes
 from rlinf_async.ray_runtime.padding import pad, padded_size, trim
 from rlinf_async.ray_runtime.seeding import seed_everything
 
@@ -103,46 +104,28 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
             if self.enable_offload:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._come_back)
 
-    def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
+    def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         """The fields of RLinf's `RolloutResult`, the `version`, and the `echoes` among `forward_inputs`."""
         size = sum(sizes)
         actions, result = self.predict(self._padded(payloads, size), mode=mode)
         # A captured graph writes the next answer where this one is.
         actions, result = (trim(value, size, copy=self.enable_cuda_graph) for value in (actions, result))
-        parts: dict[str, list[Any]] = {"actions": list(torch.split(actions, sizes))}
+        fields = {"actions": actions}
         if mode == "train":
-            for name in ("prev_logprobs", "prev_values"):
-                value = result.get(name)
-                parts[name] = [None] * len(sizes) if value is None else list(torch.split(value, sizes))
-            inputs = {name: torch.split(value, sizes) for name, value in result["forward_inputs"].items()}
-            answers = [
-                without_echoes({name: pieces[index] for name, pieces in inputs.items()}, payload["obs"])
-                for index, payload in enumerate(payloads)
-            ]
-            parts["forward_inputs"], parts["echoes"] = map(list, zip(*answers, strict=True))
-            parts["bootstrap_values"] = self._bootstrap_values(payloads, sizes)
-        return [
-            {"version": int(self.version), **{name: values[index] for name, values in parts.items()}}
-            for index in range(len(sizes))
-        ]
+            fields |= {name: result.get(name) for name in ("prev_logprobs", "prev_values")}
+        answers: list[Answer] = [{"version": int(self.version), **own} for own in split(fields, sizes)]
+        if mode == "train":
+            add_inputs(answers, result["forward_inputs"], [payload["obs"] for payload in payloads])
+            add_bootstrap_values(answers, payloads, self._values_of)
+        return answers
+
+    def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
+        padded = self._padded([{"obs": observation} for observation in observations], size)
+        values: torch.Tensor | None = trim(self.get_bootstrap_values(padded), size)
+        return values
 
     def _padded(self, payloads: list[dict[str, Any]], size: int) -> dict[str, Any]:
         """The observations of a batch, as many as its bucket holds."""
         observations: dict[str, Any] = self._merge_obs_batches(payloads)["obs"]
         padded = padded_size(size, self._buckets)
         return pad(observations, padded) if padded > size else observations
-
-    def _bootstrap_values(
-        self, payloads: list[dict[str, Any]], sizes: list[int]
-    ) -> list[torch.Tensor | None]:
-        """Values of final observations, for the shards whose episodes have just ended, and for no others."""
-        ended = [index for index, payload in enumerate(payloads) if payload.get("final_obs") is not None]
-        values: list[torch.Tensor | None] = [None] * len(payloads)
-        if ended:
-            size = sum(sizes[index] for index in ended)
-            finals = self._padded([{"obs": payloads[index]["final_obs"]} for index in ended], size)
-            merged = trim(self.get_bootstrap_values(finals), size)
-            if merged is not None:
-                for index, part in zip(ended, torch.split(merged, [sizes[i] for i in ended]), strict=True):
-                    values[index] = part
-        return values

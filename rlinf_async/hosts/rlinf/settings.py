@@ -12,7 +12,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.offload import offloading
-from rlinf_async.hosts.simulators import hold_one_environment, shards_per_worker
+from rlinf_async.hosts.simulators import shards_per_worker
+from rlinf_async.hosts.sizes import Evaluation, fair_share, split_requests
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.padding import buckets_up_to
 
@@ -54,7 +55,7 @@ class RLinfSettings(RunSettings):
         micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
         max_steps = cfg["runner"].get("max_steps", -1)
         epochs = int(cfg["runner"]["max_epochs"])
-        most = _auto_batch(cfg, plan) if limit == "auto" else int(limit)
+        most = fair_share(plan, _evaluation(cfg)) if limit == "auto" else int(limit)
         settings = cls(
             asynchrony=asynchrony,
             plan=plan,
@@ -74,16 +75,17 @@ class RLinfSettings(RunSettings):
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),
         )
-        refuse([*_chunk_reasons(cfg), *settings._reasons(), *_evaluation_reasons(cfg, settings)])
+        refuse(
+            [
+                *_chunk_reasons(cfg),
+                *split_requests(settings),
+                *settings._reasons(),
+                *_evaluation(cfg).misfits(settings),
+            ]
+        )
         return settings
 
     def _reasons(self) -> Iterator[Reason]:
-        if self.asynchrony.rollout.enabled and self.max_batch_size < self.plan.envs_per_shard:
-            yield Reason(
-                f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of "
-                f"{self.plan.envs_per_shard} environments; a request is never split: use at least "
-                f"{self.plan.envs_per_shard}, or more shards"
-            )
         per_step = self.micro_batch_size * self.plan.learner_ranks
         samples = (
             f"{self.samples_per_batch} samples per step ({self.plan.total_envs} environments x "
@@ -144,18 +146,11 @@ def _all_in_flight(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardP
     """Environments in the largest batch while level 2 is off: of all shards that share a queue."""
     queues = [plan.queue(shard) for shard in range(plan.shards)]
     sharing = Counter(queue[:1] if asynchrony.deterministic else queue for queue in queues)
-    return max(sharing.values()) * max(plan.envs_per_shard, _evaluation_shard(cfg, plan))
+    return max(sharing.values()) * max(plan.envs_per_shard, _evaluation(cfg).of_shard(plan))
 
 
-def _auto_batch(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
-    """An inference rank's fair share of the environments, but at least the largest request."""
-    fair = math.ceil(plan.total_envs / plan.inference_ranks)
-    return max(plan.envs_per_shard, fair, _evaluation_shard(cfg, plan))
-
-
-def _evaluation_shard(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
-    """Evaluation environments in one shard; 0 in a run that does not evaluate."""
-    return int(cfg["env"]["eval"]["total_num_envs"]) // plan.shards if _evaluating(cfg) else 0
+def _evaluation(cfg: Mapping[str, Any]) -> Evaluation:
+    return Evaluation(cfg["env"]["eval"] if _evaluating(cfg) else None)
 
 
 def _evaluating(cfg: Mapping[str, Any]) -> bool:
@@ -178,40 +173,6 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         asynchrony.rollout,
         one_each,
         stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
-        evaluates=lambda shards: _evaluates(cfg, shards=shards),
+        evaluates=_evaluation(cfg).fits,
     )
     return replace(one_each, shards_per_worker=shards)
-
-
-def _evaluates(cfg: Mapping[str, Any], *, shards: int) -> bool:
-    """Whether the evaluation environments, if there are any, divide into so many shards."""
-    if not _evaluating(cfg):
-        return True
-    evaluation = cfg["env"]["eval"]
-    return int(evaluation["total_num_envs"]) % (shards * int(evaluation.get("group_size") or 1)) == 0
-
-
-def _evaluation_reasons(cfg: Mapping[str, Any], settings: RLinfSettings) -> Iterator[Reason]:
-    if not _evaluating(cfg):
-        return
-    shards, total = settings.plan.shards, int(cfg["env"]["eval"]["total_num_envs"])
-    group = int(cfg["env"]["eval"].get("group_size") or 1)
-    if hold_one_environment(cfg["env"]["eval"]) and total != shards:
-        yield Reason(
-            f"env.eval.total_num_envs={total}: {cfg['env']['eval']['env_type']} simulates one environment at "
-            f"a time on the CPU; use {shards}, one for each shard",
-            f"env.eval.total_num_envs={shards}",
-        )
-    elif total % (shards * group):
-        nearest = max(1, round(total / (shards * group))) * shards * group
-        yield Reason(
-            f"env.eval.total_num_envs={total} does not divide into {shards} shards of groups of {group}; "
-            f"nearest: {nearest}",
-            f"env.eval.total_num_envs={nearest}",
-        )
-    if settings.asynchrony.rollout.enabled and total // shards > settings.max_batch_size:
-        yield Reason(
-            f"a shard of {total // shards} evaluation environments exceeds max_batch_size="
-            f"{settings.max_batch_size}; set async.rollout.max_batch_size to at least {total // shards}",
-            f"async.rollout.max_batch_size={total // shards}",
-        )

@@ -1,4 +1,4 @@
-"""A config of veRL as plain data, and its `async` block: the one place that knows the key `async`."""
+"""A config of veRL as plain data."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.nested import lookup
 
-KEY = "async"
 MODE = "vla_async"
 """Our trainer's name in veRL's registry."""
 
@@ -26,18 +24,6 @@ def is_ours(config: object) -> bool:
 def plain(config: DictConfig) -> dict[str, Any]:
     """The config without interpolations; what is missing is the text `???`, as OmegaConf has it."""
     return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
-
-
-def read_async(cfg: Mapping[str, Any]) -> AsyncConfig:
-    """The `async` block of a plain config; all levels are off where there is none.
-
-    Raises:
-        ValueError: the block is not valid.
-    """
-    block = cfg.get(KEY)
-    if block is not None and not isinstance(block, Mapping):
-        raise ValueError(f"async={block!r} must be a block; nearest: async.mode={block!r}")
-    return AsyncConfig.from_mapping(block)
 
 
 def given(cfg: Mapping[str, Any], key: str) -> Any:

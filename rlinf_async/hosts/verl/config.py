@@ -9,16 +9,18 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.async_block import KEY, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
-from rlinf_async.hosts.verl.block import KEY, given, plain, read_async, whole
+from rlinf_async.hosts.sizes import fair_share
+from rlinf_async.hosts.verl.block import given, plain, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
 from rlinf_async.hosts.verl.refusals import not_added_up, refused
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import (
     ACTOR,
+    evaluation,
     group_size,
     horizon,
-    largest_batch,
     make_plan,
     misfits,
     section,
@@ -35,7 +37,7 @@ def read(config: DictConfig) -> VerlSettings:
         ValueError: the `async` block is not valid.
     """
     cfg = plain(config)
-    asynchrony = read_async(cfg)
+    asynchrony = AsyncConfig.from_mapping(read_block(cfg))
     reasons: list[Reason] = []
     try:
         reasons += refused(cfg, asynchrony)
@@ -53,11 +55,7 @@ def write_back(config: DictConfig, settings: VerlSettings) -> None:
     rollout, streamer = settings.asynchrony.rollout, settings.asynchrony.streamer
     resolved: dict[str, Any] = {"mode": settings.asynchrony.mode}
     if rollout.enabled:
-        resolved["rollout"] = {
-            "shards": settings.plan.shards_per_worker,
-            "max_batch_size": settings.max_batch_size,
-            "max_wait_ms": rollout.max_wait * 1000,
-        }
+        resolved["rollout"] = resolved_rollout(settings)
     if streamer.enabled:
         resolved["streamer"] = {"micro_batch_size": settings.micro_batch_size}
     with open_dict(config):
@@ -85,7 +83,9 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     asynchrony = replace(asynchrony, survive=_keeping(cfg, asynchrony.survive))
     plan = make_plan(cfg, asynchrony)
     decisions, level_2 = horizon(cfg, "train"), asynchrony.rollout
-    most = largest_batch(cfg, plan) if level_2.max_batch_size == "auto" else int(level_2.max_batch_size)
+    most = (
+        fair_share(plan, evaluation(cfg)) if level_2.max_batch_size == "auto" else int(level_2.max_batch_size)
+    )
     micro_batch = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
     micro = whole(cfg, f"{ACTOR}.ppo_micro_batch_size_per_gpu") if micro_batch == "auto" else int(micro_batch)
     estimator = str(given(cfg, "algorithm.adv_estimator"))

@@ -19,9 +19,8 @@ from rlinf_async.hosts.explanation import (
     show_rows,
     size_facts,
     size_rows,
-    why_auto,
+    why_so_many,
 )
-from rlinf_async.hosts.simulators import hold_one_environment
 from rlinf_async.hosts.verl.block import given, plain, whole
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.exactness import exactness
@@ -65,19 +64,12 @@ def explain(config: DictConfig) -> dict[str, Any]:
 
 def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
     """Where the number of shards comes from."""
-    rollout, train = settings.asynchrony.rollout, section(cfg, "train")
-    simulator = str(train["env_type"])
-    if hold_one_environment(train):
-        return f"{simulator} simulates one environment at a time on the CPU: each is a shard"
-    if not rollout.enabled:
-        return (
-            "level 2 is off: env.stages, by default one, for each env worker, and at least one for each "
-            "inference rank"
-        )
-    if rollout.shards != "auto":
-        return "async.rollout.shards"
-    several = whole(cfg, "env.stages", default=1) > 1
-    return why_auto(train, stages="auto: env.stages is kept" if several else None)
+    return why_so_many(
+        section(cfg, "train"),
+        settings.asynchrony.rollout,
+        stages=whole(cfg, "env.stages", default=1),
+        key="env.stages",
+    )
 
 
 def _evaluation(cfg: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.presence import absent_loggers
+from rlinf_async.hosts.presence import absent_env_classes, absent_loggers
 from rlinf_async.hosts.reasons import Reason, unknown
 
 PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
@@ -20,14 +20,8 @@ def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     from verl.utils.tracking import Tracking
 
-    environments, models = (
-        sorted(entry_points(group=f"rlinf_async.{group}").names) for group in ("envs", "models")
-    )
-    for part in ("train", "eval"):
-        name = lookup(cfg, f"env.{part}.env_class")
-        if name is not None and name not in environments:
-            key = f"env.{part}.env_class"
-            yield unknown(key, name, environments, "an entry point of rlinf_async.envs")
+    yield from absent_env_classes(cfg)
+    models = sorted(entry_points(group="rlinf_async.models").names)
     if (name := lookup(cfg, "vla.model.model_type")) not in models:
         yield unknown("vla.model.model_type", name, models, "an entry point of rlinf_async.models")
     estimators = sorted(str(getattr(each, "value", each)) for each in ADV_ESTIMATOR_REGISTRY)

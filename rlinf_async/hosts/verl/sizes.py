@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.simulators import shards_per_worker
+from rlinf_async.hosts.sizes import Evaluation, split_requests
 from rlinf_async.hosts.verl.block import given, whole
 from rlinf_async.hosts.verl.settings import VerlSettings
 
@@ -117,44 +117,27 @@ def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
         asynchrony.rollout,
         one_each,
         stages=whole(cfg, "env.stages", default=1),
-        evaluates=lambda shards: _evaluation_fits(cfg, shards=shards),
+        evaluates=evaluation(cfg).fits,
     )
     return replace(one_each, shards_per_worker=shards)
 
 
-def largest_batch(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
-    """An inference rank's fair share of the environments, but at least the largest request."""
-    fair = math.ceil(plan.total_envs / plan.inference_ranks)
-    return max(plan.envs_per_shard, fair, _evaluation_shard(cfg, plan))
+def evaluation(cfg: Mapping[str, Any]) -> Evaluation:
+    """The environments that a run is evaluated in.
+
+    Raises:
+        ValueError: the run is evaluated, and says not in how many.
+    """
+    if not evaluates(cfg):
+        return Evaluation(None)
+    return Evaluation({**section(cfg, "eval"), "total_num_envs": whole(cfg, "env.eval.total_num_envs")})
 
 
 def misfits(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
     """Sizes of steps, batches and evaluation that do not go together, with the nearest that do."""
-    plan, most = settings.plan, settings.max_batch_size
-    level_2 = settings.asynchrony.rollout.enabled
-    if level_2 and most < plan.envs_per_shard:
-        yield Reason(
-            f"async.rollout.max_batch_size={most} is smaller than a shard of {plan.envs_per_shard} "
-            f"environments; a request is never split: use at least {plan.envs_per_shard}, or more shards"
-        )
+    yield from split_requests(settings)
     yield from _step_misfits(settings)
-    if not evaluates(cfg):
-        return
-    total, shards = whole(cfg, "env.eval.total_num_envs"), plan.shards
-    group = int(section(cfg, "eval")["group_size"] or 1)
-    if total % (shards * group):
-        nearest = max(1, round(total / (shards * group))) * shards * group
-        key = "env.eval.total_num_envs"
-        yield Reason(
-            f"{key}={total} does not divide into {shards} shards of groups of {group}; nearest: {nearest}",
-            f"{key}={nearest}",
-        )
-    elif level_2 and total // shards > most:
-        yield Reason(
-            f"a shard of {total // shards} evaluation environments exceeds async.rollout.max_batch_size="
-            f"{most}; use at least {total // shards}",
-            f"async.rollout.max_batch_size={total // shards}",
-        )
+    yield from evaluation(cfg).misfits(settings)
 
 
 def _step_misfits(settings: VerlSettings) -> Iterator[Reason]:
@@ -182,15 +165,3 @@ def _step_misfits(settings: VerlSettings) -> Iterator[Reason]:
             f"divide an optimizer step of {settings.global_batch_size} samples; nearest: {nearest}",
             f"{ACTOR}.ppo_micro_batch_size_per_gpu={nearest}",
         )
-
-
-def _evaluation_fits(cfg: Mapping[str, Any], *, shards: int) -> bool:
-    if not evaluates(cfg):
-        return True
-    group = int(section(cfg, "eval")["group_size"] or 1)
-    return whole(cfg, "env.eval.total_num_envs") % (shards * group) == 0
-
-
-def _evaluation_shard(cfg: Mapping[str, Any], plan: ShardPlan) -> int:
-    """Evaluation environments in one shard; 0 in a run that does not evaluate."""
-    return whole(cfg, "env.eval.total_num_envs") // plan.shards if evaluates(cfg) else 0

@@ -1,0 +1,72 @@
+"""Whether each level computes what the loop with all levels off would, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.loops.run_settings import RunSettings
+
+EXACT = "exact"
+
+
+def train_exactness(asynchrony: AsyncConfig) -> str:
+    """Of level 1: `exact`, `approximate (why; what is exact)` or `off`."""
+    train = asynchrony.train
+    if not train.enabled:
+        return "off"
+    if not asynchrony.off_policy:
+        return f"{EXACT} (max_staleness is 0: every sample is on-policy)"
+    how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
+    if train.correction != "none" and train.proximal == "loglinear":
+        how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
+    if train.correction != "none" and train.proximal == "first_visit":
+        how += " around the policy that trains a sample first, which is the one that begins the batch until "
+        how += "the first optimizer step"
+    age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
+    fixed = "exactly" if asynchrony.deterministic else "up to"
+    return f"approximate (samples are {fixed} {age} old, {how})"
+
+
+def rollout_exactness(asynchrony: AsyncConfig, *, beside: str = "") -> str:
+    """Of level 2; `beside` says what else differs for the samples of one forward pass."""
+    if not asynchrony.rollout.enabled:
+        return "off"
+    more = f"; {beside}" if beside else ""
+    return f"{EXACT} (the same trajectories in distribution; random numbers are drawn in another order{more})"
+
+
+def streamer_exactness(
+    settings: RunSettings,
+    *,
+    one_step: str,
+    deferred: str = "normalization is deferred",
+    others: Sequence[str] = (),
+) -> str:
+    """Of level 3.
+
+    Args:
+        one_step: the override that makes one optimizer step of a pass over a batch.
+        deferred: why the learner waits for the whole batch, where it does.
+        others: what else a host computes differently on a part of a batch.
+    """
+    if not settings.asynchrony.streamer.enabled:
+        return "off"
+    if not settings.streams:
+        return f"{EXACT} ({deferred}: the learner waits for the whole batch before it steps)"
+    reasons = []
+    if settings.normalizes:
+        reasons.append(
+            "advantages are normalised by the batch before; async.streamer.normalization=deferred is exact"
+        )
+    if settings.steps_while_streaming:
+        reasons.append(
+            f"the {settings.optimizer_steps} optimizer steps of the first pass are cut in order of arrival; "
+            f"async.streamer.steps=spread or {one_step} is exact"
+        )
+    reasons += others
+    if reasons:
+        return f"approximate ({'; '.join(reasons)})"
+    if settings.spreads_steps:
+        return f"{EXACT} (every optimizer step has an equal share of every rollout, drawn at random)"
+    return f"{EXACT} (one optimizer step per pass over the batch, sums divided once)"
