@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from rlinf_async.hosts.cpu_device import CpuDevice
+
 
 class InertStream:
     """A stream on a device that has none: everything is already done."""
@@ -22,7 +24,7 @@ class InertStream:
         """Nothing is pending."""
 
 
-class CpuPlatform:
+class CpuPlatform(CpuDevice):
     """`torch.cuda`'s names with the meaning that they have on a CPU."""
 
     Stream = InertStream
@@ -46,36 +48,11 @@ class CpuPlatform:
     def synchronize(self, device: object = None) -> None:
         """Work on a CPU is done when its call returns."""
 
-    def empty_cache(self) -> None:
-        """There is no cache."""
-
-    def ipc_collect(self) -> None:
-        """There are no device handles to collect."""
-
-    def reset_peak_memory_stats(self, device: object = None) -> None:
-        """Device memory is not counted."""
-
-    def memory_allocated(self, device: object = None) -> int:
-        return 0
-
-    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
-
     def current_stream(self, device: object = None) -> InertStream:
         return InertStream()
 
     def stream(self, stream: object) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
-
-    def get_rng_state(self, device: object = None) -> torch.Tensor:
-        return torch.get_rng_state()
-
-    def set_rng_state(self, state: torch.Tensor, device: object = None) -> None:
-        torch.set_rng_state(state)
-
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    manual_seed = manual_seed_all
 
 
 class _Default:

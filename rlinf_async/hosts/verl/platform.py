@@ -15,47 +15,24 @@ from typing import Any
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
+from rlinf_async.hosts.cpu_device import CpuDevice
 
-class CpuDevice(ModuleType):
-    """`torch.cpu`, and what else veRL asks `torch.cuda` for: there is no memory to watch, and one device."""
+
+class CpuModule(CpuDevice, ModuleType):
+    """`torch.cpu`, and what else veRL asks `torch.cuda` for."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
-
-    def empty_cache(self) -> None:
-        """Nothing is cached."""
-
-    def ipc_collect(self) -> None:
-        """Nothing is shared."""
-
-    def memory_allocated(self, device: object = None) -> int:
-        return 0
-
-    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
-
-    def reset_peak_memory_stats(self, device: object = None) -> None:
-        """There is no peak."""
 
     def mem_get_info(self, device: object = None) -> tuple[int, int]:
         """Free and total bytes of the accelerator."""
         return 0, 0
 
-    def get_rng_state(self, device: object = None) -> torch.Tensor:
-        return torch.get_rng_state()
-
-    def set_rng_state(self, state: torch.Tensor, device: object = None) -> None:
-        torch.set_rng_state(state)
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
 
 class CpuPlatform(PlatformBase):
     """Training on CPU cores; ranks talk through gloo."""
 
-    _module = CpuDevice("rlinf_async_cpu_device")
+    _module = CpuModule("rlinf_async_cpu_device")
 
     @property
     def device_name(self) -> str:

@@ -1,0 +1,38 @@
+"""What frameworks ask `torch.cuda` for and `torch.cpu` has not, for processes without an accelerator."""
+
+from __future__ import annotations
+
+import torch
+
+
+class CpuDevice:
+    """Names of `torch.cuda` with the meaning that they have on a CPU: no memory to watch, one generator."""
+
+    def empty_cache(self) -> None:
+        """Nothing is cached."""
+
+    def ipc_collect(self) -> None:
+        """There are no device handles to collect."""
+
+    def reset_peak_memory_stats(self, device: object = None) -> None:
+        """Device memory is not counted."""
+
+    def memory_allocated(self, device: object = None) -> int:
+        """Bytes of device memory: none."""
+        return 0
+
+    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
+
+    def get_rng_state(self, device: object = None) -> torch.Tensor:
+        """The state of torch's generator."""
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: object = None) -> None:
+        """Go on from that `state` of torch's generator."""
+        torch.set_rng_state(state)
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Seed torch's generator."""
+        torch.manual_seed(seed)
+
+    manual_seed = manual_seed_all
