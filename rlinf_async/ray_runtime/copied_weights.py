@@ -1,0 +1,58 @@
+"""What is sent of a learner's weights, and the memory that it is copied to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+
+from rlinf_async.ray_runtime.weights import Chunk, Types, chunks_of, places_for
+
+
+class CopiedWeights:
+    """The part of a `WeightCopy` that is the same in every host, which reads the tensors of its learner.
+
+    The first copy holds all weights, so that the receivers' frozen ones are the learner's, too; later ones
+    what training changes, parameters that are trained and buffers. The memory of later ones is allocated
+    once, page-locked beside an accelerator, and written again by each.
+    """
+
+    def __init__(self) -> None:
+        self.types: Types = {}
+        self._memory: Chunk = {}
+        self._complete = False
+        self._later: list[str] = []
+
+    def choose(self, names: Iterable[str], *, changing: Collection[str]) -> list[str]:
+        """Which of all tensors are sent next, of which training changes the `changing`.
+
+        Raises:
+            ValueError: there are none.
+        """
+        every = list(names)
+        known = [
+            name for name in every if "_extra_state" not in name and (not self.types or name in self.types)
+        ]
+        self._later = [name for name in known if name in changing]
+        chosen = self._later if self._complete else known
+        if not chosen:
+            raise ValueError(f"none of the learner's {len(every)} tensors has a name that inference knows")
+        return chosen
+
+    def places(self, chosen: Mapping[str, torch.Tensor], types: Types | None = None) -> Chunk:
+        """CPU memory to copy `chosen` to, in its `types`: those that the receivers have, or others."""
+        self._memory = places_for(chosen, self.types if types is None else types, self._memory)
+        return self._memory
+
+    def copied(self) -> list[Chunk]:
+        """The copy is complete: what is in its places, in chunks of bounded size."""
+        chunks = chunks_of(self._memory)
+        self._complete = True
+        if self._memory.keys() != set(self._later):
+            self._memory = {}
+        return chunks
+
+
+def write(place: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy `tensor`, converted on its own device; it may go on after this has returned."""
+    place.copy_(tensor.detach().to(place.dtype), non_blocking=True)
