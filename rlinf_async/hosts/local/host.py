@@ -15,11 +15,14 @@ from rich.table import Table
 from rlinf_async import __version__
 from rlinf_async.config import AsyncConfig, words
 from rlinf_async.core.names import did_you_mean
+from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.host import RayCluster
 from rlinf_async.hosts.local.declared import environments_of, policy_of
+from rlinf_async.hosts.local.refusals import unserved
 from rlinf_async.hosts.local.saved_policy import save_policy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
+from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.claims import claim_directory
@@ -153,7 +156,8 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     """The settings of a config of this host.
 
     Raises:
-        ValueError: a key that `LocalSettings` has not, or settings that do not fit together.
+        ValueError: a key that `LocalSettings` has not or that is not served, or settings that do not fit
+            together.
     """
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
     given = dict(plain.get("settings") or {})
@@ -161,7 +165,9 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     for name in given:
         if name not in known:
             raise ValueError(f"unknown key settings.{name}{did_you_mean(name, known)}")
-    return LocalSettings(asynchrony=AsyncConfig.from_mapping(plain.get("async")), **given)
+    asynchrony = AsyncConfig.from_mapping(read_block(plain))
+    refuse(list(unserved(asynchrony)))
+    return LocalSettings(asynchrony=asynchrony, **given)
 
 
 def _title(settings: LocalSettings) -> str:
