@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import torch
@@ -18,11 +16,12 @@ from rlinf.envs.utils import get_env_attr
 from rlinf.workers.env.env_worker import EnvWorker
 
 from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.simulators import reseeded, simulators_apart
+from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.shard_worker import Episodes, ShardWorker, each, in_threads
 
@@ -36,8 +35,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
-        self._rebuilt: Counter[tuple[str, int]] = Counter()
-        self._renewing = Lock()
+        self._rebuilds = Rebuilds()
         self.start_shards(rank=self._rank, stages=self.stage_num)
         self.eval_rollouts = self.eval_rollout_epoch
 
@@ -81,9 +79,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
         RLinf begins it with a barrier of all env workers; the others are beyond it.
         """
-        train = self.cfg.env.train
-        if train.get("seed") is not None:
-            train.seed = reseeded(train.seed, 0, generation=self.generation)
+        start_again(self.cfg.env.train, generation=self.generation)
         self.broadcast = lambda *_, **__: None
         try:
             self.init_worker()
@@ -91,19 +87,13 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             del self.broadcast
 
     def rebuild(self, mode: str, stage: int) -> None:
-        """Close the environments of a stage and build others, with their wrappers, in the shard's thread.
-
-        Those for training get another seed, or their first initial states would come again and again; those
-        for evaluation keep theirs, as every evaluation is of the same episodes.
-        """
+        """Close the environments of a stage and build others, with their wrappers, in the shard's thread."""
         envs: list[Any] = self.env_list if mode == "train" else self.eval_env_list
         with suppress(Exception):  # nothing is known of what has failed
             envs[stage].close()
         env_cls, env_cfg, num_envs = self._makers[mode]
-        self._rebuilt[mode, stage] += 1
-        if mode == "train" and env_cfg.get("seed") is not None:
-            env_cfg = copy.deepcopy(env_cfg)
-            env_cfg.seed = reseeded(env_cfg.seed, self._rebuilt[mode, stage])
+        self._rebuilds.count(mode, stage)
+        env_cfg = self._rebuilds.seeded(mode, stage, env_cfg)
 
         def build(**kwargs: object) -> Any:
             place = {"seed_offset": self._rank * self.stage_num + stage}
@@ -120,12 +110,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
                 self.last_obs_list[stage], _ = envs[stage].reset()
 
     def renew(self, stage: int, step: int) -> None:
-        """`rebuild` the environments of a stage for training, at the checkpoint after `step`.
-
-        Their seed follows from `step`, however often they have been built before.
-        """
-        with nullcontext() if self._apart else self._renewing:
-            self._rebuilt["train", stage] = step - 1
+        """`rebuild` the environments of a stage for training, at the checkpoint after `step`."""
+        with self._rebuilds.renewing(stage, step, apart=self._apart):
             self.rebuild("train", stage)
 
     @property

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
-from threading import Lock
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.simulators import reseeded, simulators_apart
+from rlinf_async.hosts.rebuilds import Rebuilds, start_again
+from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import Episodes, EvalShard, TrainShard
@@ -43,8 +41,7 @@ class EnvActor(ShardWorker):
         self._settings, self._horizons, self._rank = settings, dict(horizons), rank
         self._sections = {mode: OmegaConf.create(dict(section)) for mode, section in sections.items()}
         self._envs: dict[str, list[Any]] = {mode: [] for mode in self._sections}
-        self._rebuilt: Counter[tuple[str, int]] = Counter()
-        self._renewing = Lock()
+        self._rebuilds = Rebuilds()
         self.eval_rollouts = int(sections.get("eval", {}).get("rollout_epoch") or 1)
         self.start_shards(rank=rank, stages=settings.plan.shards_per_worker)
 
@@ -54,10 +51,7 @@ class EnvActor(ShardWorker):
         Raises:
             ValueError: a class that does not do what its section says.
         """
-        train = self._sections["train"]
-        if self.generation and train.get("seed") is not None:
-            # The first initial states are not to come again.
-            train.seed = reseeded(train.seed, 0, generation=self.generation)
+        start_again(self._sections["train"], generation=self.generation)
         for mode, section in self._sections.items():
             build = partial(self._build, mode)
             apart = simulators_apart(section)
@@ -101,30 +95,22 @@ class EnvActor(ShardWorker):
         return int(self._sections[mode].total_num_envs) // self._settings.plan.shards
 
     def _rebuild(self, mode: str, stage: int) -> Any:
-        """Other environments in the place of those of a stage.
-
-        Those for training get another seed, or their first initial states would come again and again; those
-        for evaluation keep theirs, as every evaluation is of the same episodes.
-        """
+        """Other environments in the place of those of a stage."""
         with suppress(Exception):  # nothing is known of what has failed
             self._envs[mode][stage].close()
-        self._rebuilt[mode, stage] += 1
+        self._rebuilds.count(mode, stage)
         self._envs[mode][stage] = self._build(mode, stage)
         return self._envs[mode][stage]
 
     def _renew(self, stage: int, step: int) -> Any:
-        """As `_rebuild` for training; the seed follows from `step`, however often it was called before."""
-        with nullcontext() if simulators_apart(self._sections["train"]) else self._renewing:
-            self._rebuilt["train", stage] = step - 1
+        """As `_rebuild` for training, at the checkpoint after `step`."""
+        with self._rebuilds.renewing(stage, step, apart=simulators_apart(self._sections["train"])):
             return self._rebuild("train", stage)
 
     def _build(self, mode: str, stage: int) -> Any:
         section, plan = self._sections[mode], self._settings.plan
-        if mode == "train" and section.get("seed") is not None:
-            section = copy.deepcopy(section)
-            section.seed = reseeded(section.seed, self._rebuilt[mode, stage])
         env = load_class(ENVS, section.env_class)(
-            cfg=section,
+            cfg=self._rebuilds.seeded(mode, stage, section),
             num_envs=self._size(mode),
             seed_offset=plan.shards_of_worker(self._rank).start + stage,
             total_num_processes=plan.shards,
