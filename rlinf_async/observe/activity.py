@@ -23,12 +23,12 @@ def progress_of(processes: Mapping[str, Mapping[str, Any] | None]) -> dict[str, 
     return {name: int(activity["ended"]) for name, activity in processes.items() if activity is not None}
 
 
-def _line(said: Mapping[str, Any] | None) -> str:
-    if said is None:
+def _line(answer: Mapping[str, Any] | None) -> str:
+    if answer is None:
         return "does not answer"
-    parts = [_group(kind, spans) for kind, spans in _by_kind(_innermost(said["open"])).items()]
-    if "trajectories" in said:
-        parts.append(f"version {said['version']}; {said['trajectories']}")
+    parts = [_group(kind, spans) for kind, spans in _by_kind(_innermost(answer["open"])).items()]
+    if "trajectories" in answer:
+        parts.append(f"version {answer['version']}; {answer['trajectories']}")
     return ", ".join(parts) or "between two tasks"
 
 

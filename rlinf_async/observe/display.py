@@ -43,7 +43,7 @@ class TimeLeft(ProgressColumn):
         left = task.fields["left"]
         if left is None:
             return Text("")
-        passed = (task.get_time() - task.fields["said"]) if not task.finished else 0.0
+        passed = (task.get_time() - task.fields["reported"]) if not task.finished else 0.0
         return Text(f"{clock(max(0.0, left - passed))} left", style="cyan")
 
 
@@ -68,7 +68,7 @@ class RunDisplay:
             return
         self._progress = Progress(*_columns(self.console.width), console=self.console, transient=True)
         self._task = self._progress.add_task(
-            "steps", total=total, completed=step, left=None, said=0.0, curve="", bound=""
+            "steps", total=total, completed=step, left=None, reported=0.0, curve="", bound=""
         )
         self._progress.start()
 
@@ -90,7 +90,7 @@ class RunDisplay:
                 self._task,
                 completed=report.step,
                 left=left,
-                said=self._progress.get_time(),
+                reported=self._progress.get_time(),
                 curve=_curve(self._pace.curve(), report, ascii_only=self.console.options.ascii_only),
                 bound=Diagnosis.of(report.busiest).sentence("this step"),
             )

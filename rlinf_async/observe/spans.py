@@ -166,12 +166,12 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(record, separators=(",", ":")) + "\n").encode()
 
 
-def clock_offset(trips: list[tuple[float, float, float]]) -> float:
+def clock_offset(round_trips: list[tuple[float, float, float]]) -> float:
     """How far another clock is ahead of ours, from calls that asked it for its time.
 
     Args:
-        trips: `(sent, theirs, received)` per call, in seconds. The shortest trip counts: its error is at
+        round_trips: `(sent, remote, received)` per call, in seconds. The shortest counts: its error is at
             most half of what it took.
     """
-    sent, theirs, received = min(trips, key=lambda trip: trip[2] - trip[0])
-    return theirs - (sent + received) / 2
+    sent, remote, received = min(round_trips, key=lambda round_trip: round_trip[2] - round_trip[0])
+    return remote - (sent + received) / 2

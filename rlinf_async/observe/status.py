@@ -89,7 +89,7 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
         took = seconds(float(summary.get("seconds", 0)))
         return [f"The run has ended: {facts['step']} steps in {took}, {trained}.", *_faults_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
-    lines += [f"  {', '.join(said)}"] if (said := _pace_in_words(facts["pace"])) else []
+    lines += [f"  {', '.join(pace)}"] if (pace := _pace_in_words(facts["pace"])) else []
     lines += _faults_in_words(facts)
     return lines + [f"  {name}: {process['doing']}" for name, process in facts["processes"].items()]
 

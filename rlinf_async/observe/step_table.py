@@ -126,8 +126,8 @@ class StepTable:
     def row(self, line: Line) -> Text:
         text = Text()
         for column, width in self._widths.items():
-            said = column.cell(line)
-            cell = said if isinstance(said, Text) else Text(said)
+            content = column.cell(line)
+            cell = content if isinstance(content, Text) else Text(content)
             text.append(" " * (width - cell.cell_len)).append(cell)
         return text
 

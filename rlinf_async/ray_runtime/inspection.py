@@ -12,7 +12,7 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset
 from rlinf_async.observe.stacks import answer_for_stacks
 
-TRIPS = 8
+ROUND_TRIPS = 8
 """Calls that ask another machine for its time; the shortest one counts."""
 
 
@@ -73,14 +73,14 @@ def machine() -> str:
 
 
 async def _offset(clock: Any) -> float:
-    trips = []
-    for _ in range(TRIPS):
+    round_trips = []
+    for _ in range(ROUND_TRIPS):
         sent = time.monotonic()
-        theirs, seconds = await clock.read_clock.remote()
-        if theirs == machine():
+        machine_there, seconds = await clock.read_clock.remote()
+        if machine_there == machine():
             return 0.0  # one clock: asking for it could only add an error
-        trips.append((sent, seconds, time.monotonic()))
-    return clock_offset(trips)
+        round_trips.append((sent, seconds, time.monotonic()))
+    return clock_offset(round_trips)
 
 
 def _plain(spans: SpanLog) -> list[dict[str, Any]]:

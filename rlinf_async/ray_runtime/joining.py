@@ -15,7 +15,7 @@ from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.revival import PROCESSES, Revivals
-from rlinf_async.ray_runtime.status_poller import Pulse
+from rlinf_async.ray_runtime.status_poller import StatusPoller
 from rlinf_async.ray_runtime.termination import TERMINATION
 
 
@@ -63,7 +63,7 @@ def join_run(
     spans = SpanLog(records.trace if trace else None, process=Process.DRIVER)
     answer_for_stacks(records.path, Process.DRIVER)
     revivals.join(spans)
-    pulse = Pulse(
+    poller = StatusPoller(
         actors,
         records,
         stall_s=settings.asynchrony.stall_s,
@@ -72,7 +72,7 @@ def join_run(
         say=say,
         step=step,
     )
-    fleet.while_waiting = lambda: min(TERMINATION.check(), pulse.beat())
+    fleet.while_waiting = lambda: min(TERMINATION.check(), poller.poll())
     return spans
 
 

@@ -19,7 +19,7 @@ EVERY_S = 5.0
 PATIENCE_S = 2.0
 """After which a worker that has not answered is one that does not answer."""
 
-Said = Mapping[str, Mapping[str, Any] | None]
+Answers = Mapping[str, Mapping[str, Any] | None]
 
 
 class Guard(Protocol):
@@ -32,7 +32,7 @@ class Guard(Protocol):
         """It has not."""
 
 
-class Pulse:
+class StatusPoller:
     """Asks all workers what they do, without ever waiting for them, and writes `status.json`.
 
     When nothing has ended anywhere for `stall_s`, it says who waits for what: once, and again whenever
@@ -67,7 +67,7 @@ class Pulse:
         self._moved_at = time.monotonic()
         self._next_notice_s = stall_s
 
-    def beat(self) -> float:
+    def poll(self) -> float:
         """Ask, or collect answers, if it is time for that; the seconds until there is something to do."""
         now = time.monotonic()
         if self._asked:
@@ -82,25 +82,25 @@ class Pulse:
             return 0.2
         return self._every_s - (now - self._asked_at)
 
-    def _answers(self, references: list[Any]) -> Said:
-        said: dict[str, Any] = dict.fromkeys(self._asked.values())
+    def _answers(self, references: list[Any]) -> Answers:
+        answers: dict[str, Any] = dict.fromkeys(self._asked.values())
         for reference in references:
             # Of a process that died: whoever waits for its work raises that.
             with suppress(ray.exceptions.RayError):
-                said[self._asked[reference]] = ray.get(reference)
+                answers[self._asked[reference]] = ray.get(reference)
         self._asked = {}
-        return said
+        return answers
 
-    def _look(self, said: Said) -> None:
-        now, progress = time.monotonic(), progress_of(said)
+    def _look(self, answers: Answers) -> None:
+        now, progress = time.monotonic(), progress_of(answers)
         if any(self._progress.get(name) != ended for name, ended in progress.items()):
             self._moved_at, self._next_notice_s = now, self._stall_s
         self._progress |= progress
         still = now - self._moved_at
-        self._write(said, still)
+        self._write(answers, still)
         if still >= self._next_notice_s:
             self._next_notice_s = 2 * still
-            lines = [f"  {name}: {line}" for name, line in who_does_what(said)]
+            lines = [f"  {name}: {line}" for name, line in who_does_what(answers)]
             self._say("\n".join([f"nothing has ended for {seconds(still)}:", *lines]))
 
     def _notice_silence(self, late: list[Any], now: float) -> None:
@@ -118,7 +118,7 @@ class Pulse:
                 self._guard.silence(name)
         self._unheard = unheard
 
-    def _write(self, said: Said, still: float) -> None:
+    def _write(self, answers: Answers, still: float) -> None:
         step, total = self._step()
         self._run_dir.write_status(
             {
@@ -128,6 +128,6 @@ class Pulse:
                 "step": step,
                 "total": total,
                 "still_s": round(still, 3),
-                "processes": said,
+                "processes": answers,
             }
         )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_async.observe.spans import read_spans
-from rlinf_async.ray_runtime.inspection import TRIPS, Inspectable, machine
+from rlinf_async.ray_runtime.inspection import ROUND_TRIPS, Inspectable, machine
 
 
 def clock_of(name, ahead):
@@ -57,7 +57,7 @@ def test_a_worker_that_has_not_joined_records_nothing(tmp_path, monkeypatch):
 def test_spans_of_another_machine_are_put_on_the_clock_of_the_run(tmp_path):
     clock = clock_of("elsewhere", 5000.0)
     worker = joined(tmp_path, clock=clock)
-    assert len(clock.calls) == TRIPS
+    assert len(clock.calls) == ROUND_TRIPS
     before = time.monotonic()
     with worker.spans.span("step"):
         pass

@@ -8,7 +8,7 @@ import ray
 
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime import status_poller
-from rlinf_async.ray_runtime.status_poller import EVERY_S, PATIENCE_S, Pulse
+from rlinf_async.ray_runtime.status_poller import EVERY_S, PATIENCE_S, StatusPoller
 
 
 class World:
@@ -23,7 +23,7 @@ class World:
         actors = {name: SimpleNamespace(doing=SimpleNamespace(remote=self.ask(name))) for name in ("a", "b")}
         self.path = path / "status.json"
         self.silent, self.watched = [], {"a", "b"}
-        self.pulse = Pulse(
+        self.poller = StatusPoller(
             actors,
             RunDir(path),
             stall_s=stall_s,
@@ -53,8 +53,8 @@ class World:
     def pass_time(self, seconds):
         give_up = self.now + seconds
         while self.now < give_up:
-            self.now += min(self.pulse.beat(), give_up - self.now) or 0.1
-        self.pulse.beat()
+            self.now += min(self.poller.poll(), give_up - self.now) or 0.1
+        self.poller.poll()
 
     @property
     def status(self):
@@ -139,7 +139,7 @@ def test_a_late_answer_is_an_answer(world):
         world.pass_time(10.0)
         world.answers["b"] = doing(1)  # to what it was asked first
         world.now += 0.1
-        world.pulse.beat()
+        world.poller.poll()
         del world.answers["b"]
     assert world.silent == []
 
@@ -148,7 +148,7 @@ def test_nobody_is_named_who_need_not_answer_or_before_he_was_asked(world):
     world.answers = {"a": doing(1), "b": doing(1)}
     world.pass_time(10.0)
     world.now += 100.0  # the driver was busy
-    world.pulse.beat()
+    world.poller.poll()
     del world.answers["b"]
     world.pass_time(10.0)
     assert world.silent == []

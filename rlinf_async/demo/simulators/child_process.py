@@ -33,10 +33,10 @@ class ChildProcess:
     # which inside a Ray worker means importing Ray and all of the host framework again.
 
     def __init__(self, factory: str, *args: object) -> None:
-        self._pipe, theirs = Pipe()
+        self._pipe, child_end = Pipe()
         self._dump = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the child
-        with theirs:
-            fds = (theirs.fileno(), self._dump.fileno())
+        with child_end:
+            fds = (child_end.fileno(), self._dump.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, *(str(fd) for fd in fds)], pass_fds=fds
             )

@@ -5,7 +5,7 @@ So what RLinf is here is decided by what `import rlinf` finds and by what its cl
 metadata of an installed distribution. The sources are read rather than imported: importing RLinf's workers
 takes seconds and needs the packages of simulators and models.
 
-The names of `HOMES` can be imported from this module, wherever the RLinf that is here keeps them.
+The names of `LOCATIONS` can be imported from this module, wherever the RLinf that is here keeps them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUPPORTED = "0.3.x, and the main branch that calls itself 0.4.0"
 """The RLinf versions with which this package was run."""
 
 
-HOMES: dict[str, tuple[str, ...]] = {
+LOCATIONS: dict[str, tuple[str, ...]] = {
     "EnvWorker": ("rlinf.workers.env.env_worker:EnvWorker",),
     "MultiStepRolloutWorker": ("rlinf.workers.rollout.hf.huggingface_worker:MultiStepRolloutWorker",),
     "EmbodiedFSDPActor": (
@@ -190,23 +190,23 @@ def _note_failure(failed: bool) -> None:
         cluster._run_failed = failed
 
 
-def home(name: str) -> str:
+def dotted_name(name: str) -> str:
     """The dotted name of `name` in the RLinf that is here; without one, in the newest version."""
     tree = rlinf_tree()
-    here = (place for place in HOMES[name] if tree is not None and _defined(tree.root, place) is not None)
-    return next(here, HOMES[name][0]).replace(":", ".")
+    here = (place for place in LOCATIONS[name] if tree is not None and _defined(tree.root, place) is not None)
+    return next(here, LOCATIONS[name][0]).replace(":", ".")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES:
+    if name not in LOCATIONS:
         raise AttributeError(name)
-    module, _, attribute = home(name).rpartition(".")
+    module, _, attribute = dotted_name(name).rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 
 
 def _missing(root: Path) -> Iterator[str]:
-    for name, homes in HOMES.items():
-        definition = next((node for place in homes if (node := _defined(root, place)) is not None), None)
+    for name, locations in LOCATIONS.items():
+        definition = next((node for place in locations if (node := _defined(root, place)) is not None), None)
         if definition is None:
             yield name
         elif isinstance(definition, ast.ClassDef):

@@ -106,7 +106,7 @@ def runner_replacement(cls: type) -> type:
 def replacements() -> dict[str, str]:
     """RLinf's class names, as the RLinf that is here has them, and what runs instead of them."""
     classes = {
-        compat.home(name): find(GROUP, WORKERS[compat.home(name)]).value
+        compat.dotted_name(name): find(GROUP, WORKERS[compat.dotted_name(name)]).value
         for name in ("EnvWorker", "MultiStepRolloutWorker", "EmbodiedFSDPActor")
     }
     return {**classes, RUNNERS[0]: find("rlinf_async.runners", "embodied").value}

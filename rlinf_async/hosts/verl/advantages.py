@@ -137,9 +137,9 @@ def _everyone(tensor: torch.Tensor, group: ProcessGroup | None, *, dim: int = 1)
     return torch.cat(parts, dim=dim)
 
 
-def _own(everyone: torch.Tensor, mine: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor:
+def _own(everyone: torch.Tensor, own: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor:
     """This rank's columns of [T, B] tensors of all ranks."""
-    if everyone.shape == mine.shape:
+    if everyone.shape == own.shape:
         return everyone
-    start = dist.get_rank(group) * mine.shape[1]
-    return everyone[:, start : start + mine.shape[1]].contiguous()
+    start = dist.get_rank(group) * own.shape[1]
+    return everyone[:, start : start + own.shape[1]].contiguous()

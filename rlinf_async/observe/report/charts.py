@@ -126,7 +126,7 @@ def staleness(found: Sequence[tuple[Subject, Staleness]]) -> Figure:
         below = 0.0
         for (word, colour), part in zip(AGES, parts, strict=True):
             title = f"{label}, {version} versions old, {word}: {share(part)} of the trajectories"
-            marks += [column(at + 0.2, at + 0.8, below, below + part, x, y, fill=colour, said=title)] * (
+            marks += [column(at + 0.2, at + 0.8, below, below + part, x, y, fill=colour, tooltip=title)] * (
                 part > 0
             )
             below += part

@@ -36,21 +36,21 @@ def area(points: Sequence[Point], x: Axis, y: Axis, *, colour: str) -> str:
     return f'<path d="{_way(points, x, y)}V{SIZE}H{first}Z" fill="{colour}" opacity=".16"/>'
 
 
-def dot(point: Point, x: Axis, y: Axis, *, colour: str, said: str, ring: bool = False) -> str:
-    """A dot, or a ring, and what is said where the pointer rests on it."""
+def dot(point: Point, x: Axis, y: Axis, *, colour: str, tooltip: str, ring: bool = False) -> str:
+    """A dot, or a ring, and what is shown where the pointer rests on it."""
     at = f"M{_unit(x.place(point[0]))} {_unit(1 - y.place(point[1]))}h0"
     kind = "ring" if ring else "dot"
     hole = f'<path class="hole" d="{at}"/>' if ring else ""
-    return f'<g class="{kind}"><title>{escape(said)}</title><path d="{at}" stroke="{colour}"/>{hole}</g>'
+    return f'<g class="{kind}"><title>{escape(tooltip)}</title><path d="{at}" stroke="{colour}"/>{hole}</g>'
 
 
 def column(
-    left: float, right: float, low: float, high: float, x: Axis, y: Axis, *, fill: str, said: str
+    left: float, right: float, low: float, high: float, x: Axis, y: Axis, *, fill: str, tooltip: str
 ) -> str:
     """A bar that stands, between places of both axes."""
     x0, x1, y0, y1 = x.place(left), x.place(right), y.place(low), y.place(high)
     box = f'x="{_unit(x0)}" y="{_unit(1 - y1)}" width="{_unit(x1 - x0)}" height="{_unit(y1 - y0)}"'
-    return f'<rect {box} fill="{fill}"><title>{escape(said)}</title></rect>'
+    return f'<rect {box} fill="{fill}"><title>{escape(tooltip)}</title></rect>'
 
 
 def plot(marks: Iterable[str], x: Axis, y: Axis, *, height: int) -> str:
@@ -83,9 +83,9 @@ def rows(names: Sequence[str], drawn: str, x: Axis, *, row: int, zooms: bool = F
 def stacked(parts: Iterable[tuple[float, str, str, str, str]]) -> str:
     """One row: parts side by side, each with its share of the width, fill, ink, text and what it says."""
     return "".join(
-        f'<i style="width:{100 * share:.6g}%;background:{fill};color:{ink}" title="{escape(said)}">'
+        f'<i style="width:{100 * share:.6g}%;background:{fill};color:{ink}" title="{escape(tooltip)}">'
         f"{escape(text)}</i>"
-        for share, fill, ink, text, said in parts
+        for share, fill, ink, text, tooltip in parts
     )
 
 
@@ -105,8 +105,8 @@ def heat(
 
     head = "".join(f"<th>{escape(each)}</th>" for each in ("", *heads))
     body = "".join(
-        f"<tr><th>{escape(name)}</th>{''.join(map(cell, line, said))}</tr>"
-        for name, line, said in zip(names, values, texts, strict=True)
+        f"<tr><th>{escape(name)}</th>{''.join(map(cell, line, tooltips))}</tr>"
+        for name, line, tooltips in zip(names, values, texts, strict=True)
     )
     return f'<table class="heat"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 

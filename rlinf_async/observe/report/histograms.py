@@ -67,7 +67,7 @@ def _columns(bins: Sequence[int], counts: Sequence[tuple[Subject, int, Counter[i
             part, left = count[low] / total, at + 0.1 + place * each
             title = f"{subject.label}: {_range(low, width)} samples in {share(part)} of the passes"
             colour = palette.of_run(subject.index)
-            marks.append(column(left, left + each, 0.0, part, x, y, fill=colour, said=title))
+            marks.append(column(left, left + each, 0.0, part, x, y, fill=colour, tooltip=title))
     return plot(marks, x, y, height=HEIGHT)
 
 
@@ -85,7 +85,7 @@ def queue_waits(subjects: Sequence[Subject]) -> Figure | None:
     )
 
 
-def trips(subject: Subject, *, alone: bool) -> Figure | None:
+def round_trips(subject: Subject, *, alone: bool) -> Figure | None:
     """From a shard's request to its answer, beside the forward passes that made it."""
     series = [
         ("request to answer", palette.BLUE, "solid", durations(subject.run.spans, "ask")),
@@ -109,10 +109,10 @@ def _log_histogram(title: str, series: Sequence[Series], *, legend: Legend, what
     edges = (10.0 ** (bins / PER_DECADE)).tolist()
     shares = [(np.histogram(each, bins)[0] / len(each)).tolist() for each in places]
     x = log_axis(edges[0], edges[-1], duration)
-    y = round_axis([each for mine in shares for each in mine], share, low=0.0)
+    y = round_axis([each for heights in shares for each in heights], share, low=0.0)
     marks = []
-    for (_, colour, dash, _), mine in zip(series, shares, strict=True):
-        outline = _outline(edges, mine)
+    for (_, colour, dash, _), heights in zip(series, shares, strict=True):
+        outline = _outline(edges, heights)
         marks += [area(outline, x, y, colour=colour), line(outline, x, y, colour=colour, dash=dash)]
     medians = [(name, duration(statistics.median(values))) for name, _, _, values in series]
     if len(medians) == 1 and what:

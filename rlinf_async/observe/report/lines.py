@@ -91,7 +91,7 @@ def _marks(each: Line, x: Axis, y: Axis, dotted: bool, form: Form, axis: str) ->
     if dotted or each.rings:
         for point in each.points:
             title = f"{each.label}: {form(point[1])} at {number(point[0])} {axis}"
-            marks.append(dot(point, x, y, colour=each.colour, said=title, ring=each.rings))
+            marks.append(dot(point, x, y, colour=each.colour, tooltip=title, ring=each.rings))
     return marks
 
 

@@ -152,8 +152,8 @@ def _beside_micro_batches(timelines: Sequence[Timeline], window: Interval) -> fl
 
 
 def _driver_share(spans: Iterable[Span], kind: str, window: Interval) -> float:
-    mine = _union([span for span in spans if span["process"] == Process.DRIVER], (kind,), window)
-    return length(mine) / (window[1] - window[0])
+    intervals = _union([span for span in spans if span["process"] == Process.DRIVER], (kind,), window)
+    return length(intervals) / (window[1] - window[0])
 
 
 def _union(spans: Iterable[Span], kinds: tuple[str, ...], window: Interval) -> list[Interval]:

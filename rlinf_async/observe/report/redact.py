@@ -63,14 +63,14 @@ def run(files: RunFiles) -> RunFiles:
     )
 
 
-def _text(said: str, own: str) -> str:
-    if own and f"{said}/".startswith(f"{own}/"):
-        said = RUN + said[len(own) :]
-    parts = [part for part in re.split(r"[/\\]", said) if part.strip()]
+def _text(text: str, own: str) -> str:
+    if own and f"{text}/".startswith(f"{own}/"):
+        text = RUN + text[len(own) :]
+    parts = [part for part in re.split(r"[/\\]", text) if part.strip()]
     at_home = any(part in HOMES for part in parts)
-    if SENTENCE.fullmatch(said) or (RELATIVE.fullmatch(said) and not at_home):
-        return said
+    if SENTENCE.fullmatch(text) or (RELATIVE.fullmatch(text) and not at_home):
+        return text
     # A home directory is called by the name of its user.
-    if len(parts) < 2 or "://" in said or parts[-2] in HOMES or not NAME.fullmatch(parts[-1]):
+    if len(parts) < 2 or "://" in text or parts[-2] in HOMES or not NAME.fullmatch(parts[-1]):
         return HIDDEN
     return f".../{parts[-1]}"

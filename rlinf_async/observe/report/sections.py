@@ -85,7 +85,7 @@ def _time_lines(subjects: Sequence[Subject]) -> Section:
 def _batches(subjects: Sequence[Subject]) -> Section:
     alone = len(subjects) == 1
     figures = [histograms.batch_sizes(subjects), histograms.queue_waits(subjects)]
-    figures += [histograms.trips(subject, alone=alone) for subject in subjects]
+    figures += [histograms.round_trips(subject, alone=alone) for subject in subjects]
     return Section(
         id="batches",
         nav="Batches",

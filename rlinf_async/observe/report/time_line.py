@@ -140,8 +140,8 @@ def legend(pairs: Sequence[tuple[Subject, Step]]) -> Legend:
 
 def _driver(subject: Subject, window: Interval) -> list[Span]:
     """What has kept the learner waiting between two steps."""
-    mine = [s for s in subject.run.spans if s["process"] == Process.DRIVER and s["kind"] in DRIVER]
-    return [span for span in mine if span["began"] < window[1] and span["ended"] > window[0]]
+    spans = [s for s in subject.run.spans if s["process"] == Process.DRIVER and s["kind"] in DRIVER]
+    return [span for span in spans if span["began"] < window[1] and span["ended"] > window[0]]
 
 
 def _table(chosen: Sequence[tuple[str, Timeline]], window: Interval) -> Table:

@@ -31,8 +31,8 @@ class Part:
     @cached_property
     def uses(self) -> Mapping[str, Sequence[str]]:
         """Kinds of spans by the words that they are counted under, in order of their weight."""
-        mine = [kind for kind in KINDS.values() if self.name in kind.parts]
-        roles = [[kind.name for kind in mine if kind.role is role] for role in Role]
+        kinds = [kind for kind in KINDS.values() if self.name in kind.parts]
+        roles = [[kind.name for kind in kinds if kind.role is role] for role in Role]
         return {words(kinds[0]): kinds for kinds in roles if kinds}
 
     @property

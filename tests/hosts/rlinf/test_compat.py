@@ -58,7 +58,9 @@ def test_what_the_classes_lack_is_named(tree):
 
 def test_a_name_is_imported_from_wherever_this_rlinf_keeps_it():
     assert compat.EnvOutput.__name__ == "EnvOutput"
-    assert f"{compat.EmbodiedFSDPActor.__module__}.EmbodiedFSDPActor" == compat.home("EmbodiedFSDPActor")
+    assert f"{compat.EmbodiedFSDPActor.__module__}.EmbodiedFSDPActor" == compat.dotted_name(
+        "EmbodiedFSDPActor"
+    )
     with pytest.raises(AttributeError, match="Nonsense"):
         _ = compat.Nonsense
 

@@ -25,15 +25,15 @@ def test_a_line_goes_up_where_numbers_grow():
 
 
 def test_a_bar_stands_on_its_lower_end():
-    bar = column(2, 4, 1, 6, TEN, TEN, fill="#111111", said="x")
+    bar = column(2, 4, 1, 6, TEN, TEN, fill="#111111", tooltip="x")
     assert 'x="200" y="400" width="200" height="500"' in bar
 
 
 def test_nothing_that_is_written_becomes_html():
     drawn = [
-        plot([dot((1, 1), TEN, TEN, colour="#111111", said=EVIL)], TEN.named(EVIL), TEN, height=9),
+        plot([dot((1, 1), TEN, TEN, colour="#111111", tooltip=EVIL)], TEN.named(EVIL), TEN, height=9),
         rows([EVIL], stacked([(1.0, "#111111", "#ffffff", EVIL, EVIL)]), TEN, row=9),
-        column(0, 1, 0, 1, TEN, TEN, fill="#111111", said=EVIL),
+        column(0, 1, 0, 1, TEN, TEN, fill="#111111", tooltip=EVIL),
     ]
     assert not any("<script" in each or '"&"' in each for each in drawn)
 
