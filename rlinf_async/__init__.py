@@ -7,11 +7,12 @@ Read the package from the bottom up:
 * ``observe``      spans, meters, the status of a run, the report and the trace
 * ``loops``        the env, inference and learner loops (asyncio), and the ports that a host fills
 * ``ray_runtime``  what any host on Ray needs: messages, memory, channels, workers, the run
-* ``hosts``        one package per framework, the only place that imports it
+* ``hosts``        one package per framework, the only place that imports it; what they decide alike is beside
 * ``plugin``       ``register()``, which entry points, Hydra and ``RLINF_EXT_MODULE`` call
 * ``demo``         simulators and policies to try things out with
 * ``doctor``       checks of the installation and the machine
-* ``experiments``  ``bench`` and ``sweep``
+* ``experiments``  ``bench``, ``sweep``, ``plan`` and ``chaos``
+* ``supervise``    starts a command that has failed again, from its newest checkpoint
 * ``cli``          the command ``rlinf-async``
 
 This module imports nothing.
