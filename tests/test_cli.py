@@ -183,6 +183,15 @@ def test_the_doctor_exits_by_what_it_finds(monkeypatch, status, code):
     assert json.loads(plain.stdout)[0]["status"] == status
 
 
+def test_a_remedy_of_the_doctor_is_one_line_that_can_be_copied(monkeypatch):
+    mend = "export VK_ICD_FILENAMES=" + 12 * "/a/long/folder" + "/vk_swiftshader_icd.json"
+    check = Check(name="vulkan", status="warn", detail="no [device] " * 20, mend=mend)
+    monkeypatch.setattr("rlinf_async.doctor.run_checks", lambda: [check])
+    lines = invoke("doctor").output.splitlines()
+    assert any(line.endswith(f"-> {mend}") for line in lines)
+    assert lines[0].startswith("warn  vulkan          no [device] no [device]")
+
+
 def test_a_correction_is_explained_with_its_bound_and_its_anchor():
     facts = explain("metaworld_ppo_mlp", "async.train.correction=tis")
     assert (facts["correction"], facts["max_weight"], facts["proximal"]) == ("tis", 2.0, "recomputed")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -13,7 +14,7 @@ from rlinf_async import doctor
 from rlinf_async.doctor import installation, machine
 from rlinf_async.hosts.rlinf import checks
 from rlinf_async.hosts.rlinf.compat import RLinfTree, rlinf_tree
-from rlinf_async.observe.check import probe
+from rlinf_async.observe.check import Check, probe
 
 GIB = 1 << 30
 LOADS = EntryPoint("good", "json:loads", "rlinf_async.hosts")
@@ -86,6 +87,78 @@ def test_an_entry_point_that_does_not_import_fails_and_says_why():
     assert found.status == "fail"
     assert "no_such_module" in found.detail
     assert installation.check_entry_points([]).status == "fail"
+
+
+def test_an_entry_point_that_needs_an_extra_which_is_not_here_is_counted_and_no_failure(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "of_an_extra.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'hydra'\", name='hydra')"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    found = installation.check_entry_points([LOADS, EntryPoint("needs", "of_an_extra:X", LOADS.group)])
+    assert (found.status, found.detail.split(";")[0]) == ("ok", "1 of 2 import")
+
+
+def test_what_stands_on_an_rlinf_that_has_failed_is_not_listed_as_a_failure_of_its_own(monkeypatch):
+    monkeypatch.setattr(checks, "rlinf_tree", lambda: RLinfTree(Path("/their"), "0.1.0", ("EnvWorker",)))
+    monkeypatch.setattr(checks, "version", lambda package: {"ray": None}.get(package, "1.3"))
+    monkeypatch.setattr(checks, "check_range", lambda package, *_, **__: Check(package, "ok", ""))
+    found = checks.checks()
+    assert [check.name for check in found if check.status == "fail"] == ["rlinf", "ray"]
+    assert [(check.name, check.detail) for check in found if check.status == "skip"] == [
+        (name, "not tried: it needs rlinf, ray")
+        for name in ("driver hook", "worker hook", "rlinf plugins", "models")
+    ]
+
+
+def test_without_torch_nothing_that_needs_it_is_tried(monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda package: None if package == "torch" else "1.0")
+    monkeypatch.setattr(doctor, "_machine", list)
+    found = {check.name: check.status for check in doctor.run_checks()}
+    assert found == {
+        "python": "ok",
+        "torch": "fail",
+        "report, charts": "ok",
+        **dict.fromkeys(("gpu", "nccl", "entry points", "frameworks"), "skip"),
+    }
+
+
+def test_the_models_whose_packages_are_here_are_named(monkeypatch):
+    monkeypatch.setattr(checks, "is_here", lambda package: package == "openpi")
+    found = checks.check_models("4.53.2")
+    assert found.status == "ok"
+    assert "transformers 4.53.2; the packages of openpi, openpi_cfg are here; without ABot," in found.detail
+
+
+def test_little_main_memory_is_warned_of_and_a_container_counts_by_its_limit():
+    assert machine.check_memory(available=60 * GIB, memory=64 * GIB).status == "ok"
+    found = machine.check_memory(available=60 * GIB, memory=2 * GIB)
+    assert (found.status, found.detail[:22]) == ("warn", "2.0 of 2.0 GiB free, w")
+
+
+def test_available_memory_is_read_as_the_kernel_says_it(tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 4096 kB\nMemFree: 1 kB\nMemAvailable:    2048 kB\n")
+    assert machine.available_memory(tmp_path / "meminfo") == 2048 * 1024
+
+
+def test_a_full_disk_is_warned_of_by_what_is_written_there():
+    roomy, small = (Path("/runs"), 500 * GIB, 900 * GIB), (Path("/tmp"), 3 * GIB, 20 * GIB)
+    assert machine.check_disk({"run directories": roomy}).status == "ok"
+    found = machine.check_disk({"Ray's files": small, "run directories": roomy})
+    assert found.status == "warn"
+    assert "little room in /tmp (Ray's files)" in found.detail
+    assert "RAY_TMPDIR" in found.mend
+    # Ray stops at 95 %, however much that leaves.
+    assert machine.check_disk({"Ray's files": (Path("/tmp"), 40 * GIB, 900 * GIB)}).status == "warn"
+
+
+def test_where_a_run_writes_is_where_it_is_started_and_where_ray_is_told_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert machine.folders({"RAY_TMPDIR": "/scratch", "TMPDIR": "/other"}) == {
+        "Ray's files": Path("/scratch"),
+        "run directories": tmp_path,
+    }
 
 
 def test_the_entry_points_of_this_package_are_found():
@@ -221,7 +294,8 @@ def test_every_check_has_its_own_name_and_turns_into_json():
     assert len({check.name for check in checks}) == len(checks)
     parsed = json.loads(json.dumps([dataclasses.asdict(check) for check in checks]))
     assert parsed[0].keys() == {"name", "status", "detail", "mend"}
-    assert all(check.mend for check in checks if check.status != "ok")
+    assert all(check.mend for check in checks if check.status in ("warn", "fail"))
+    assert all(check.detail.startswith("not tried: ") for check in checks if check.status == "skip")
 
 
 def test_importing_the_doctor_imports_neither_ray_nor_rlinf_nor_torch():

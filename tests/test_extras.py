@@ -1,5 +1,6 @@
 """What is said where the package of an extra is missing, from the metadata and on the command line."""
 
+import json
 import os
 import subprocess
 import sys
@@ -66,12 +67,26 @@ def test_the_core_alone_says_what_it_can_do(arguments, tmp_path):
         (("explain", "-n", "metaworld_ppo_mlp"), "the extra 'rlinf' brings"),
         (("train", "-n", "metaworld_ppo_mlp"), "the extra 'rlinf' brings"),
         (("sweep", "-n", "metaworld_ppo_mlp"), "the extra 'rlinf' brings"),
+        (("configs",), "the extra 'rlinf' brings"),
         (("bench", "--quick"), "put a checkout of RLinf on PYTHONPATH"),
+        (("report", "nowhere"), "the extra 'report' brings"),
+        (("plan", "nowhere"), "nowhere does not exist"),
+        (("status", "nowhere"), "nowhere is no directory"),
+        (("trace", "nowhere"), "nowhere is no directory"),
+        (("chaos", "nowhere"), "nowhere is no directory"),
     ],
 )
-def test_a_command_that_needs_an_extra_says_so_in_a_sentence(arguments, needed, tmp_path):
+def test_a_command_without_an_extra_works_or_says_in_a_sentence_what_it_needs(arguments, needed, tmp_path):
     done = command(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert needed in done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_doctor_of_the_core_alone_finds_one_thing_to_mend(tmp_path):
+    """Whatever a framework would be needed for is not tried, and not a failure of its own."""
+    done = command("doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (failed,) = [check for check in json.loads(done.stdout) if check["status"] == "fail"]
+    assert (failed["name"], failed["mend"]) == ("frameworks", pip_install("rlinf"))

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from functools import partial
 from typing import Annotated
 
 import typer
 
-from rlinf_async.cli.arguments import AsJson, Chosen, ConfigDir, ConfigName, Overrides, console, or_exit
+from rlinf_async.cli.arguments import (
+    AsJson,
+    Chosen,
+    ConfigDir,
+    ConfigName,
+    Overrides,
+    console,
+    errors,
+    or_exit,
+)
 from rlinf_async.hosts.host import host_of
+from rlinf_async.observe.check import Check
 
 
 def explain(
@@ -20,11 +31,15 @@ def explain(
         str | None, typer.Option("--diff", help="Another config: say what differs. Overrides apply to both.")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(help="GPUs per node of the cluster it is for; default: this machine's.")
+        int | None,
+        typer.Option(min=0, help="GPUs per node of the cluster it is for; default: this machine's."),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes of that cluster; default: the config's.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes of that cluster; default: the config's.")
+    ] = None,
     gpu_memory: Annotated[
-        float | None, typer.Option(help="Gigabytes of one GPU of that cluster; default: this machine's.")
+        float | None,
+        typer.Option(min=1, help="Gigabytes of one GPU of that cluster; default: this machine's."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,20 +81,29 @@ def doctor(as_json: AsJson = False) -> None:
     """Check that everything a run needs is here, and say how to mend what is not."""
     from dataclasses import asdict
 
-    from rich.markup import escape
-    from rich.table import Table
-
     from rlinf_async.doctor import run_checks
 
-    checks = run_checks()
+    with errors.status("looking at the installation and the machine, some seconds ..."):
+        checks = run_checks()
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
-        table = Table("", "check", "found", "how to mend")
-        colours = {"ok": "green", "warn": "yellow", "fail": "red"}
         for check in checks:
-            mark = f"[{colours[check.status]}]{check.status}[/]"
-            table.add_row(mark, *(escape(text) for text in (check.name, check.detail, check.mend)))
-        console.print(table)
+            _show_check(check)
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)
+
+
+def _show_check(check: Check) -> None:
+    """In lines as wide as the terminal; a remedy is one line, so that it can be copied."""
+    colours = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
+    left = 22
+    width = max(console.width - left, 30) if console.is_terminal else None
+    lines = [check.detail]
+    if width:
+        lines = textwrap.wrap(check.detail, width, break_long_words=False, break_on_hyphens=False)
+    console.print(f"[{colours[check.status]}]{check.status:5}[/] {check.name:15} ", end="")
+    console.print(f"\n{'':{left}}".join(lines), markup=False, soft_wrap=True)
+    if check.mend:
+        console.print(f"{'':{left}}[bold]->[/] ", end="")
+        console.print(check.mend, markup=False, soft_wrap=True)

@@ -8,30 +8,65 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import sys
 
 from rlinf_async.demo.simulators import vulkan
-from rlinf_async.doctor import installation, machine
+from rlinf_async.doctor import gpu, installation, machine
+from rlinf_async.extras import remedy
 from rlinf_async.hosts.host import every
-from rlinf_async.observe.check import Check, version
+from rlinf_async.observe.check import Check, version, without
 
 __all__ = ["Check", "run_checks"]
 
 
 def run_checks() -> list[Check]:
     """Every check, in the order in which a reader should mend what they find."""
-    commands = machine.command_lines()
-    return [
+    return [*_installed(), *_machine()]
+
+
+def _installed() -> list[Check]:
+    torch = installation.check_torch(version("torch"))
+    ground = [
         installation.check_python(sys.version_info[:3]),
-        installation.check_torch(version("torch")),
+        torch,
         installation.check_extras({name: version(name) for name in ("jinja2", "matplotlib")}),
+    ]
+    if torch.status == "fail":
+        names = ("gpu", "nccl", "entry points", "frameworks")
+        return [*ground, *without([torch], *names)]
+    gpus = gpu.Gpus.found()
+    return [
+        *ground,
+        gpu.check_gpu(gpus, driver=gpu.driver()),
+        gpu.check_nccl(gpus),
         installation.check_entry_points(installation.entry_points()),
-        *(check for host in every() for check in host.checks()),
+        *_frameworks(),
+    ]
+
+
+def _frameworks() -> list[Check]:
+    try:
+        hosts = every()
+    except ModuleNotFoundError as error:
+        if (what_to_do := remedy(error)) is None:
+            raise
+        needed, _, command = what_to_do.partition(": ")
+        return [Check("frameworks", "fail", f"no config can be read: {needed}", command)]
+    return [check for host in hosts for check in host.checks()]
+
+
+def _machine() -> list[Check]:
+    commands, memory = machine.command_lines(), machine.memory()
+    disks = {what: (path, shutil.disk_usage(path)) for what, path in machine.folders(os.environ).items()}
+    return [
         machine.check_rendering(),
         vulkan.check_vulkan(),
         machine.check_ray_address(commands, noted=machine.noted_cluster(os.environ), environ=os.environ),
         machine.check_dashboard(commands),
-        machine.check_shared_memory(free=machine.free_shared_memory(), memory=machine.memory()),
+        machine.check_memory(available=machine.available_memory(), memory=memory),
+        machine.check_shared_memory(free=machine.free_shared_memory(), memory=memory),
+        machine.check_disk({what: (path, disk.free, disk.total) for what, (path, disk) in disks.items()}),
         machine.check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         machine.check_threads(cores=len(os.sched_getaffinity(0)), threads=os.environ.get("OMP_NUM_THREADS")),
     ]

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.metadata import EntryPoint
-from importlib.util import find_spec
 
 from rlinf_async.extras import INSTALL_AGAIN, pip_install
-from rlinf_async.observe.check import Check, probe, release
+from rlinf_async.observe.check import Check, answer, release
 
-OF_RLINF = ("rlinf_async.hosts.rlinf.", "rlinf_async.experiments.emulated.logged_policy:")
-"""How the values of our entry points begin that import RLinf."""
+LOAD_ALL = """
+from importlib.metadata import EntryPoint
+from rlinf_async.extras import remedy
+needing = 0
+for name, value, group in {points}:
+    try:
+        EntryPoint(name, value, group).load()
+    except ModuleNotFoundError as error:
+        if remedy(error) is None:
+            raise
+        needing += 1
+print(needing)
+"""
+"""Imports what entry points name, and counts those that need an extra which is not here."""
 
 
 def entry_points() -> list[EntryPoint]:
-    """Every class that is offered to this package, by itself or by a third one, for what is installed."""
+    """Every class that is offered to this package, by itself or by a third one."""
     points = {point for package in metadata.distributions() for point in package.entry_points}
-    absent = () if find_spec("rlinf") else OF_RLINF
-    return sorted(
-        point
-        for point in points
-        if point.group.startswith("rlinf_async.") and not point.value.startswith(absent)
-    )
+    return sorted(point for point in points if point.group.startswith("rlinf_async."))
 
 
 def check_python(found: tuple[int, ...]) -> Check:
@@ -55,11 +61,13 @@ def check_entry_points(points: Sequence[EntryPoint]) -> Check:
     """Whether every class that is offered under our groups can be imported."""
     if not points:
         return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
-    code = "from importlib.metadata import EntryPoint\n"
-    code += "\n".join(f"EntryPoint({p.name!r}, {p.value!r}, {p.group!r}).load()" for p in points)
-    failure = probe(code)
+    output, failure = answer(LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]))
     if failure:
         return Check(
             "entry points", "fail", failure, "install what it names, or remove the package that declares it"
         )
+    needing = int(output.splitlines()[-1])
+    if needing:
+        detail = f"{len(points) - needing} of {len(points)} import; {needing} need a framework or a simulator"
+        return Check("entry points", "ok", f"{detail} that is not installed")
     return Check("entry points", "ok", f"all {len(points)} import")

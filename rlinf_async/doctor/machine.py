@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import resource
@@ -10,12 +9,17 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlinf_async.observe.check import Check, probe
+from rlinf_async.hosts.presence import is_here
+from rlinf_async.observe.check import Check, probe, skipped
 from rlinf_async.ray_runtime.address import unanswered
 
 GIB = 1 << 30
 LEAST_SHARED_MEMORY = 2 * GIB
 LEAST_OPEN_FILES = 4096
+LEAST_MEMORY = 4 * GIB
+LEAST_DISK = 5 * GIB
+FULL_DISK = 0.95
+"""Of a file system; above that Ray writes no objects to it any more."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FEW_CORES = 16
 """Up to this many, one thread pool per worker process is sure to oversubscribe the machine."""
@@ -67,10 +71,48 @@ def memory() -> int:
     return physical if limit == "max" else min(physical, int(limit))
 
 
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """The bytes of this machine that processes could have without swapping."""
+    lines = meminfo.read_text().splitlines()
+    kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return 1024 * int(kilobytes)
+
+
+def check_memory(*, available: int, memory: int) -> Check:
+    """Whether there is main memory for a run."""
+    available = min(available, memory)
+    detail = f"{available / GIB:.1f} of {memory / GIB:.1f} GiB free"
+    if available < LEAST_MEMORY:
+        mend = "end what holds it (ps aux --sort=-rss), or give the container more"
+        detail += ", where the smallest run on Ray takes about 4; at 95 % Ray kills processes"
+        return Check("memory", "warn", detail, mend)
+    return Check("memory", "ok", detail)
+
+
+def folders(environ: Mapping[str, str]) -> dict[str, Path]:
+    """Where a run writes: Ray, and run directories, which by default are made where it is started."""
+    temporary = environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or "/tmp"
+    return {"Ray's files": Path(temporary), "run directories": Path.cwd()}
+
+
+def check_disk(used: Mapping[str, tuple[Path, int, int]]) -> Check:
+    """Whether there is room where a run writes: by what is written, the folder, its free and all bytes."""
+    small = [
+        f"{path} ({what})"
+        for what, (path, free, total) in used.items()
+        if free < LEAST_DISK or free < (1 - FULL_DISK) * total
+    ]
+    detail = ", ".join(f"{free / GIB:.0f} GiB free in {path}" for path, free, _ in used.values())
+    if small:
+        mend = "export RAY_TMPDIR=/a/larger/folder, and choose another runner.logger.log_path"
+        return Check("disk", "warn", f"{detail}; little room in {', '.join(small)}", mend)
+    return Check("disk", "ok", detail)
+
+
 def check_rendering(backends: Sequence[str] = ("egl", "osmesa"), code: str = RENDER_PROBE) -> Check:
     """Which OpenGL back end draws a picture without a screen."""
-    if importlib.util.find_spec("mujoco") is None:
-        return Check("rendering", "ok", "not tried: mujoco is not installed")
+    if not is_here("mujoco"):
+        return skipped("rendering", "mujoco is not installed")
     failures = {name: probe(code, env={"MUJOCO_GL": name, "PYOPENGL_PLATFORM": name}) for name in backends}
     works = [name for name, failure in failures.items() if failure is None]
     backend = os.environ.get("MUJOCO_GL")

@@ -17,6 +17,8 @@ def is_here(package: str) -> bool:
         return find_spec(package) is not None
     except ValueError:  # a module without a spec, which somebody has put there
         return True
+    except ModuleNotFoundError:  # the package that it is in is not here, or a finder says so by itself
+        return False
 
 
 def absent_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
 from packaging.version import Version
 
-Status = Literal["ok", "warn", "fail"]
+Status = Literal["ok", "warn", "fail", "skip"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: `fail` means that a run cannot work, `warn` that it may not work well."""
+    """One finding.
+
+    `fail` means that a run cannot work, `warn` that it may not work well, `skip` that there was nothing to
+    look at, or that another check has failed on which this one stands.
+    """
 
     name: str
     status: Status
@@ -25,8 +29,31 @@ class Check:
     mend: str = ""
 
 
+def skipped(name: str, reason: str) -> Check:
+    """A check that was not made."""
+    return Check(name, "skip", f"not tried: {reason}")
+
+
+def without(failed: Sequence[Check], *names: str) -> list[Check]:
+    """Checks that were not made, because what they stand on has failed; they would only repeat it."""
+    reason = f"it needs {', '.join(check.name for check in failed)}"
+    return [skipped(name, reason) for name in names]
+
+
+def failures(checks: Iterable[Check]) -> list[Check]:
+    """Those of the checks that have failed."""
+    return [check for check in checks if check.status == "fail"]
+
+
 def probe(code: str, *, env: Mapping[str, str] | None = None, timeout: float = 120) -> str | None:
     """Runs `code` in a fresh interpreter; None when it succeeds, else the last line that it wrote."""
+    return answer(code, env=env, timeout=timeout)[1]
+
+
+def answer(
+    code: str, *, env: Mapping[str, str] | None = None, timeout: float = 120
+) -> tuple[str, str | None]:
+    """What `code` prints in a fresh interpreter, and what `probe` says of it."""
     # -P keeps the current folder off the path: a checkout there must not stand in for the installed package.
     command = [sys.executable, "-P", "-c", code]
     try:
@@ -34,11 +61,11 @@ def probe(code: str, *, env: Mapping[str, str] | None = None, timeout: float = 1
             command, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout
         )
     except subprocess.TimeoutExpired:
-        return f"no answer within {timeout:g} s"
+        return "", f"no answer within {timeout:g} s"
     if done.returncode == 0:
-        return None
+        return done.stdout, None
     lines = done.stderr.strip().splitlines()
-    return lines[-1] if lines else f"exit status {done.returncode}"
+    return done.stdout, lines[-1] if lines else f"exit status {done.returncode}"
 
 
 def version(package: str) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.observe.check import Check, probe
+from rlinf_async.hosts.presence import is_here
+from rlinf_async.observe.check import Check, probe, skipped
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -31,8 +31,8 @@ def check_vulkan(code: str = PROBE, driver: Path = SOFTWARE_DRIVER) -> Check:
     Args:
         driver: the description file of the software driver, there or not.
     """
-    if any(importlib.util.find_spec(package) is None for package in ("mani_skill", "sapien")):
-        return Check("vulkan", "ok", "not tried: ManiSkill is not installed")
+    if not (is_here("mani_skill") and is_here("sapien")):
+        return skipped("vulkan", "ManiSkill is not installed")
     named = os.environ.get(DRIVERS_VARIABLE)
     failure = probe(code)
     if failure is None:
@@ -54,5 +54,5 @@ def require_vulkan(cfg: DictConfig) -> None:
     if elsewhere or lookup(cfg, "env.train.env_class"):
         return
     check = check_vulkan()
-    if check.status != "ok":
+    if check.status == "warn":
         raise ValueError(f"env.train.env_type=maniskill: {check.detail}; {check.mend}")

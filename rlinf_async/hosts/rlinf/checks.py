@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlinf_async.extras import INSTALL_AGAIN, RLINF
+from rlinf_async.hosts.presence import is_here
 from rlinf_async.hosts.rlinf.compat import SUPPORTED, RLinfTree, rlinf_tree
-from rlinf_async.observe.check import Check, check_range, probe, release, version
+from rlinf_async.hosts.rlinf.presence import PACKAGES
+from rlinf_async.observe.check import Check, check_range, failures, probe, release, version, without
 
 RAY_FIXES = (
     ((2, 52), "CVE-2025-62593: a web page opened in a browser can run code through the dashboard"),
@@ -38,15 +40,16 @@ if not plugin.is_registered():
 
 def checks() -> list[Check]:
     """Every check, in the order in which a reader should mend what they find."""
-    return [
+    ground = [
         check_rlinf(rlinf_tree()),
         check_ray(version("ray")),
         check_range("hydra-core", version("hydra-core"), least=(1, 3), below=(1, 4)),
         check_range("omegaconf", version("omegaconf"), least=(2, 3), below=(2, 4)),
-        check_driver_hook(),
-        check_worker_hook(),
-        check_plugin_scan(scan_source()),
     ]
+    if failed := failures(ground):
+        return [*ground, *without(failed, "driver hook", "worker hook", "rlinf plugins", "models")]
+    hooks = [check_driver_hook(), check_worker_hook(), check_plugin_scan(scan_source())]
+    return [*ground, *hooks, check_models(version("transformers"))]
 
 
 def scan_source() -> Path | None:
@@ -91,6 +94,19 @@ def check_worker_hook(code: str = WORKER_PROBE) -> Check:
             "worker hook", "fail", failure, "import rlinf_async.plugin in Python and mend what it raises"
         )
     return Check("worker hook", "ok", "RLINF_EXT_MODULE registers the plugin")
+
+
+def check_models(transformers: str | None) -> Check:
+    """Which of RLinf's models have their packages here; only a run of one of the others needs more."""
+    here = sorted(name for name, package in PACKAGES.items() if is_here(package))
+    others = sorted({package for package in PACKAGES.values() if not is_here(package)})
+    detail = f"transformers {transformers}" if transformers else "no transformers"
+    detail += (
+        f"; the packages of {', '.join(here)} are here" if here else "; mlp, cnn and flow policies alone"
+    )
+    if others:
+        detail += f"; without {', '.join(others)}"
+    return Check("models", "ok", detail)
 
 
 def check_plugin_scan(source: Path | None) -> Check:

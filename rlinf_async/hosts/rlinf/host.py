@@ -18,10 +18,12 @@ from rlinf_async.hosts.host import RayCluster
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.workload import Workload
-from rlinf_async.observe.check import Check
+from rlinf_async.observe.check import Check, skipped
 
 SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
 """What every config of an RLinf run has."""
+TASKS = ("embodied", "embodied_eval")
+"""Runs whose workers `train` starts; RLinf's scripts for others start their own."""
 
 
 class RLinfHost:
@@ -59,6 +61,11 @@ class RLinfHost:
         from rlinf_async.hosts.rlinf.config import asks_for_levels
         from rlinf_async.hosts.rlinf.hooks import check_presence, prepare
 
+        task = cfg.runner.get("task_type")
+        if task not in TASKS:
+            raise ValueError(
+                f"runner.task_type={task!r} is none of {', '.join(TASKS)}, which this command runs"
+            )
         if not asks_for_levels(cfg):
             check_presence(cfg)  # of runs with a level on `prepare` says everything at once
         prepare(cfg)
@@ -104,7 +111,7 @@ class RLinfHost:
 
     def checks(self) -> Sequence[Check]:
         if not self.available and find_spec("verl"):
-            return [Check("rlinf", "ok", "not installed; configs for RLinf need an environment of their own")]
+            return [skipped("rlinf", "not installed; configs for RLinf need an environment of their own")]
         if not self.available:
             return [Check("rlinf", "warn", "import rlinf finds nothing: its runs need it", RLINF)]
         from rlinf_async.hosts.rlinf.checks import checks

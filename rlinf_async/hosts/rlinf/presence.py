@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,22 @@ SIMULATORS = {
     "roboverse": "metasim",
 }
 """The package that RLinf's environment of an `env_type` imports, of those that import one by one name."""
+PACKAGES = {
+    "abot_m0": "ABot",
+    "dexbotic_dm0": "dexbotic",
+    "dexbotic_pi": "dexbotic",
+    "dreamzero": "groot",
+    "gr00t": "gr00t",
+    "gr00t_n1d6": "gr00t",
+    "gr00t_n1d7": "gr00t",
+    "lingbotvla": "lingbotvla",
+    "openpi": "openpi",
+    "openpi_cfg": "openpi",
+    "openvla": "prismatic",
+    "openvla_oft": "prismatic",
+    "starvla": "starVLA",
+}
+"""The package that RLinf's model of a `model_type` imports, of those whose model is in another package."""
 EXTRAS = ("libero", "maniskill", "metaworld")
 """Those that an extra of this package installs."""
 LOGGERS = ("wandb", "swanlab")
@@ -38,7 +55,20 @@ WHOLE = (
     "actor.global_batch_size",
     "actor.model.num_action_chunks",
 )
-"""Keys that RLinf counts with."""
+"""Keys that RLinf counts with, and that every config has."""
+WHOLE_IF_THERE = (
+    "algorithm.group_size",
+    "algorithm.update_epoch",
+    "cluster.num_nodes",
+    "env.train.group_size",
+    "env.train.rollout_epoch",
+    "rollout.pipeline_stage_num",
+)
+"""And that a config may have."""
+SIGNED = ("actor.seed", "runner.max_steps", "runner.save_interval", "runner.val_check_interval")
+"""Whole numbers of which a negative one has a meaning."""
+REAL = ("actor.optim.lr", "actor.optim.value_lr", "algorithm.gae_lambda", "algorithm.gamma")
+"""Keys that RLinf multiplies with."""
 FILES = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
 
@@ -56,7 +86,7 @@ def absent(cfg: Mapping[str, Any]) -> list[Reason]:
     """
     missing = [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
     if _on_this_machine(cfg):
-        missing += [*_simulators(cfg), *_files(cfg)]
+        missing += [*_model_package(cfg), *_simulators(cfg), *_files(cfg)]
     return missing
 
 
@@ -65,10 +95,20 @@ def _on_this_machine(cfg: Mapping[str, Any]) -> bool:
 
 
 def _numbers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    for key in WHOLE:
-        value = lookup(cfg, key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    values = {key: lookup(cfg, key) for key in (*WHOLE, *WHOLE_IF_THERE, *SIGNED, *REAL)}
+    for key, value in values.items():
+        if value is None and key not in WHOLE:
+            continue
+        if key in REAL and not _is_number(value, (int, float)):
+            yield Reason(f"{key}={value!r} must be a number")
+        elif key in SIGNED and not _is_number(value, int):
+            yield Reason(f"{key}={value!r} must be a whole number")
+        elif key in (*WHOLE, *WHOLE_IF_THERE) and (not _is_number(value, int) or value < 1):
             yield Reason(f"{key}={value!r} must be a whole number of at least 1")
+
+
+def _is_number(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -77,6 +117,17 @@ def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     name, known = lookup(cfg, "actor.model.model_type"), sorted(SupportedModel.models)
     if name not in known:
         yield unknown("actor.model.model_type", name, known, "a model of RLinf or of rlinf_async.models")
+
+
+def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    name = str(lookup(cfg, "actor.model.model_type"))
+    package = PACKAGES.get(name)
+    if package is None or is_here(package) or name in entry_points(group="rlinf_async.models").names:
+        return
+    yield Reason(
+        f"actor.model.model_type={name} needs the package {package}, which is not installed; activate the "
+        f"environment that RLinf's install.sh makes for it"
+    )
 
 
 def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rlinf_async.extras import INSTALL_AGAIN
 from rlinf_async.hosts.verl.block import MODE
 from rlinf_async.hosts.verl.versions import BELOW, LEAST
-from rlinf_async.observe.check import Check, check_range, probe, version
+from rlinf_async.observe.check import Check, check_range, failures, probe, skipped, version, without
 
 PLUGINS = "VERL_USE_EXTERNAL_PLUGINS"
 PLATFORM = "VERL_PLATFORM"
@@ -29,13 +29,11 @@ def checks() -> list[Check]:
     """Every check, in the order in which a reader should mend what they find."""
     installed = version("verl")
     if installed is None:
-        return [Check("verl", "ok", "not installed; configs for veRL need it, in an environment of its own")]
-    return [
-        check_range("verl", installed, least=LEAST, below=BELOW),
-        check_plugins(os.environ),
-        check_trainer(),
-        check_platform(os.environ),
-    ]
+        return [skipped("verl", "not installed; configs for veRL need it, in an environment of its own")]
+    ground = [check_range("verl", installed, least=LEAST, below=BELOW), check_plugins(os.environ)]
+    if failed := failures(ground):
+        return [*ground, *without(failed, "verl trainer", "verl platform")]
+    return [*ground, check_trainer(), check_platform(os.environ)]
 
 
 def check_plugins(environ: Mapping[str, str]) -> Check:

@@ -12,7 +12,7 @@ from rlinf_async.hosts.verl import checks
 def test_without_verl_it_is_one_line_and_no_failure(monkeypatch):
     monkeypatch.setattr(checks, "version", lambda _: None)
     (found,) = checks.checks()
-    assert (found.name, found.status) == ("verl", "ok")
+    assert (found.name, found.status) == ("verl", "skip")
     assert "not installed" in found.detail
 
 
@@ -39,6 +39,17 @@ def test_a_trainer_that_verl_does_not_know_is_a_failure_with_its_cause():
     assert "Unknown trainer 'vla_async'" in found.detail
 
 
+def test_plugins_that_are_switched_off_are_one_failure_and_not_three(monkeypatch):
+    monkeypatch.setattr(checks, "version", lambda _: "0.9.1")
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
+    assert [(check.name, check.status) for check in checks.checks()] == [
+        ("verl", "ok"),
+        ("verl plugins", "fail"),
+        ("verl trainer", "skip"),
+        ("verl platform", "skip"),
+    ]
+
+
 @pytest.mark.verl
 def test_the_trainer_is_registered_by_importing_verl():
     pytest.importorskip("verl", reason="veRL is not installed")
@@ -52,8 +63,5 @@ def test_where_only_verl_is_installed_the_other_framework_is_not_missed():
     if find_spec("rlinf"):
         pytest.skip("RLinf is installed here, too")
     (rlinf,) = RLinfHost().checks()
-    assert (rlinf.status, rlinf.detail.split(";")[0]) == ("ok", "not installed")
-    points = entry_points()
-    assert "smol_vla" in {point.name for point in points}
-    assert "logged" not in {point.name for point in points}
-    assert check_entry_points(points).status == "ok"
+    assert (rlinf.status, rlinf.detail.split(";")[0]) == ("skip", "not tried: not installed")
+    assert check_entry_points(entry_points()).status == "ok"

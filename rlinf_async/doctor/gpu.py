@@ -1,0 +1,107 @@
+"""Checks of GPUs: whether torch can use those that are here, how much of them is free, and NCCL."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlinf_async.observe.check import Check, answer, skipped
+
+GIB = 1 << 30
+DRIVER = Path("/proc/driver/nvidia/version")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+MOSTLY = 0.9
+"""Of a GPU's memory; with less than that free, somebody else uses it."""
+
+GPU_PROBE = """
+import json, torch
+found = {"build": torch.version.cuda or torch.version.hip, "gpus": [], "why": ""}
+try:
+    torch.cuda.init()
+except (RuntimeError, AssertionError) as error:
+    found["why"] = str(error).splitlines()[0]
+for index in range(torch.cuda.device_count() if not found["why"] else 0):
+    torch.ones(1, device=f"cuda:{index}").add_(1).item()
+    found["gpus"].append([torch.cuda.get_device_name(index), *torch.cuda.mem_get_info(index)])
+print(json.dumps(found))
+"""
+"""Computes on every GPU, and says what torch was built for, or why it has none."""
+
+NCCL_PROBE = """
+import torch
+numbers = [torch.ones(1, device=f"cuda:{index}") for index in range(torch.cuda.device_count())]
+torch.cuda.nccl.all_reduce(numbers)
+assert numbers[-1].item() == len(numbers), f"a sum of {len(numbers)} ones gave {numbers[-1].item()}"
+print(".".join(map(str, torch.cuda.nccl.version())))
+"""
+"""Adds one number of every GPU, and says which NCCL it was."""
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What torch sees."""
+
+    build: str | None
+    """The CUDA or ROCm that torch was built for."""
+    gpus: tuple[tuple[str, int, int], ...]
+    """Name, free bytes and all bytes of each."""
+    why: str = ""
+    """Why there is none."""
+
+    @classmethod
+    def found(cls) -> Gpus:
+        """By trying, in a process of its own; one that ends without an answer has no GPU, and says why."""
+        output, failure = answer(GPU_PROBE)
+        if failure is not None:
+            return cls(None, (), failure)
+        facts = json.loads(output)
+        return cls(facts["build"], tuple(map(tuple, facts["gpus"])), facts["why"])
+
+
+def driver(path: Path = DRIVER) -> str | None:
+    """The version of NVIDIA's driver; None where none is loaded."""
+    if not path.is_file():
+        return None
+    words = path.read_text().splitlines()[0].split()
+    return next((word for word in words if word[0].isdigit() and "." in word), "of unknown version")
+
+
+def check_gpu(found: Gpus, *, driver: str | None, environ: Mapping[str, str] = os.environ) -> Check:
+    """Whether torch computes on the GPUs of this machine, and whether they are free."""
+    if not found.gpus and driver is None:
+        return Check("gpu", "ok", "none here: runs use the CPU")
+    if not found.gpus:
+        detail = f"NVIDIA driver {driver}, and torch uses no GPU: {found.why or 'it sees none'}"
+        return Check("gpu", "fail", detail, _mend(found, environ))
+    kinds = sorted({name for name, *_ in found.gpus})
+    detail = f"{len(found.gpus)} x {', '.join(kinds)}; torch for {found.build}, driver {driver or 'unknown'}"
+    taken = [
+        f"GPU {index} has {free / GIB:.0f} of {total / GIB:.0f} GiB free"
+        for index, (_, free, total) in enumerate(found.gpus)
+        if free < MOSTLY * total
+    ]
+    if taken:
+        return Check("gpu", "warn", f"{detail}; {', '.join(taken)}", "nvidia-smi names the processes on them")
+    return Check("gpu", "ok", detail)
+
+
+def _mend(found: Gpus, environ: Mapping[str, str]) -> str:
+    if environ.get(VISIBLE, "0") in ("", "-1"):
+        return f"unset {VISIBLE}, which hides them"
+    if found.build is None:
+        return "install the torch that is built for this driver: docs/install.md, torch for a GPU"
+    return "nvidia-smi; a driver that is older than torch's CUDA needs an older torch, or an update"
+
+
+def check_nccl(found: Gpus, code: str = NCCL_PROBE) -> Check:
+    """Whether NCCL adds up over all GPUs of this machine, which learner ranks do in every optimizer step."""
+    if not found.gpus:
+        return skipped("nccl", "no GPU")
+    number, failure = answer(code)
+    if failure is not None:
+        mend = "NCCL_DEBUG=INFO says more; in a container, start it with --ipc=host or a larger --shm-size"
+        return Check("nccl", "fail", failure, mend)
+    return Check("nccl", "ok", f"{number.strip()} adds up over {len(found.gpus)} GPU(s)")
