@@ -25,8 +25,9 @@ Restarts = Annotated[
 Join = Annotated[
     bool,
     typer.Option(
+        "--join",
         help="Join the Ray cluster that runs on this machine. Without it a run on one node starts its own, "
-        "unless RAY_ADDRESS, or the config, names one."
+        "unless RAY_ADDRESS, or the config, names one.",
     ),
 ]
 REMEMBERED_CALLS = {
@@ -42,16 +43,19 @@ def train(
     overrides: Overrides = None,
     config_name: ConfigName = None,
     config_dir: ConfigDir = None,
-    worker_logs: Annotated[bool, typer.Option(help="Show what the worker processes print.")] = False,
-    dashboard: Annotated[bool, typer.Option(help="Serve Ray's dashboard, if the run starts Ray.")] = False,
+    worker_logs: Annotated[
+        bool, typer.Option("--worker-logs", help="Show what the worker processes print.")
+    ] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Serve Ray's dashboard, if the run starts Ray.")
+    ] = False,
     join: Join = False,
     restarts: Restarts = 0,
     restart_wait: RestartWait = 10.0,
 ) -> None:
     """Run a config: `rlinf-async train metaworld_ppo_mlp async.mode=full runner.max_epochs=12`.
 
-    Exit statuses: 0 it is done, 1 it has failed, 2 it could not begin, 130, 143 and 129 it was ended by
-    SIGINT, SIGTERM or SIGHUP.
+    Exit status 0: done; 1: failed; 2: could not begin; 130, 143, 129: ended by SIGINT, SIGTERM, SIGHUP.
     """
     config = Chosen.of(config_name, config_dir, overrides)
     if restarts:

@@ -29,9 +29,14 @@ def fill_in(cfg: DictConfig, console: Console | None = None) -> None:
         return
     console = console or Console(highlight=False)
     settings = WarmStart(**block)
-    console.print(f"warm start: cloning the scripted expert of {settings.task_name}, below a minute ...")
+    console.print(
+        f"warm start: cloning the scripted expert of {settings.task_name}, below a minute ...", soft_wrap=True
+    )
     start = warm_start(settings, run_dir(cfg).parent / "warm_starts")
-    console.print(f"warm start: the clone solves {start.success:.0%} of its episodes ({start.policy_path})")
+    console.print(
+        f"warm start: the clone solves {start.success:.0%} of its episodes ({start.policy_path})",
+        soft_wrap=True,
+    )
     with open_dict(cfg):
         OmegaConf.update(cfg, policy_key, str(start.policy_path))
         for part in ("train", "eval"):

@@ -38,6 +38,8 @@ def read_times(path: Path) -> Times:
     Raises:
         ValueError: it cannot be read, lacks a part, or has a key or a value that is none.
     """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; see docs/plan.md for what is in one")
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:

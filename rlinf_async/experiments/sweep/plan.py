@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -142,5 +143,6 @@ def _check_setting(setting: Setting, name: str, directory: Path | None, override
     try:
         cfg = compose_config(name, [*overrides, *setting.overrides], directory)
         host_of(cfg).explain(cfg)
-    except (ValueError, OmegaConfBaseException) as error:
-        raise ValueError(f"the setting {setting.name} cannot run: {error}") from error
+    except (ValueError, OmegaConfBaseException, HydraException) as error:
+        said = " ".join(str(error).split()) if isinstance(error, HydraException) else error
+        raise ValueError(f"the setting {setting.name} cannot run: {said}") from error

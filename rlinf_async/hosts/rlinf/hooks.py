@@ -17,6 +17,7 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf import compat
+from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import asks_for_levels, read_fit, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.models import register_models
@@ -58,10 +59,10 @@ def prepare(cfg: DictConfig) -> None:
 
 
 def check_presence(cfg: DictConfig) -> None:
-    """See that models, environments, simulators, files and loggers that `cfg` names are here.
+    """See that what `cfg` names is here: models, environments, simulators, files, loggers; and that it fits.
 
     Raises:
-        RefusedError: some are not.
+        RefusedError: something is not, or does not.
     """
     refuse(_absent(cfg))
 
@@ -81,7 +82,7 @@ def _absent(cfg: DictConfig) -> list[Reason]:
     register_models()
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
     refuse(malformed(plain))
-    return absent(plain)
+    return [*absent(plain), *failing(plain)]
 
 
 def load_in_workers(active: bool) -> None:
