@@ -67,7 +67,8 @@ class LocalHost:
         run_dir.mkdir(parents=True, exist_ok=True)
         records, title = RunDir(run_dir), _title(settings)
         records.write_config(OmegaConf.to_yaml(cfg, resolve=True))
-        records.begin(settings.run.facts(), title=title, versions=self.versions())
+        facts = {**settings.run.facts(), "driver": False}  # its loops report to nobody
+        records.begin(facts, title=title, versions=self.versions())
 
         tally = Tally()
 

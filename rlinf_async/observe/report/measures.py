@@ -142,13 +142,16 @@ def _mean_duration(spans: Iterable[Span], kind: str) -> float | None:
 
 
 def _beside_micro_batches(timelines: Sequence[Timeline], window: Interval) -> float | None:
-    training = beside = 0.0
+    """None where nobody recorded micro-batches, as on the local host."""
+    training = inside = beside = 0.0
     for timeline in timelines:
         spans = timeline.within(window)
         whole = _union(spans, ("accept", "finish"), window)
+        micro_batches = _union(spans, ("micro-batch", "optimizer step"), window)
         training += length(whole)
-        beside += length(difference(whole, _union(spans, ("micro-batch", "optimizer step"), window)))
-    return beside / training if training else None
+        inside += length(micro_batches)
+        beside += length(difference(whole, micro_batches))
+    return beside / training if training and inside else None
 
 
 def _driver_share(spans: Iterable[Span], kind: str, window: Interval) -> float:

@@ -21,7 +21,7 @@ OF_ROLES = {
     Role.EVALUATION: VIOLET,
     Role.SAVING: LIGHT_BLUE,
 }
-"""Work is orange, waiting is grey, carrying things about is blue, starting anew is dark red."""
+"""Work is orange, waiting is grey, moving data or weights is blue, starting anew is dark red."""
 OF_KINDS = {kind.name: OF_ROLES[kind.role] for kind in KINDS.values() if kind.role is not None}
 OF_WORDS = {
     **{words(kind): colour for kind, colour in OF_KINDS.items()},

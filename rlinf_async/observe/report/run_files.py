@@ -71,6 +71,11 @@ class RunFiles:
         ours = (self.facts, self.metrics, self.summary, self.status, self.spans)
         return not any(ours) and RunDir(self.path).tensorboard.is_dir()
 
+    @property
+    def has_driver(self) -> bool:
+        """Whether a process of its own drove the run, and recorded its steps."""
+        return self.facts.get("driver") is not False
+
     def setting(self, key: str, default: object = None) -> Any:
         """The value of a dotted key of the config."""
         value = lookup(self.config, key)
@@ -152,7 +157,7 @@ def _what_follows(run: RunFiles) -> list[str]:
             "RLinf's own loop has run here, with every level off: its workers record no waits, so that busy "
             "shares are what they say they took of a step."
         )
-    elif not any(span["process"] == Process.DRIVER for span in run.spans):
+    elif run.has_driver and not any(span["process"] == Process.DRIVER for span in run.spans):
         sentences.append(
             "The trace lacks the driver: shares are of the time from the first to the last record."
         )

@@ -54,7 +54,7 @@ def _shares(subjects: Sequence[Subject]) -> Section:
         nav="Work and waits",
         title="Who works, and who waits for what",
         sentence="How every shard and rank has spent the time from the end of the first step to that of the "
-        "last. Orange is work, grey is waiting, blue is carrying things about, and the rest is pale.",
+        "last. Orange is work, grey is waiting, blue is moving data or weights, and the rest is pale.",
         legend=charts.legend(known, lambda subject: subject.window),
         figures=[charts.shares(subject, subject.window) for subject in known if subject.window],
         absent=_without(subjects, known, "no trace of shards and ranks"),

@@ -2,7 +2,7 @@ import pytest
 
 from rlinf_async.observe.report.measures import measure
 from rlinf_async.observe.report.run_files import RunFiles
-from tests.observe.report.making import metrics, write_run
+from tests.observe.report.making import TRACE, metrics, write_run
 
 
 def measures(directory, **changes):
@@ -49,6 +49,12 @@ def test_waits_and_durations_come_from_the_trace(tmp_path):
     assert found.ask_s == pytest.approx(10.0)
     assert found.beside_micro_batches == pytest.approx(2 / 6)
     assert found.driver == pytest.approx({"evaluate": 2 / 20, "save": 0.0})
+
+
+def test_training_without_a_record_of_micro_batches_is_not_all_beside_them(tmp_path):
+    inside = ("micro-batch", "optimizer step")
+    learner = [span for span in TRACE["learner rank 0"] if span[0] not in inside]
+    assert measures(tmp_path, trace=TRACE | {"learner rank 0": learner}).beside_micro_batches is None
 
 
 def test_nothing_is_known_of_a_run_without_records(tmp_path):

@@ -142,5 +142,10 @@ def test_the_trace_of_a_run_without_its_driver_says_what_shares_are_of(tmp_path)
     assert "from the first to the last record" in said(run)
 
 
+def test_a_run_that_has_no_driver_does_not_lack_one(tmp_path):
+    trace = {name: spans for name, spans in TRACE.items() if name != "driver"}
+    assert "driver" not in said(write_run(tmp_path, trace=trace, facts={"driver": False}))
+
+
 def test_plain_data_can_be_written_as_json(tmp_path):
     json.dumps(RunFiles.read(write_run(tmp_path)).metrics)
