@@ -37,7 +37,7 @@ TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_run
 	tests/demo/test_warm_start_block.py tests/test_patches_verl.py tests/experiments/bench/test_sides.py \
 	tests/experiments/sweep/test_hosts.py tests/benchmarks/test_hosts.py
 
-# Packages of real VLA models, two folders that go before the main environment; see docs/models.md.
+# Packages of real VLA models, three folders that go before the main environment; see docs/models.md.
 VLA := .venv-vla
 SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
@@ -82,17 +82,19 @@ setup-vla test-vla: export VLA_SOURCES := $(VLA_SOURCES)
 
 setup-vla: $(SETUP_VLA)
 
-$(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt
+$(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt .ci/vla-gr00t.txt
 	rm -rf $(VLA)
 	$(PIP) install --no-deps --target $(VLA)/openpi -r .ci/vla-openpi.txt
 	$(PIP) install --no-deps --target $(VLA)/openvla-oft -r .ci/vla-openvla-oft.txt
+	$(PIP) install --no-deps --target $(VLA)/gr00t -r .ci/vla-gr00t.txt
 	$(BIN)/python -m tests.vla.sources $(VLA)/openpi
 	touch $@
 
-# OpenVLA-OFT's tests skip in the first environment, all others in the second.
+# What an environment lacks the packages of is skipped there, and runs in another.
 test-vla: setup-vla
 	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/openpi $(BIN)/python -m pytest tests/vla $(ARGS)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/openvla-oft $(BIN)/python -m pytest tests/vla $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/gr00t $(BIN)/python -m pytest tests/vla $(ARGS)
 
 setup-scripts: $(SETUP_SCRIPTS)
 

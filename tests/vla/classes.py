@@ -9,11 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf.scheduler.hardware import AcceleratorType
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.core.types import ActionRequest
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.proximal import recompute
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
 
 SAMPLING = {
@@ -71,12 +69,7 @@ def inference(
 def answers(worker: BatchingRolloutWorker, *observed: dict[str, Any], mode: str = "train") -> list[Any]:
     """The answers to one batch of requests, one per element of `observed`."""
     payloads = [{"obs": one, "final_obs": None} for one in observed]
-    sizes = [len(one["states"]) for one in observed]
-    batch = [
-        Pending(number=i, request=ActionRequest(shard=i, number=i, size=size, payload=None, mode=mode))
-        for i, size in enumerate(sizes)
-    ]
-    return worker._answer(batch, payloads)
+    return worker.answer(payloads, [len(one["states"]) for one in observed], mode)
 
 
 def learner(model: torch.nn.Module, cfg: DictConfig) -> Any:

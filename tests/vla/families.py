@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.vla import sources, tiny_openpi, tiny_openvla_oft
+from tests.vla import sources, tiny_gr00t, tiny_openpi, tiny_openvla_oft
 
+SIDE = 64
 SMALL = (
     "actor.fsdp_config.strategy=fsdp2",
     *(
@@ -16,8 +17,8 @@ SMALL = (
             "total_num_envs=2",
             "specific_reset_id=0",
             "video_cfg.save_video=false",
-            "init_params.camera_heights=64",
-            "init_params.camera_widths=64",
+            f"init_params.camera_heights={SIDE}",
+            f"init_params.camera_widths={SIDE}",
         )
     ),
     "env.train.rollout_epoch=1",
@@ -47,6 +48,10 @@ def _openvla_oft(place: Path) -> None:
 def _openpi(place: Path) -> None:
     tiny_openpi.write_tokenizer(place / "openpi")
     tiny_openpi.write_checkpoint(place / "checkpoint")
+
+
+def _gr00t(place: Path) -> None:
+    tiny_gr00t.write_checkpoint(place / "checkpoint", side=SIDE)
 
 
 @dataclass(frozen=True)
@@ -116,4 +121,5 @@ FAMILIES = (
         ),
         signal=False,
     ),
+    Family("gr00t", "libero_object_ppo_gr00t", "pytorch3d", "isaac-gr00t", _gr00t, _decisions(5)),
 )

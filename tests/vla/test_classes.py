@@ -66,7 +66,9 @@ def pi0(block: Callable[..., Any], **openpi: Any) -> Callable[[Path], Built]:
 
 
 def gr00t(place: Path) -> Built:
-    return tiny_gr00t.build(), config(tiny_gr00t.gr00t_block())
+    tiny_gr00t.write_checkpoint(place)
+    cfg = config(tiny_gr00t.gr00t_block(place))
+    return get_model(cfg.actor.model), cfg
 
 
 def openvla_oft(place: Path) -> Built:
@@ -95,7 +97,7 @@ CASES = [
     ),
     Case("pi0 joint", "jax", "openpi", pi0(tiny_openpi.pi0_block, **JOINT), pictures=BOTH),
     Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH, answer_bytes=11_536),
-    Case("GR00T N1.5", "diffusers", "isaac-gr00t", gr00t),
+    Case("GR00T N1.5", "pytorch3d", "isaac-gr00t", gr00t, answer_bytes=617_038),
     Case("OpenVLA-OFT", "timm", "openvla-oft", openvla_oft, values=False, answer_bytes=303_332),
     Case(
         "CNN",
