@@ -22,7 +22,15 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import SAMPLE, forward, samples_of
-from tests.vla import sources, tiny_cnn, tiny_gr00t, tiny_openpi, tiny_openvla_oft
+from tests.vla import (
+    sources,
+    tiny_cnn,
+    tiny_dexbotic,
+    tiny_gr00t,
+    tiny_openpi,
+    tiny_openvla_oft,
+    tiny_starvla,
+)
 from tests.vla.classes import answers, config, inference, learner, observations, off_by, rescored, rollout
 
 Built = tuple[torch.nn.Module, Any]
@@ -71,6 +79,21 @@ def gr00t(place: Path) -> Built:
     return get_model(cfg.actor.model), cfg
 
 
+def dexbotic(place: Path) -> Built:
+    tiny_dexbotic.write_checkpoint(place)
+    cfg = config(tiny_dexbotic.dexbotic_block(place))
+    return get_model(cfg.actor.model), cfg
+
+
+def starvla(framework: str, precision: str, prompt: int | None = None) -> Callable[[Path], Built]:
+    def build(place: Path) -> Built:
+        tiny_starvla.write_checkpoint(place, framework, prompt=prompt)
+        cfg = config(tiny_starvla.starvla_block(place, framework, precision), logprob_type="token_level")
+        return get_model(cfg.actor.model), cfg
+
+    return build
+
+
 def openvla_oft(place: Path) -> Built:
     tiny_openvla_oft.write_checkpoint(place)
     cfg = config(tiny_openvla_oft.openvla_oft_block(place), logprob_type="token_level")
@@ -98,6 +121,15 @@ CASES = [
     Case("pi0 joint", "jax", "openpi", pi0(tiny_openpi.pi0_block, **JOINT), pictures=BOTH),
     Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH, answer_bytes=11_536),
     Case("GR00T N1.5", "pytorch3d", "isaac-gr00t", gr00t, answer_bytes=617_038),
+    Case("Dexbotic pi0", "pytorch3d", "dexbotic", dexbotic, comes_back=False, pictures=BOTH),
+    Case("StarVLA QwenOFT", "qwen_vl_utils", "starvla", starvla("QwenOFT", "bf16")),
+    Case(
+        "StarVLA QwenGR00T",
+        "qwen_vl_utils",
+        "starvla",
+        starvla("QwenGR00T", "fp32", tiny_starvla.PROMPT),
+        rounding=1e-3,
+    ),
     Case("OpenVLA-OFT", "timm", "openvla-oft", openvla_oft, values=False, answer_bytes=303_332),
     Case(
         "CNN",
