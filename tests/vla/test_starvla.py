@@ -13,8 +13,9 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf.models import get_model
 
+from rlinf_async.hosts.rlinf.premise import compare, judge
 from tests.vla import sources, tiny_starvla
-from tests.vla.classes import config, inference, observations, off_by, rescored, rollout
+from tests.vla.classes import config, inference, learner, observations, rollout
 
 FRAMEWORK = "QwenGR00T"
 pytestmark = [
@@ -23,20 +24,27 @@ pytestmark = [
 ]
 
 
-def difference(place, prompt):
-    """Of log-probabilities that are stored and those that are scored, in float32 and at the same weights."""
+def checked(place, prompt):
+    """The check of the first batch, in float32, at the weights that acted; and what it warns of."""
     tiny_starvla.write_checkpoint(place, FRAMEWORK, prompt=prompt)
     cfg = config(tiny_starvla.starvla_block(place, FRAMEWORK, "fp32"), logprob_type="token_level")
     torch.manual_seed(0)
     model = get_model(cfg.actor.model)
-    fields, last = rollout(inference(model, cfg), [observations(2, seed=seed) for seed in range(2)])
-    scored = rescored(model, cfg, fields, last, micro_batch_size=2, values=True)["proximal_logprobs"]
-    return off_by(scored, fields["prev_logprobs"].reshape(scored.shape))
+    fields, _ = rollout(inference(model, cfg), [observations(2, seed=seed) for seed in range(2)])
+    fields["versions"] = torch.zeros(*fields["prev_logprobs"].shape[:2], 1)
+    said = []
+    sums = compare(learner(model, cfg), fields, 0, most=2, values=True)
+    return judge(sums, cfg, said.append), said
 
 
 def test_a_prompt_that_is_not_padded_is_scored_as_it_was_sampled(tmp_path):
-    assert difference(tmp_path, tiny_starvla.PROMPT) <= 1e-6
+    premise, said = checked(tmp_path, tiny_starvla.PROMPT)
+    assert premise.logprobs <= 1e-6
+    assert not said
 
 
-def test_a_prompt_that_rlinf_pads_is_scored_otherwise(tmp_path):
-    assert difference(tmp_path, None) > 0.1
+def test_a_prompt_that_rlinf_pads_is_scored_otherwise_and_the_run_says_so(tmp_path):
+    premise, said = checked(tmp_path, None)
+    assert premise.logprobs > 0.1
+    assert "are off by" in said[0]
+    assert not premise.keeps_values
