@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tests.vla.imports import change, stand_in
 from tests.vla.sources import on_path
 
@@ -40,6 +38,7 @@ def _two_narrow_blocks(module: Any) -> None:
 
 def write_checkpoint(directory: Path) -> None:
     """Configuration, a tokenizer of words with Llama's special ids, statistics and random weights."""
+    import torch
     from prismatic.extern.hf.configuration_prismatic import OpenVLAConfig
     from prismatic.extern.hf.modeling_prismatic import OpenVLAForActionPrediction
     from prismatic.extern.hf.processing_prismatic import PrismaticImageProcessor
