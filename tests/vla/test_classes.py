@@ -121,7 +121,7 @@ CASES = [
     Case("pi0 joint", "jax", "openpi", pi0(tiny_openpi.pi0_block, **JOINT), pictures=BOTH),
     Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH, answer_bytes=11_536),
     Case("GR00T N1.5", "pytorch3d", "isaac-gr00t", gr00t, answer_bytes=617_038),
-    Case("Dexbotic pi0", "pytorch3d", "dexbotic", dexbotic, comes_back=False, pictures=BOTH),
+    Case("Dexbotic pi0", "pytorch3d", "dexbotic", dexbotic, comes_back=False, rounding=1e-3, pictures=BOTH),
     Case("StarVLA QwenOFT", "qwen_vl_utils", "starvla", starvla("QwenOFT", "bf16")),
     Case(
         "StarVLA QwenGR00T",
