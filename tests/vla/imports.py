@@ -12,10 +12,12 @@ CHANGES: dict[str, Callable[[Any], None]] = {}
 
 
 def change(name: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """The decorated function is called with module `name` once that has been executed."""
+    """The decorated function is called with module `name` once that has been executed: now, if it has."""
 
     def remember(function: Callable[[Any], None]) -> Callable[[Any], None]:
         CHANGES[name] = function
+        if name in sys.modules:
+            function(sys.modules[name])
         return function
 
     return remember
