@@ -10,6 +10,9 @@ from rlinf_async.core.types import Piece
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
+WAITING = "async/waiting_seconds"
+"""What `learn_batch` calls its wait for trajectories."""
+
 
 async def in_place(work: Callable[..., Any], *arguments: object) -> Any:
     """Do `work` now, in this thread."""
@@ -32,21 +35,25 @@ async def learn_batch(
     fetched meanwhile.
 
     Leaves the spans `fetch`, a wait for trajectories, perhaps beside training on earlier ones, `accept`,
-    which names the trajectories, and `finish`.
+    which names the trajectories, and `finish`. Among the metrics are the seconds in which there was nothing
+    to train on, `async/waiting_seconds`.
     """
+    now, waited = asyncio.get_running_loop().time, 0.0
     taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
     try:
         await compute(learner.begin, batch)
         last = False
         while not last:
+            began = now()
             arrived, last = await taking
+            waited += now() - began
             if not last:
                 taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
             with spans.span("accept", batch=batch, pieces=[_facts(piece) for piece in arrived]):
                 await compute(learner.accept, arrived)
         with spans.span("finish", batch=batch):
             metrics: dict[str, float] = await compute(learner.finish)
-        return metrics
+        return {**metrics, WAITING: waited}
     finally:
         taking.cancel()
 

@@ -60,6 +60,9 @@ class Queues(Protocol):
     def ring(self) -> None:
         """Tell every rank."""
 
+    def limit(self, *, max_size: int, max_wait: float) -> None:
+        """Batches are so large at most, and wait so long, from now on."""
+
 
 class SharedQueues:
     """Level 2 on: any rank answers any shard, those of its own node first.
@@ -72,6 +75,7 @@ class SharedQueues:
     def __init__(self, batcher: Callable[[], DynamicBatcher[Any]], *, deadline_s: float) -> None:
         self._batcher, self._deadline_s = batcher, deadline_s
         self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
+        self._limits: dict[str, Any] | None = None
 
     def __iter__(self) -> Iterator[Queue[DynamicBatcher[Any]]]:
         return iter(list(self._by_node.values()))
@@ -102,9 +106,18 @@ class SharedQueues:
         for queue in self:
             queue.bell.ring()
 
+    def limit(self, *, max_size: int, max_wait: float) -> None:
+        self._limits = {"max_size": max_size, "max_wait": max_wait}
+        for queue in self:
+            queue.batcher.limit(**self._limits)
+        self.ring()  # a batch may be due sooner now
+
     def _at(self, node: str) -> Queue[DynamicBatcher[Any]]:
         if node not in self._by_node:
-            self._by_node[node] = Queue(batcher=self._batcher(), bell=Bell(deadline_s=self._deadline_s))
+            batcher = self._batcher()
+            if self._limits is not None:
+                batcher.limit(**self._limits)
+            self._by_node[node] = Queue(batcher=batcher, bell=Bell(deadline_s=self._deadline_s))
         return self._by_node[node]
 
 
@@ -150,6 +163,9 @@ class BarrierQueues:
     def ring(self) -> None:
         for bell in self._bells:
             bell.ring()
+
+    def limit(self, *, max_size: int, max_wait: float) -> None:
+        """A batch is everybody in flight, whatever the limits."""
 
     def _barrier(self, key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Any]:
         members = frozenset(shard for shard, other in enumerate(self._keys) if other == key)

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.learner import WAITING, learn_batch
 from tests.loops.virtual import run
 from tests.making import piece, ticket
 
@@ -41,7 +41,7 @@ def test_a_streaming_learner_is_handed_what_arrives_as_it_arrives():
     metrics = run(learn_batch(batch=5, pieces=pieces, learner=learner, streaming=True))
     assert learner.lines == [("begin", 5), ("accept", [A]), ("accept", [B, C]), ("finish",)]
     assert pieces.asked == [(5, False), (5, False)]
-    assert metrics == {"loss": 1.0}
+    assert metrics == {"loss": 1.0, WAITING: 0.0}
 
 
 def test_without_streaming_the_whole_batch_is_handed_over_at_once():
@@ -78,3 +78,20 @@ def test_an_error_of_the_learner_leaves_no_call_behind():
         return len(asyncio.all_tasks())
 
     assert run(attempt()) == 1
+
+
+def test_only_the_time_in_which_there_is_nothing_to_train_on_is_waiting():
+    """The second pieces come after 5 s, of which the learner trains for 3."""
+
+    class Slow(Pieces):
+        async def take(self, batch, *, whole):
+            await asyncio.sleep(5.0 if len(self._arrivals) == 1 else 1.0)
+            return await super().take(batch, whole=whole)
+
+    async def training(work, *arguments):
+        await asyncio.sleep(3.0 if work.__name__ == "accept" else 0.0)
+        return work(*arguments)
+
+    pieces = Slow([A], [B])
+    metrics = run(learn_batch(batch=5, pieces=pieces, learner=Learner(), streaming=True, compute=training))
+    assert metrics[WAITING] == 1.0 + (5.0 - 3.0)

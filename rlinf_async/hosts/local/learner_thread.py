@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
-from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.learner import WAITING, learn_batch
 from rlinf_async.loops.ports import Learner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
@@ -25,6 +25,8 @@ class LearnerThread:
         self._learner = learner
         self._streaming = streaming
         self._spans = spans
+        self.waited = 0.0
+        """Seconds of the last batch in which there was nothing to train on."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
 
     async def train(self, batch: int, trajectories: TrajectoryBroker) -> dict[str, float]:
@@ -33,12 +35,14 @@ class LearnerThread:
         pieces = PiecesFromLoop(trajectories, loop)
         learning = loop.run_in_executor(self._thread, self._learn, batch, pieces)
         try:
-            return await asyncio.shield(learning)
+            metrics = await asyncio.shield(learning)
         finally:
             if not learning.done():
                 trajectories.fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
                 await asyncio.wait([learning])
                 learning.exception()  # which only echoes what has ended the run
+        self.waited = metrics.pop(WAITING)
+        return metrics
 
     def close(self) -> None:
         self._thread.shutdown()
