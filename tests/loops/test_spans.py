@@ -171,7 +171,7 @@ def test_a_learner_names_the_trajectories_that_it_accepts(tmp_path):
             spans=log,
         )
     )
-    assert metrics == {"loss": 1.0}
+    assert metrics["loss"] == 1.0
     assert done == [7, [PIECE]]
     spans = {span["kind"]: span for span in read_spans(tmp_path)}
     assert set(spans) == {"fetch", "accept", "finish"}

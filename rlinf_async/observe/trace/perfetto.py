@@ -13,14 +13,14 @@ from rlinf_async.observe.trace.tracks import Lane, lanes_of
 Event = dict[str, Any]
 
 HIDDEN = {"began", "ended", "process", "pieces"}
-TEXTS = {"kind", "error", "mode"}
+TEXTS = {"kind", "error", "mode", "verdict", "knob", "because"}
 """Facts that are words. Any other text is left out: it could name a path of the machine."""
 
 TELLING = {
     **dict.fromkeys(("forward", "queued"), ("size", "")),
     **dict.fromkeys(("rollout", "put", "fetch", "accept", "finish"), ("batch", "b")),
     **dict.fromkeys(("copy", "send", "load"), ("version", "v")),
-    **dict.fromkeys(("learn", "evaluate", "save"), ("step", "")),
+    **dict.fromkeys(("learn", "evaluate", "save", "adapt"), ("step", "")),
 }
 """The fact that tells slices of one kind apart, and what is put before it: `forward 16`, `rollout b3`."""
 COUNTERS = "counters"

@@ -188,3 +188,10 @@ def test_a_placement_beyond_the_assumed_cluster_is_a_note():
     beyond = ("cluster.component_placement.env.placement=0-3", "cluster.num_nodes=2")
     assert any("rank 3 is beyond the 2" in remark for remark in facts(*beyond)["remarks"])
     assert not any("beyond" in remark for remark in facts()["remarks"])
+
+
+def test_a_run_that_adapts_says_what():
+    both = shown("async.adapt=true", "async.train.max_staleness=2")
+    assert "by what the run measures: the bound on staleness, from 1; size and wait of batches" in both
+    assert "by what the run measures: size and wait of batches" in shown("async.adapt=true")
+    assert "by what the run measures" not in shown()
