@@ -27,7 +27,7 @@ from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard, ShardOutput
 from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
-from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.learner import WAITING, learn_batch
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -139,6 +139,8 @@ class TimedLearner:
     def __init__(self, learner: StreamingLearner, settings: LocalSettings, sample_seconds: float) -> None:
         self._learner, self._settings, self._sample_seconds = learner, settings, sample_seconds
         self.seen: dict[int, BatchSeen] = defaultdict(BatchSeen)
+        self.waited = 0.0
+        """Seconds of the last batch in which there was nothing to train on."""
 
     async def train(self, batch: int, trajectories: TrajectoryBroker) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
@@ -149,6 +151,7 @@ class TimedLearner:
             streaming=self._settings.run.streams,
             compute=self._lasting,
         )
+        self.waited = metrics.pop(WAITING)
         self.seen[batch].seconds = asyncio.get_running_loop().time()
         return metrics
 

@@ -11,9 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-from omegaconf import OmegaConf
-
 from tests.vla.imports import change, stand_in
 from tests.vla.sources import on_path
 
@@ -77,7 +74,7 @@ def _folded_vocabulary(module: Any) -> None:
     module.Qwen3Model.__init__ = __init__
 
 
-def _fold(embedding: torch.nn.Embedding, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+def _fold(embedding: Any, args: tuple[Any]) -> tuple[Any]:
     return (args[0] % embedding.num_embeddings,)
 
 
@@ -104,6 +101,7 @@ def _one_embodiment(module: Any) -> None:
 
 def write_checkpoint(directory: Path, side: int = 256) -> None:
     """Configuration, random weights without the critic's, and statistics for pictures of `side` x `side`."""
+    import torch
     from gr00t.model.gr00t_n1 import GR00T_N1_5, GR00T_N1_5_Config
 
     config = GR00T_N1_5_Config(
@@ -184,6 +182,8 @@ def _metadata(side: int) -> dict[str, Any]:
 
 def gr00t_block(checkpoint: Path) -> dict[str, Any]:
     """RLinf's own `model/gr00t.yaml`, which its LIBERO configurations of GR00T have for `actor.model`."""
+    from omegaconf import OmegaConf
+
     from tests.checkouts import checkout
 
     file = checkout("rlinf-v0.3") / "examples" / "embodiment" / "config" / "model" / "gr00t.yaml"
