@@ -65,7 +65,7 @@ class Setting:
     training_share: float | None = None
     """Of one epoch on the virtual clock, where it is not that of the service times."""
     streamer: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Keys of level 3 that differ from those of the other settings of the local host."""
+    """Keys of level 3, where they are not those of the plain settings of the local host."""
     proximal: str | None = None
     """The anchor of level 1, where it is not recomputed."""
     correction: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -230,5 +230,6 @@ def _rlinf(one: Mapping[str, Any], stated: Mapping[str, Any]) -> Setting:
         algorithm=one["algorithm"],
         seeds=tuple(one.get("seeds", stated["seeds"]["rlinf"])),
         lag=1,
+        streamer={"steps": "spread"},
         given=dict(one),
     )

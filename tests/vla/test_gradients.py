@@ -21,8 +21,6 @@ ROUNDING = 1e-4
 @pytest.fixture(scope="module")
 def trained(family, tmp_path_factory):
     """Every mode, by its name."""
-    if family.name == "gr00t":
-        pytest.skip("its gradients have not been compared yet")
     place = tmp_path_factory.mktemp("learning")
     family.write(place)
     given = {"family": family, "place": place, "configs": checkout("rlinf-v0.3") / "examples" / "embodiment"}
