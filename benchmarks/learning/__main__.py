@@ -97,6 +97,19 @@ def verl(
 
 
 @app.command()
+def peers(report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False) -> None:
+    """RLinf's own asynchronous PPO beside `full`, as preregistration.yaml states it."""
+    from benchmarks.learning import peers as experiment
+    from benchmarks.learning.preregistration import load
+
+    missing = [one for one in experiment.runs(load()) if not one.path.exists()]
+    failed = run_all([] if report else missing, processes=1)
+    console.print(f"wrote {experiment.write(load())}")
+    experiment.publish(load(), LEARNING)
+    _end(failed)
+
+
+@app.command()
 def report() -> None:
     """Write every table and picture of the earlier experiments from their results; nothing is run."""
     _report("equivalence", "staleness", "levels", "hosts")

@@ -43,11 +43,9 @@ def write(stated: Preregistration) -> list[Path]:
 
 def publish(stated: Preregistration, page: Path) -> None:
     """Put the table into `page`, between its marks."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
     settings = rows(stated)
     text = f"{summary(settings)}\n\n{table(settings, stated.statistic['margin'])}"
-    page.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+    tables.publish(page, BEGIN, END, text)
 
 
 def summary(settings: Sequence[Row]) -> str:

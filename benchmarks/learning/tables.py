@@ -66,3 +66,16 @@ def listing(title: str, names: Sequence[str]) -> str:
         return ""
     lines = "\n".join(f"* `{name}`" for name in names)
     return f"\n<details><summary>{title}: {len(names)}</summary>\n\n{lines}\n\n</details>\n"
+
+
+def publish(page: Path, begin: str, end: str, text: str) -> None:
+    """Put `text` into `page`, between the marks `begin` and `end`.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    before, mark, rest = page.read_text().partition(begin)
+    _, end_mark, after = rest.partition(end)
+    if not mark or not end_mark:
+        raise ValueError(f"{page} has no place for the table, between {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text}{end}{after}")

@@ -116,11 +116,7 @@ def publish(stated: Preregistration, page: Path) -> None:
     Raises:
         ValueError: the page has no such marks.
     """
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no place for the table, between {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{table(stated)}{END}{after}")
+    tables.publish(page, BEGIN, END, table(stated))
 
 
 def table(stated: Preregistration) -> str:
