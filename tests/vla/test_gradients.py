@@ -8,6 +8,8 @@ from tests.checkouts import checkout
 from tests.hosts.rlinf.learners import run_cases
 from tests.vla.learning import Case, run
 
+pytestmark = pytest.mark.long
+
 MODES = {
     "train": {},
     "streamer": {},
