@@ -16,6 +16,7 @@ import numpy as np
 
 from rlinf_async.experiments.plan.job import Job
 from rlinf_async.experiments.plan.of_one import of_one
+from rlinf_async.experiments.plan.sharing import unshared
 from rlinf_async.hosts.virtual.simulators import Draws, SimulatorTimes
 from rlinf_async.hosts.virtual.times import (
     PolicyTimes,
@@ -69,6 +70,8 @@ def times_of(spans: Sequence[Span], job: Job) -> Times:
             step_s=step_s,
             pipeline_step_s=way.put_s + step_s,
         ),
+        # Simulators in the threads of one process have it one at a time, however many cores there are.
+        cores=1 if job.stepping == "in turn" else 0,
         decision_steps=job.decision_steps,
     )
 
@@ -91,11 +94,12 @@ def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
         job.stepping == "at once",
         job.stepping == "in turn",
     )
-    steps = _by_shard(kinds["step"])
+    measured = _unshared(kinds) if in_turn else kinds
+    steps = _by_shard(measured["step"])
     means = {shard: float(np.mean(seconds)) for shard, seconds in steps.items()}
     overall = float(np.mean(list(means.values())))
     relative = [one / means[shard] for shard, seconds in steps.items() for one in seconds]
-    resets = [one for seconds in _by_shard(kinds["reset"]).values() for one in seconds]
+    resets = [one for seconds in _by_shard(measured["reset"]).values() for one in seconds]
     size = 1 if vectorised else plan.envs_per_shard
     decision = of_one([one * overall for one in relative[:SEEN]], size, in_turn=in_turn)
     factors = [means.get(env // plan.envs_per_shard, overall) / overall for env in range(plan.total_envs)]
@@ -106,6 +110,16 @@ def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
         vectorised=vectorised,
         in_turn=in_turn,
     )
+
+
+def _unshared(kinds: Mapping[str, list[Span]]) -> Mapping[str, list[Span]]:
+    """Steps and resets as long as they would have been if each had had its process for itself."""
+    found: dict[str, list[Span]] = {"step": [], "reset": []}
+    for _, spans in _by_process([*kinds["step"], *kinds["reset"]]):
+        seconds = unshared([one["began"] for one in spans], [one["ended"] for one in spans])
+        for span, lasted in zip(spans, seconds.tolist(), strict=True):
+            found[span["kind"]].append({**span, "ended": span["began"] + lasted})
+    return found
 
 
 def _by_shard(spans: Iterable[Span]) -> dict[int, list[float]]:

@@ -57,8 +57,8 @@ def unknowns(job: Job, times: Times, *, calibrated: bool) -> Iterator[str]:
     plan = job.settings.plan
     if job.stepping == "in turn":
         yield (
-            "What more shards would give: environments share their worker's process, and what they take "
-            "from each other is known for this number of shards. Another async.rollout.shards tells."
+            "What more shards would give: environments share their worker's process, and are taken to step "
+            "one at a time in it. Another async.rollout.shards tells."
         )
     elif job.stepping == "apart" and calibrated and plan.envs_per_shard > 1:
         yield (

@@ -49,10 +49,10 @@ def times(**more):
     )
 
 
-def left_by(directory, lasting=None):
-    """The records of a run of `job()` whose work has lasted so long."""
-    predict(job().settings, lasting or times(), run_dir=directory)
-    (directory / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+def left_by(directory, lasting=None, config=None):
+    """The records of a run of `job(config)` whose work has lasted so long."""
+    predict(job(config).settings, lasting or times(), run_dir=directory)
+    (directory / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **(config or {})}))
     facts = json.loads((directory / "run.json").read_text())
     assert facts["plan"] == FACTS["plan"]
     return directory

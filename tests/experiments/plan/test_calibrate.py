@@ -1,13 +1,14 @@
 """Service times from traces of runs whose service times are known: planned ones."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rlinf_async.experiments.plan.calibrate import times_of
 from rlinf_async.experiments.plan.of_one import of_one
-from rlinf_async.experiments.plan.prediction import foresee
+from rlinf_async.experiments.plan.prediction import foresee, foresee_stock
 from rlinf_async.experiments.plan.replay import replay
 from rlinf_async.experiments.plan.variants import changed
 from rlinf_async.hosts.virtual.simulators import Draws
@@ -42,6 +43,21 @@ def test_another_setting_is_predicted_from_the_trace_as_well_as_from_the_truth(t
         other = changed(job(), overrides).settings
         predicted, true = (foresee("it", other, lasting, draws=3).step_s for lasting in (found, times()))
         assert predicted == pytest.approx(true, rel=0.06), overrides
+
+
+def test_simulators_in_one_process_are_not_taken_for_as_slow_as_they_were_beside_each_other(tmp_path):
+    one_process = {"env": {"train": {"env_type": "metaworld", "processes": 0}}}
+    true = times()
+    true = replace(true, cores=1, simulators=replace(true.simulators, in_turn=True, tasks=(1.0,)))
+    run = replay(left_by(tmp_path, true, one_process))
+    assert run.close, run.error
+    assert run.times.cores == 1
+    assert run.times.simulators.decision.mean == pytest.approx(0.5, rel=0.06)
+    found, known = (
+        foresee_stock("it", run.job.settings, lasting, mode="sync", draws=3).step_s
+        for lasting in (run.times, true)
+    )
+    assert found == pytest.approx(known, rel=0.08)
 
 
 def test_a_run_is_replayed_and_a_trace_that_does_not_explain_it_is_said_to_be_doubtful(tmp_path):
