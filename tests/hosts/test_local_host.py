@@ -51,6 +51,18 @@ def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
     assert "has ended: 40 steps" in invoke("status", str(tmp_path)).output
 
 
+def test_a_second_run_in_the_same_directory_sets_the_first_aside(tmp_path):
+    for batches in (2, 1):
+        ended = invoke("train", *NAME, f"run_dir={tmp_path}", f"settings.batches={batches}")
+        assert ended.exit_code == 0, ended.output
+    earlier = RunDir(tmp_path / "earlier" / "1")
+    assert str(earlier.path) in ended.output.replace("\n", "")
+    assert [len(each.read_metrics()) for each in (earlier, RunDir(tmp_path))] == [2, 1]
+    for each in (earlier.path, tmp_path):
+        kept = {"config.yaml", "metrics.jsonl", "policy.pt", "run.json", "summary.json", "trace"}
+        assert kept <= {path.name for path in each.iterdir()}
+
+
 def test_it_is_explained_as_it_will_run():
     explained = json.loads(invoke("explain", *NAME, "async.streamer.enabled=false", "--json").output)
     assert explained["levels"] == {"train": True, "rollout": True, "streamer": False}
