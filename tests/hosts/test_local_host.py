@@ -12,9 +12,9 @@ from rlinf_async.cli import app
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import every, host_of
 from rlinf_async.hosts.local.host import LocalHost
-from rlinf_async.observe.report.page import write_report
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.trace.flows import flows_of
 
 NAME = ("--config-name", "local/point_reach")
 
@@ -46,8 +46,14 @@ def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
         "inference rank 0",
         "learner rank 0",
     }
+    steps = [flow for flow in flows_of(read_spans(tmp_path / "trace")) if flow.name == "trajectory"]
+    assert {tuple(span["kind"] for span in flow.spans) for flow in steps} == {
+        ("put", "accept", "optimizer step")
+    }
     assert len(RunDir(tmp_path).read_metrics()) == 40
-    assert "full" in write_report([tmp_path], tmp_path / "report.html").read_text()
+    page = tmp_path / "report.html"
+    assert " kB in " in invoke("report", str(tmp_path), "--output", str(page)).output
+    assert "full" in page.read_text()
     assert "has ended: 40 steps" in invoke("status", str(tmp_path)).output
 
 
