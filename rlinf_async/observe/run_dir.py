@@ -124,6 +124,11 @@ class RunDir:
             half.write_text(json.dumps(status))
             half.replace(self.status)
 
+    def write_step(self, step: int, total: int) -> None:
+        """The status of a run of which this process alone speaks, whenever a step has ended."""
+        now = {"time": time.time(), "driver": os.getpid(), "still_s": 0.0}
+        self.write_status({**now, "step": step, "total": total, "processes": {}})
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """In one move; a run that has trained everything does not fail for want of room for it."""
         half = self.summary.with_suffix(".half")

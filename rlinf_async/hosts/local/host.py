@@ -78,6 +78,7 @@ class LocalHost:
             tally.add(step)
             episodes = {"env/return": step.episode_return, "env/success_once": step.success}
             records.log(step.step, {**step.as_metrics(), **episodes})
+            records.write_step(step.step, step.total)
             display.step(step)
 
         def fault(facts: dict[str, Any]) -> None:
