@@ -12,6 +12,7 @@ from rlinf_async.cli import app
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import every, host_of
 from rlinf_async.hosts.local.host import LocalHost
+from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import read_spans
 from rlinf_async.observe.trace.flows import flows_of
@@ -68,6 +69,17 @@ def test_a_second_run_in_the_same_directory_sets_the_first_aside(tmp_path):
     for each in (earlier.path, tmp_path):
         kept = {"config.yaml", "metrics.jsonl", "policy.pt", "run.json", "summary.json", "trace"}
         assert kept <= {path.name for path in each.iterdir()}
+
+
+def test_an_interrupt_says_what_is_left(tmp_path, monkeypatch):
+    def interrupted(trainer):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalTrainer, "run", interrupted)
+    ended = invoke("train", *NAME, f"run_dir={tmp_path}")
+    assert ended.exit_code == 130
+    assert "interrupted" in ended.output
+    assert {path.name for path in tmp_path.iterdir()} >= {"config.yaml", "run.json"}
 
 
 def test_it_is_explained_as_it_will_run():

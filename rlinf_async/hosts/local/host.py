@@ -97,6 +97,9 @@ class LocalHost:
         display.start(title, step=0, total=settings.batches)
         try:
             result = trainer.run()
+        except KeyboardInterrupt:
+            display.note(f"interrupted: {run_dir} has the steps so far, and no weights")
+            raise
         finally:
             display.stop()
         tries = settings.asynchrony.survive.save_failures
