@@ -2,13 +2,15 @@
 
     python docs/generate_performance.py
 
-It takes the runs in benchmarks/schedules: those of results.cells.jsonl, and, for tables apart, those of
-earlier.cells.jsonl, which were measured over other steps. The prose of the page is left as it is.
+It takes the runs in benchmarks/schedules: those of results.cells.jsonl, for tables apart those of
+earlier.cells.jsonl, which were measured over other steps, and what `bench --json` has left of single
+questions. The prose of the page is left as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from generated import fill
@@ -22,6 +24,10 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "schedules"
 PARTS = ("env", "inference", "learner")
 SPEED = ("fresh env steps/s", "/ stock sync", "/ best stock", "overlap efficiency", "own", "runs")
 MORE = ("CPU ms / fresh step", "other cores", "staleness", "mean batch", "idle env / inference / learner")
+FRESH = {"fresh steps/s": "fresh_steps_per_s"}
+UNDER_VERL = {"over sync": "ratio_stock_sync", "over best peer": "ratio_best_stock"}
+AGAINST_STOCK = {"over best stock": "ratio_best_stock"}
+EFFICIENCY = {"overlap efficiency": "overlap_efficiency"}
 
 
 def rows(name: str) -> list[Row]:
@@ -76,10 +82,25 @@ def earlier(measured: Sequence[Row]) -> str:
     return markdown(["scenario", "mode", *SPEED], lines)
 
 
+def question(name: str, columns: Mapping[str, str]) -> str:
+    """The table of a single question: figures of a row by heading."""
+    lines = [
+        [
+            f"`{row['mode']}`",
+            *(figure(row, key, ",.0f" if key in FRESH.values() else ".2f") for key in columns.values()),
+            str(row["repetitions"]),
+        ]
+        for row in json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    ]
+    return markdown(["mode", *columns, "runs"], lines)
+
+
 def generate(page: str) -> str:
     """The page with its tables anew."""
     measured = rows("results")
     tables = {"headline": headline(measured), "modes": modes(measured), "earlier": earlier(rows("earlier"))}
+    tables["under veRL"] = question("verl", FRESH | UNDER_VERL | EFFICIENCY)
+    tables["first visit"] = question("first_visit", FRESH | AGAINST_STOCK | EFFICIENCY)
     return fill(page, tables)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from rlinf_async.cli.arguments import AsJson, RunDir, console, or_exit
 
@@ -64,7 +65,7 @@ def report(
     from rlinf_async.observe.report.page import write_report
 
     page = or_exit(write_report, runs, output)
-    console.print(f"a page of {page.stat().st_size / 1e6:.1f} MB in {page}", markup=False, soft_wrap=True)
+    console.print(f"a page of {decimal(page.stat().st_size)} in {page}", markup=False, soft_wrap=True)
 
 
 def _echo_each(looks: Iterable[Mapping[str, Any]]) -> None:

@@ -61,15 +61,18 @@ class RunDir:
         )
         return [file.name for file in files]
 
-    def set_aside(self, *, goes_on: bool, checkpoints: Path | None = None) -> Path | None:
-        """Move what an earlier run has left here to `earlier/N`, a run directory like this one; its path.
+    def set_aside(
+        self, *, goes_on: bool = False, weights: Path | None = None, say: Callable[[str], None]
+    ) -> None:
+        """Move what an earlier run has left here to `earlier/N`, a run directory like this one, and say so.
 
-        None where no earlier run has trained anything. A run that `goes_on` where that one has ended adds to
-        its metrics, its faults and its `checkpoints`; otherwise they go, too, if they are in this directory.
+        Nothing is moved where no earlier run has trained anything. A run that `goes_on` where that one has
+        ended adds to its metrics, its faults and its `weights`, which a host keeps in a folder of checkpoints
+        or a file; otherwise they go, too, if they are in this directory.
         """
-        trained = self.metrics.is_file() or (checkpoints is not None and checkpoints.is_dir())
+        trained = self.metrics.is_file() or (weights is not None and weights.exists())
         if not (trained and self.facts.is_file()):
-            return None
+            return
         number = 1
         while (place := self.path / EARLIER / str(number)).exists():
             number += 1
@@ -77,7 +80,7 @@ class RunDir:
         moved = [self.config, self.facts, self.summary, self.status, self.trace]
         if not goes_on:
             moved += [self.metrics, self.failures, self.earlier_failures, self.tensorboard]
-            moved += [checkpoints] if checkpoints is not None else []
+            moved += [weights] if weights is not None else []
         elif self.metrics.is_file():
             shutil.copy2(self.metrics, place)
         for path in moved:
@@ -85,7 +88,7 @@ class RunDir:
                 target = place / path.relative_to(self.path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(target)
-        return place
+        say(f"what an earlier run has left in {self.path} is in {place} now")
 
     def begin(
         self, facts: Mapping[str, Any], *, title: str, versions: Mapping[str, str], fresh: bool = True
@@ -120,6 +123,11 @@ class RunDir:
         with _warning_of(self.status):
             half.write_text(json.dumps(status))
             half.replace(self.status)
+
+    def write_step(self, step: int, total: int) -> None:
+        """The status of a run of which this process alone speaks, whenever a step has ended."""
+        now = {"time": time.time(), "driver": os.getpid(), "still_s": 0.0}
+        self.write_status({**now, "step": step, "total": total, "processes": {}})
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """In one move; a run that has trained everything does not fail for want of room for it."""

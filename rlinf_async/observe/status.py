@@ -14,6 +14,8 @@ from rlinf_async.observe.run_dir import RunDir
 
 STALE_S = 20.0
 """Seconds of silence after which a driver, which writes every few seconds, does not write any more."""
+STEPS = 3
+"""Of a run that speaks only after each step: so many steps as they took last count as silence."""
 
 
 def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
@@ -47,12 +49,14 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     record = records.read(records.status)
     if not record:
         raise ValueError(f"{run} says nothing about itself: {_reason(records)}")
-    age = now - record["time"]
+    age, pace = now - record["time"], _pace(records, record["total"] - record["step"])
+    # Without processes that are asked, it is said when a step ends, and a step may take minutes.
+    patience = STALE_S if record["processes"] else max(STALE_S, STEPS * pace.get("step_s", 0.0))
     return {
-        "state": "silent" if age > STALE_S else "moving" if record["still_s"] < 1 else "still",
+        "state": "silent" if age > patience else "moving" if record["still_s"] < 1 else "still",
         "step": record["step"],
         "total": record["total"],
-        "pace": _pace(records, record["total"] - record["step"]),
+        "pace": pace,
         "seen_s": round(age, 3),
         "still_s": record["still_s"],
         "driver": record["driver"],
@@ -136,7 +140,7 @@ def _moves(facts: Mapping[str, Any]) -> str:
 
 def _reason(records: RunDir) -> str:
     if records.facts.exists():
-        return "its workers have only just started; ask again in a few seconds"
-    return (
-        "it is no run directory of rlinf-async, it runs with async.mode=off, or its workers are being built"
-    )
+        return (
+            "it has only just started, or with async.mode=off its first step has not ended; ask again later"
+        )
+    return "it is no run directory of rlinf-async, or its workers are being built"

@@ -12,9 +12,10 @@ from rlinf_async.cli import app
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import every, host_of
 from rlinf_async.hosts.local.host import LocalHost
-from rlinf_async.observe.report.page import write_report
+from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.trace.flows import flows_of
 
 NAME = ("--config-name", "local/point_reach")
 
@@ -46,9 +47,39 @@ def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
         "inference rank 0",
         "learner rank 0",
     }
+    steps = [flow for flow in flows_of(read_spans(tmp_path / "trace")) if flow.name == "trajectory"]
+    assert {tuple(span["kind"] for span in flow.spans) for flow in steps} == {
+        ("put", "accept", "optimizer step")
+    }
     assert len(RunDir(tmp_path).read_metrics()) == 40
-    assert "full" in write_report([tmp_path], tmp_path / "report.html").read_text()
+    page = tmp_path / "report.html"
+    assert " kB in " in invoke("report", str(tmp_path), "--output", str(page)).output
+    assert "full" in page.read_text()
+    assert RunDir(tmp_path).read(tmp_path / "status.json")["step"] == 40
     assert "has ended: 40 steps" in invoke("status", str(tmp_path)).output
+
+
+def test_a_second_run_in_the_same_directory_sets_the_first_aside(tmp_path):
+    for batches in (2, 1):
+        ended = invoke("train", *NAME, f"run_dir={tmp_path}", f"settings.batches={batches}")
+        assert ended.exit_code == 0, ended.output
+    earlier = RunDir(tmp_path / "earlier" / "1")
+    assert str(earlier.path) in ended.output.replace("\n", "")
+    assert [len(each.read_metrics()) for each in (earlier, RunDir(tmp_path))] == [2, 1]
+    for each in (earlier.path, tmp_path):
+        kept = {"config.yaml", "metrics.jsonl", "policy.pt", "run.json", "summary.json", "trace"}
+        assert kept <= {path.name for path in each.iterdir()}
+
+
+def test_an_interrupt_says_what_is_left(tmp_path, monkeypatch):
+    def interrupted(trainer):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalTrainer, "run", interrupted)
+    ended = invoke("train", *NAME, f"run_dir={tmp_path}")
+    assert ended.exit_code == 130
+    assert "interrupted" in ended.output
+    assert {path.name for path in tmp_path.iterdir()} >= {"config.yaml", "run.json"}
 
 
 def test_it_is_explained_as_it_will_run():

@@ -129,7 +129,10 @@ def test_a_run_that_begins_anew_takes_the_older_faults_along(tmp_path):
     record(tmp_path, 200)
     for file in ("metrics.jsonl", "run.json"):
         (tmp_path / file).write_text("{}\n")
-    place = RunDir(tmp_path).set_aside(goes_on=False)
+    said = []
+    RunDir(tmp_path).set_aside(say=said.append)
+    place = tmp_path / "earlier" / "1"
+    assert said == [f"what an earlier run has left in {tmp_path} is in {place} now"]
     assert count_failures(place).kinds.total() == 200
     assert not [name for name in os.listdir(tmp_path) if name.startswith("failures")]
     record(tmp_path, 200)

@@ -42,6 +42,16 @@ def test_a_stalled_run_says_for_how_long_and_a_dead_driver_that_it_is_silent(tmp
     assert "has died or hangs" in status_of(said(tmp_path), now=1100.0)[0]
 
 
+def test_a_run_that_speaks_when_a_step_ends_is_given_the_time_of_some_steps(tmp_path):
+    records = RunDir(tmp_path)
+    records.write_step(3, 9)
+    records.log(3, {"async/step_seconds": 60.0})
+    now = records.read(records.status)["time"]
+    states = [status_facts(tmp_path, now=now + seconds)["state"] for seconds in (0.0, 150.0, 200.0)]
+    assert states == ["moving", "moving", "silent"]
+    assert status_of(tmp_path, now=now)[0] == "step 3 of 9; it moves (seen 0.0 s ago)"
+
+
 def test_a_run_that_has_ended_says_so(tmp_path):
     said(tmp_path)
     ended = {"steps": 9, "seconds": 80.0, "trajectories": {"trained": 4, "produced": 4}}

@@ -49,7 +49,8 @@ def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Fo
     ]
     for overrides in beyond(changed(job, best.overrides)):
         merged = _merged(best.overrides, overrides)
-        others.append(foresee(_name(overrides), changed(job, merged).settings, times, overrides=merged))
+        if (settings := _planned(job, merged)) is not None:
+            others.append(foresee(_name(overrides), settings, times, overrides=merged))
     return Found(now=now, best=best, others=(*others, *_stock(job, times)))
 
 
@@ -73,7 +74,7 @@ def _choose(job: Job, times: Times) -> tuple[str, ...]:
 
 
 def _planned(job: Job, overrides: Sequence[str]) -> RunSettings | None:
-    """The settings that `overrides` make; None where they do not divide."""
+    """The settings that `overrides` make; None where they do not divide, or the async block refuses them."""
     try:
         return changed(job, overrides).settings
     except ValueError:

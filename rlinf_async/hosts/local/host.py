@@ -66,7 +66,8 @@ class LocalHost:
         settings, run_dir, display = settings_of(cfg), Path(cfg.run_dir), RunDisplay()
         environments, policy = environments_of(cfg, settings), policy_of(cfg)
         run_dir.mkdir(parents=True, exist_ok=True)
-        records, title = RunDir(run_dir), _title(settings)
+        records, title, weights = RunDir(run_dir), _title(settings), run_dir / "policy.pt"
+        records.set_aside(weights=weights, say=display.note)
         records.write_config(OmegaConf.to_yaml(cfg, resolve=True))
         facts = {**settings.run.facts(), "driver": False}  # its loops report to nobody
         records.begin(facts, title=title, versions=self.versions())
@@ -77,6 +78,7 @@ class LocalHost:
             tally.add(step)
             episodes = {"env/return": step.episode_return, "env/success_once": step.success}
             records.log(step.step, {**step.as_metrics(), **episodes})
+            records.write_step(step.step, step.total)
             display.step(step)
 
         def fault(facts: dict[str, Any]) -> None:
@@ -95,10 +97,13 @@ class LocalHost:
         display.start(title, step=0, total=settings.batches)
         try:
             result = trainer.run()
+        except KeyboardInterrupt:
+            display.note(f"interrupted: {run_dir} has the steps so far, and no weights")
+            raise
         finally:
             display.stop()
         tries = settings.asynchrony.survive.save_failures
-        save_policy(result.weights, run_dir / "policy.pt", tries=tries, say=display.note)
+        save_policy(result.weights, weights, tries=tries, say=display.note)
         summary = tally.summary(result.ledger, count_failures(run_dir))
         records.write_summary(summary.as_dict())
         display.summary(summary, str(run_dir))

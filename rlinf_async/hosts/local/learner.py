@@ -19,6 +19,7 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.loops.skipped_steps import SkippedSteps
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 FIELDS = (
     "actions",
@@ -36,11 +37,15 @@ FIELDS = (
 
 
 def local_learner(
-    settings: LocalSettings, model: ActorCritic, busy: BusyMeter, watch: Watch = unwatched
+    settings: LocalSettings,
+    model: ActorCritic,
+    busy: BusyMeter,
+    watch: Watch = unwatched,
+    spans: SpanLog = UNRECORDED,
 ) -> StreamingLearner:
     """The learner of a run in one process."""
     return StreamingLearner(
-        LocalTraining(settings=settings, model=model, watch=watch),
+        LocalTraining(settings=settings, model=model, watch=watch, spans=spans),
         settings.run,
         parameters=lambda: list(model.parameters()),
         busy=busy,
@@ -55,8 +60,16 @@ class LocalTraining:
     are cut into micro-batches, and when they arrive, changes rounding and nothing else.
     """
 
-    def __init__(self, *, settings: LocalSettings, model: ActorCritic, watch: Watch = unwatched) -> None:
+    def __init__(
+        self,
+        *,
+        settings: LocalSettings,
+        model: ActorCritic,
+        watch: Watch = unwatched,
+        spans: SpanLog = UNRECORDED,
+    ) -> None:
         self.model = model
+        self._spans = spans
         self._queue = DeviceQueue(model, "learner", watch=watch)
         self._settings = settings
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
@@ -110,9 +123,11 @@ class LocalTraining:
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
         with self._queue.watched():
-            self._accumulate(samples)  # type: ignore[arg-type]
+            with self._spans.span("micro-batch"):
+                self._accumulate(samples)  # type: ignore[arg-type]
             if steps:
-                self._step()
+                with self._spans.span("optimizer step"):
+                    self._step()
 
     def train_whole(self, rollout: Tree) -> None:
         """There is no other training than that of micro-batches."""

@@ -135,8 +135,8 @@ class LocalTrainer:
                 )
                 for rank in range(plan.inference_ranks)
             ]
-            learner = local_learner(self.settings, model, learning, self._watch)
             spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in PROCESSES}
+            learner = local_learner(self.settings, model, learning, self._watch, spans[Process.LEARNER])
             if self.settings.asynchrony.adapt:
                 spans[Process.DRIVER] = SpanLog(self._trace, process=Process.DRIVER)
             thread = LearnerThread(learner, streaming=self.settings.run.streams, spans=spans[Process.LEARNER])

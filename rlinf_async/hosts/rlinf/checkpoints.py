@@ -56,9 +56,7 @@ def set_aside(cfg: DictConfig, say: Callable[[str], None]) -> None:
     run_dir = Path(cfg.runner.logger.log_path).absolute()
     named = cfg.runner.get("resume_dir")
     goes_on = bool(named) and Path(named).resolve().is_relative_to(run_dir.resolve())
-    earlier = RunDir(run_dir).set_aside(goes_on=goes_on, checkpoints=checkpoints(cfg).absolute())
-    if earlier is not None:
-        say(f"what an earlier run has left in {run_dir} is in {earlier} now")
+    RunDir(run_dir).set_aside(goes_on=goes_on, weights=checkpoints(cfg).absolute(), say=say)
 
 
 def resolve_resume(cfg: DictConfig) -> list[str]:

@@ -5,7 +5,6 @@ The runner, its workers and what they compute are untouched: this listens to its
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +23,6 @@ from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.summary import Tally
-from rlinf_async.ray_runtime.inspection import machine
 
 
 def observed(runner: Any, cfg: DictConfig) -> Any:
@@ -118,10 +116,7 @@ class StockRecords:
         self._written += 1
         sync = {"async/publication_seconds": parts.get(SYNC, 0.0)}
         self._run_dir.log(step + 1, {**parts, **sync, **report.as_metrics()})
-        self._run_dir.write_status(
-            {"time": time.time(), "machine": machine(), "driver": os.getpid()}
-            | {"step": step + 1, "total": self._total, "still_s": 0.0, "processes": {}}
-        )
+        self._run_dir.write_step(step + 1, self._total)
 
     def _report(self, parts: Mapping[str, float], step: int) -> StepReport:
         seconds = parts["async/step_seconds"]

@@ -68,9 +68,7 @@ class VLAAsyncTrainer(PPOTrainer):
         claim(config)
         self._checkpoint, self.global_steps = resumed(config, say=RunDisplay().note)
         goes_on = self._checkpoint is not None
-        earlier = RunDir(Path(config.vla.run_dir).absolute()).set_aside(goes_on=goes_on)
-        if earlier is not None:
-            RunDisplay().note(f"what an earlier run has left in {config.vla.run_dir} is in {earlier} now")
+        RunDir(Path(config.vla.run_dir).absolute()).set_aside(goes_on=goes_on, say=RunDisplay().note)
         check_places(self.settings, on_gpu=on_gpu)
         requests, coordinator = start_channels(self.settings, version=self.global_steps)
         workers = {

@@ -1,0 +1,251 @@
+"""Figures in prose: README and the pages state what the committed results say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.schedules import hosts
+from rlinf_async.experiments.bench.results import Results
+from rlinf_async.observe.report.advice.bounds import LOGLINEAR
+
+ROOT = Path(__file__).parents[1]
+SCHEDULES = ROOT / "benchmarks" / "schedules"
+LEARNING = ROOT / "benchmarks" / "learning" / "results"
+COMPUTED = ("maniskill-real", "metaworld", "libero-real")
+"""Scenarios in which nothing is emulated."""
+COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+
+
+def words(page):
+    """The words of a page, without marks of emphasis and line ends."""
+    return " ".join((ROOT / page).read_text().replace("**", "").split())
+
+
+def rows(name):
+    """What a bench has measured, by scenario and mode."""
+    return {(row["scenario"], row["mode"]): row for row in Results(SCHEDULES / f"{name}.cells.jsonl").rows()}
+
+
+def setting(name):
+    """A setting of the preregistered experiment: differences in per cent, to one digit."""
+    found = {row["setting"]: row for row in read("preregistered")["rows"]}[name]
+    return {key: f"{100 * found[key]:+.1f}" for key in ("difference", "ci_low", "ci_high")}
+
+
+def read(name):
+    return json.loads((LEARNING / f"{name}.json").read_text())
+
+
+def less(name):
+    """How much less was learned, in whole per cent."""
+    return f"{-float(setting(name)['difference']):.0f}"
+
+
+def lines(page):
+    """The rows of all tables of a page, as their cells."""
+    text = (ROOT / page).read_text().replace("**", "").replace("`", "")
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+
+
+def speed():
+    """Of throughput."""
+    measured, earlier = rows("results"), rows("earlier")
+    full, stock = (measured["maniskill-real", mode] for mode in ("full", "stock-sync-1"))
+    factor, spread = full["ratio_stock_sync"], full["range"]["ratio_stock_sync"]
+    emulated = {
+        scenario: row
+        for (scenario, mode), row in earlier.items()
+        if mode == "full" and scenario not in COMPUTED
+    }
+    gains = {scenario: row["ratio_best_stock"] for scenario, row in emulated.items()}
+    least, most = min(gains, key=gains.get), max(gains, key=gains.get)
+    shares = {scenario: row["overlap_efficiency"] for scenario, row in emulated.items()}
+    worst, best = min(shares, key=shares.get), max(shares, key=shares.get)
+    gain = f"{gains[least]:.2f} to {gains[most]:.1f} times the best of RLinf's modes"
+    yield (
+        "README.md",
+        f"{factor:.1f} times the throughput of RLinf's synchronous loop on ManiSkill's PickCube",
+    )
+    yield "README.md", f"({spread[0]:.1f} to {spread[1]:.1f}, {COUNTS[full['repetitions']]} runs each)"
+    yield "README.md", f"it was {gain}"
+    yield (
+        "README.md",
+        f"`full` trained {gains[least]:.2f} (`{least}`) to {gains[most]:.1f} (`{most}`) times as many",
+    )
+    yield "README.md", f"{shares[worst]:.2f} (`{worst}`) to {shares[best]:.2f} (`{best}`) of what the service"
+    yield "README.md", f"it was {earlier['metaworld', 'full']['ratio_best_stock']:.1f} times."
+    yield "docs/index.md", f"{factor:.1f} times RLinf's synchronous loop on ManiSkill's PickCube"
+    yield "docs/index.md", gain
+    cpu = COUNTS[round(stock["cpu_ms"] / full["cpu_ms"])]
+    yield "README.md", f"RLinf's own processes take {cpu} times the CPU there"
+    yield "docs/index.md", f"RLinf's own processes need {cpu} times the CPU there"
+    third = measured["maniskill-real", "stock-async"]["cpu_ms"]
+    yield "docs/performance.md", f"costs {stock['cpu_ms']:.0f} ms of CPU time in RLinf's synchronous loop"
+    yield "docs/performance.md", f"{third:.0f} in its asynchronous PPO"
+    yield "docs/performance.md", f"and {full['cpu_ms']:.0f} in `full`"
+    full, tasks = json.loads((SCHEDULES / "tasks.json").read_text())["rows"]
+    (low, high), (least, most) = (row["range"]["fresh_steps_per_s"] for row in (tasks, full))
+    yield (
+        "docs/performance.md",
+        f"{tasks['fresh_steps_per_s']:,.0f} fresh steps/s ({low:,.0f} to {high:,.0f}) over "
+        f"{full['fresh_steps_per_s']:,.0f} ({least:,.0f} to {most:,.0f}), which is "
+        f"{tasks['fresh_steps_per_s'] / full['fresh_steps_per_s']:.2f}",
+    )
+
+
+def newcomer():
+    """Of the comparison that README has a newcomer make."""
+    took = json.loads((ROOT / "benchmarks" / "newcomer" / "result.json").read_text())
+    minutes = {
+        name: COUNTS[round(sum(each["seconds"] for each in took["commands"] if name in each["command"]) / 60)]
+        for name in ("make setup", "mode=off", "mode=full")
+    }
+    yield (
+        "README.md",
+        f"{COUNTS[round(took['seconds'] / 60)]} minutes on {COUNTS[took['cores']]} cores, of which "
+        f"`make setup` took {minutes['make setup']}, `off` {minutes['mode=off']} and `full` "
+        f"{minutes['mode=full']}",
+    )
+
+
+def learning():
+    """Of learning."""
+    toys = [
+        row["verdict"]
+        for row in read("preregistered")["rows"]
+        if row["task"].startswith("points")
+        and row["verdict"] != "incomplete"
+        and not row["setting"].endswith(("-first-visit", "-loglinear"))
+    ]
+    same = f"in {COUNTS[toys.count('equivalent')]} of {COUNTS[len(toys)]} settings with the default anchor"
+    yield "README.md", f"within 5 %, {same}"
+    yield "README.md", f"the same within 5 % {same}"
+    yield "docs/index.md", f"within 5 % {same}"
+    default, arrival = "world-ppo-1-lag1-spread", "world-ppo-1-lag1"
+    yield "README.md", f"it learned {less(default)} % less, undecided"
+    yield "README.md", f"unequal speed: {less(default)} % less (ten seeds, undecided"
+    yield "docs/index.md", f"speed {less(default)} % less, undecided"
+    yield "README.md", f"not the default) it was {less(arrival)} % less"
+    both = sorted(less(f"{name}-first-visit") for name in (default, arrival))
+    yield "README.md", f"it was {both[0]} to {both[1]} % less"
+    yield "README.md", f"with `loglinear` {less(f'{default}-loglinear')} % (undecided)"
+    ppo = [row for row in read("equivalence") if row["algorithm"] == "ppo" and row["host"] == "both"]
+    equivalent, seeds = [row for row in ppo if row["equivalent"]], {row["seeds"] for row in ppo}
+    (undecided,) = {row["task"].removesuffix("-v3") for row in ppo if not row["equivalent"]}
+    yield (
+        "README.md",
+        f"on {COUNTS[len(equivalent)]} of {COUNTS[len(ppo)]} Meta-World tasks with PPO "
+        f"({COUNTS[seeds.pop()]} seeds; {undecided} is undecided)",
+    )
+    under_verl = read("verl")
+    smaller = -100 * under_verl["tests"]["area"]["difference"]
+    yield (
+        "README.md",
+        f"`full` against this package's own loop on the demo ({COUNTS[len(under_verl['seeds'])]}",
+    )
+    yield "README.md", f"{under_verl['verdict']} within 10 %, the area {smaller:.1f} % smaller"
+
+
+def by_lag():
+    """Rows of the experiment with a fixed lag, by lag and correction."""
+    table = lines("benchmarks/learning/results/staleness.md")
+    return {(row[0], row[1]): row for row in table if len(row) == 10}
+
+
+def uncorrected():
+    """Of what a correction is for: what is lost without one, over what the delay alone costs."""
+    none = by_lag()["1", "none"]
+    times = COUNTS[int(float(none[4]) / float(none[6]))]
+    for page in ("README.md", "docs/faq.md", "docs/learning.md", "docs/choosing.md"):
+        yield page, f"{times} times the delay"
+
+
+CLAIMS = [claim for claims in (speed, newcomer, learning, uncorrected) for claim in claims()]
+
+
+@pytest.mark.parametrize(("page", "claim"), CLAIMS, ids=[f"{page}: {claim[:40]}" for page, claim in CLAIMS])
+def test_a_page_states_what_was_measured(page, claim):
+    assert claim in words(page)
+
+
+def test_the_table_of_lags_is_that_of_its_runs():
+    known = by_lag()
+    said = [row for row in lines("docs/learning.md") if len(row) == 5 and (row[0], "none") in known]
+    assert [row[0] for row in said] == [lag for lag, correction in known if correction == "none"]
+    for lag, *figures in said:
+        differences = [known[lag, correction][4] for correction in ("none", "decoupled", "tis")]
+        assert figures == [*differences, known[lag, "none"][6]], lag
+
+
+def test_the_table_of_anchors_is_that_of_the_preregistered_runs():
+    """A cell of fewer than ten pairs says that it is incomplete."""
+    known = {
+        (name, against): (pairs, NUMBER.findall(area))
+        for name, against, pairs, area, *_ in (
+            row for row in lines("benchmarks/learning/results/preregistered.md") if len(row) == 5
+        )
+    }
+    compared = 0
+    for place, *said in lines("docs/learning.md"):
+        name, comma, _ = place.partition(", ")
+        for anchor, figures in zip(("first-visit", "loglinear"), said, strict=False):
+            pairs, area = known.get((f"{name}-{anchor}", name), ("0", []))
+            if comma and pairs == "10":
+                compared += 1
+                assert NUMBER.findall(figures) == area, (name, anchor)
+            elif comma and area:
+                assert figures == "incomplete"
+    of_anchors = [key for key in known if key[0].removeprefix(f"{key[1]}-") in ("first-visit", "loglinear")]
+    assert compared == sum(known[key][0] == "10" for key in of_anchors)
+
+
+def test_advice_of_loglinear_names_what_it_has_cost():
+    (row,) = (
+        row
+        for row in lines("benchmarks/learning/results/preregistered.md")
+        if row[:2] == ["world-ppo-1-lag1-spread-loglinear", "world-ppo-1-lag1-spread"]
+    )
+    difference, low, high = NUMBER.findall(row[3])
+    assert f"{COUNTS[int(row[2])]} seeds" in LOGLINEAR
+    assert f"{difference} % of the area under the success curve [{low}, {high}]" in LOGLINEAR
+
+
+def test_the_table_of_both_hosts_is_that_of_its_runs():
+    results = json.loads((SCHEDULES / "hosts.json").read_text())
+    made = hosts.table(results, list(hosts.cells(3, 12)))
+    known = {
+        tuple(cells[:2]): NUMBER.findall(" ".join(cells[2:4] if cells[1] != "off" else cells[2:3]))
+        for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in made.splitlines())
+    }
+    said = {
+        (row[0].lower(), row[1].split(",")[0]): NUMBER.findall(" ".join(row[2:]))
+        for row in lines("docs/performance.md")
+        if row[0] in ("RLinf", "veRL") and len(row) == 4
+    }
+    assert said == {key: known[key] for key in said}
+    assert len(said) == 4
+
+
+def test_the_table_of_equivalence_is_that_of_its_runs():
+    known = {(row["task"], row["algorithm"]): row for row in read("equivalence") if row["host"] == "both"}
+    said = [
+        row for row in lines("docs/learning.md") if len(row) == 5 and row[0].endswith((", PPO", ", GRPO"))
+    ]
+    assert len(said) == len(known)
+    for place, synchronous, difference, margin, verdict in said:
+        task, algorithm = place.split(", ")
+        row = known[f"{task}-v3", algorithm.lower()]
+        full = row["full_mean"] - row["sync_mean"]
+        assert float(synchronous) == round(row["sync_mean"], 3)
+        assert [float(n) for n in NUMBER.findall(difference)] == [
+            round(number, 3) for number in (full, row["ci_low"], row["ci_high"])
+        ]
+        assert float(margin) == round(row["margin"], 3)
+        assert verdict.startswith("equivalent") == row["equivalent"]
