@@ -10,34 +10,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.core.nested import dotted
-from rlinf_async.hosts.host import Host
+from rlinf_async.hosts.host import HERE, AssumedCluster, Host
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
 def differences(
-    host: Host,
-    a: DictConfig,
-    b: DictConfig,
-    *,
-    gpus: int | None = None,
-    nodes: int | None = None,
-    gpu_memory: float | None = None,
+    host: Host, a: DictConfig, b: DictConfig, cluster: AssumedCluster = HERE
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
 
-    `gpus`, `nodes` and `gpu_memory` are those that `explain` takes.
+    `cluster` is the one that both configs are explained for.
 
     A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out.
 
     Raises:
         ValueError: one of the configs cannot run, with the remedy.
     """
-    facts = [
-        dotted(_facts(host.explain(cfg, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))) for cfg in (a, b)
-    ]
-    configs = [dotted(host.resolved(cfg, gpus=gpus, nodes=nodes)) for cfg in (a, b)]
+    facts = [dotted(_facts(host.explain(cfg, cluster))) for cfg in (a, b)]
+    configs = [dotted(host.resolved(cfg, cluster)) for cfg in (a, b)]
     return {"facts": _differing(*facts), "config": _differing(*configs)}
 
 

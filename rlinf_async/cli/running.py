@@ -19,7 +19,7 @@ from rlinf_async.cli.arguments import (
     errors,
     or_exit,
 )
-from rlinf_async.hosts.host import host_of
+from rlinf_async.hosts.host import AssumedCluster, host_of
 from rlinf_async.observe.check import Check
 
 
@@ -52,7 +52,7 @@ def explain(
     configs = [one.compose() for one in chosen]
     host = or_exit(host_of, configs[0])
     say = host.explain if diff is None else partial(config_diff.differences, host)
-    facts = or_exit(partial(say, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory), *configs)
+    facts = or_exit(say, *configs, AssumedCluster(gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))
     if as_json:
         typer.echo(json.dumps(facts if diff is None else {"a": chosen[0].name, "b": diff, **facts}, indent=2))
     elif diff is None:

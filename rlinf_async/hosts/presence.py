@@ -21,6 +21,38 @@ def is_here(package: str) -> bool:
         return False
 
 
+def no_numbers(
+    cfg: Mapping[str, Any],
+    *,
+    counts: Sequence[str],
+    optional: Sequence[str],
+    signed: Sequence[str],
+    real: Sequence[str],
+) -> Iterator[Reason]:
+    """Which dotted keys of `cfg` (plain data) hold no number of their kind.
+
+    Args:
+        counts: whole numbers of at least 1, which are there.
+        optional: whole numbers of at least 1, which may be absent or null, as those that follow.
+        signed: whole numbers.
+        real: any numbers.
+    """
+    for key in (*counts, *optional, *signed, *real):
+        value = lookup(cfg, key)
+        if value is None and key not in counts:
+            continue
+        if key in real and not _is_number(value, (int, float)):
+            yield Reason(f"{key}={value!r} must be a number")
+        elif key in signed and not _is_number(value, int):
+            yield Reason(f"{key}={value!r} must be a whole number")
+        elif key in (*counts, *optional) and (not _is_number(value, int) or value < 1):
+            yield Reason(f"{key}={value!r} must be a whole number of at least 1")
+
+
+def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
 def absent_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Which environment classes `cfg` (plain data) names that no package provides."""
     classes = sorted(entry_points(group="rlinf_async.envs").names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlinf_async.config import RolloutConfig
@@ -60,25 +61,36 @@ def shards_of_one(train: Mapping[str, Any], *, environments: int, asked: int | N
     return environments
 
 
-def shards_per_worker(
+def divide(
+    one_each: ShardPlan,
     train: Mapping[str, Any],
     rollout: RolloutConfig,
-    one_each: ShardPlan,
     *,
     stages: int,
     evaluates: Callable[[int], bool],
-) -> int:
-    """How many shards an env worker has.
+) -> ShardPlan:
+    """The plan of a run, of the plan with one shard for each env worker: into how many each is divided.
 
     Args:
         train: The `env` section of the training environments.
-        one_each: The plan with one shard for each worker.
-        stages: What the framework's config asks for where level 2 does not.
+        stages: Shards of an env worker that the framework's config asks for where level 2 does not.
         evaluates: Whether the evaluation environments, if there are any, divide into so many shards in all.
 
     Raises:
         ValueError: `async.rollout.shards` asks for a split that the simulators do not allow.
     """
+    shards = _shards_per_worker(one_each, train, rollout, stages=stages, evaluates=evaluates)
+    return replace(one_each, shards_per_worker=shards)
+
+
+def _shards_per_worker(
+    one_each: ShardPlan,
+    train: Mapping[str, Any],
+    rollout: RolloutConfig,
+    *,
+    stages: int,
+    evaluates: Callable[[int], bool],
+) -> int:
     shards = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
     if hold_one_environment(train):
         return shards_of_one(train, environments=one_each.envs_per_shard, asked=shards)

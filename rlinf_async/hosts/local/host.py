@@ -16,7 +16,7 @@ from rlinf_async import __version__
 from rlinf_async.config import AsyncConfig, words
 from rlinf_async.core.names import did_you_mean
 from rlinf_async.hosts.async_block import read_block
-from rlinf_async.hosts.host import RayCluster
+from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.refusals import unserved
 from rlinf_async.hosts.local.saved_policy import save_policy
@@ -105,15 +105,8 @@ class LocalHost:
         if closing := Adapting(settings.run).closing(str(run_dir)):
             display.note(closing)
 
-    def explain(
-        self,
-        cfg: DictConfig,
-        *,
-        gpus: int | None = None,
-        nodes: int | None = None,
-        gpu_memory: float | None = None,
-    ) -> dict[str, Any]:
-        if (gpus, nodes, gpu_memory) != (None, None, None):
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+        if cluster != HERE:
             raise ValueError("a run of the local host is one process of this machine: it takes no cluster")
         settings = settings_of(cfg)
         return {
@@ -132,9 +125,7 @@ class LocalHost:
             table.add_row(name, words(value) if name == "levels" else str(value))
         console.print(table)
 
-    def resolved(
-        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
-    ) -> dict[str, Any]:
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
 
     def workload(self, cfg: DictConfig) -> Workload:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import KEY, read_block, resolved_rollout
+from rlinf_async.hosts.host import HERE, AssumedCluster
 from rlinf_async.hosts.reasons import RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
@@ -91,10 +92,10 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
             cfg[KEY] = OmegaConf.merge(cfg[KEY], {"rollout": resolved_rollout(settings)})
 
 
-def machines(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None) -> Machines:
-    """The cluster that `cfg` is placed on: as many nodes as it says, each like this machine, unless told."""
+def machines(cfg: DictConfig, cluster: AssumedCluster = HERE) -> Machines:
+    """The machines that the processes of `cfg` are placed on, with the numbers that `cluster` leaves open."""
     return Machines(
-        nodes=int(cfg.cluster.get("num_nodes", 1)) if nodes is None else nodes,
-        gpus=torch.cuda.device_count() if gpus is None else gpus,
-        named=gpus is not None or nodes is not None,
+        nodes=int(cfg.cluster.get("num_nodes", 1)) if cluster.nodes is None else cluster.nodes,
+        gpus=torch.cuda.device_count() if cluster.gpus is None else cluster.gpus,
+        named=cluster.gpus is not None or cluster.nodes is not None,
     )

@@ -14,7 +14,6 @@ from rlinf.utils.metric_utils import compute_rollout_metrics
 
 from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise
-from rlinf_async.core.ratios import SAMPLES
 from rlinf_async.core.tensors import Tree, concatenate, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
@@ -36,15 +35,13 @@ def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> Stream
     visits = FirstVisits()
     if settings.asynchrony.correction != "none":
         actor.correct(LOSSES[settings.loss], settings.asynchrony.train, visits)
-    # Scoring one sample in a hundred takes a few thousandths of the time of training on all.
-    one_in_a_hundred = settings.samples_per_batch // settings.plan.learner_ranks // 100
     return StreamingLearner(
         FSDPTraining(actor, settings, visits),
         settings,
         parameters=TrainedShards(actor),
         busy=busy,
         rank=actor._rank,
-        probe_size=min(SAMPLES, max(1, one_in_a_hundred)),
+        probe_size=settings.probe_size,
     )
 
 

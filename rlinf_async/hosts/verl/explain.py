@@ -9,18 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.entry_points import find
-from rlinf_async.hosts.explanation import (
-    BESIDE,
-    correction_rows,
-    deaths,
-    level_facts,
-    level_rows,
-    remarks,
-    show_rows,
-    size_facts,
-    size_rows,
-    why_so_many,
-)
+from rlinf_async.hosts import explanation
 from rlinf_async.hosts.verl.block import given, plain, whole
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.exactness import exactness
@@ -48,15 +37,13 @@ def explain(config: DictConfig) -> dict[str, Any]:
     """
     cfg, settings = plain(config), read(config)
     return {
-        **level_facts(settings.asynchrony),
+        **explanation.level_facts(settings.asynchrony),
         "classes": {
             f"rlinf_async.verl_workers.{name}": find(WORKERS, name).value for name in ("env", "inference")
         },
         "exactness": exactness(cfg, settings),
         "device": given(cfg, "trainer.device"),
-        **size_facts(settings, why=_why_so_many(cfg, settings)),
-        "publication": BESIDE,
-        "deaths": deaths(settings),
+        **explanation.run_facts(settings, why=_why_so_many(cfg, settings), publication=explanation.BESIDE),
         "evaluation": _evaluation(cfg),
         "remarks": list(_remarks(cfg, settings)),
     }
@@ -64,7 +51,7 @@ def explain(config: DictConfig) -> dict[str, Any]:
 
 def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
     """Where the number of shards comes from."""
-    return why_so_many(
+    return explanation.why_so_many(
         section(cfg, "train"),
         settings.asynchrony.rollout,
         stages=whole(cfg, "env.stages", default=1),
@@ -92,16 +79,18 @@ def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
             f"{ACTOR}.shuffle=false, veRL's default, makes each optimizer step of the same environments; "
             f"{ACTOR}.shuffle=true mixes them"
         )
-    yield from remarks(settings, auto_reset=settings.auto_reset)
+    yield from explanation.remarks(settings, auto_reset=settings.auto_reset)
 
 
 def show(facts: Mapping[str, Any], console: Console) -> None:
     """Print `explain`'s facts for a reader."""
     lines = (
-        *level_rows(facts, none="none: every part waits for the others, around veRL's own update"),
-        *correction_rows(facts),
+        *explanation.level_rows(
+            facts, none="none: every part waits for the others, around veRL's own update"
+        ),
+        *explanation.correction_rows(facts),
         ("evaluation", facts["evaluation"]),
         ("device", str(facts["device"])),
-        *size_rows(facts),
+        *explanation.size_rows(facts),
     )
-    show_rows(lines, facts["remarks"], console)
+    explanation.show_rows(lines, facts["remarks"], console)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.simulators import shards_per_worker
+from rlinf_async.hosts.simulators import divide
 from rlinf_async.hosts.sizes import Evaluation, split_requests
 from rlinf_async.hosts.verl.block import given, whole
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -112,14 +111,13 @@ def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
         rollout_epochs=rollout_epochs(cfg),
         group_size=group_size(cfg),
     )
-    shards = shards_per_worker(
+    return divide(
+        one_each,
         section(cfg, "train"),
         asynchrony.rollout,
-        one_each,
         stages=whole(cfg, "env.stages", default=1),
         evaluates=evaluation(cfg).fits,
     )
-    return replace(one_each, shards_per_worker=shards)
 
 
 def evaluation(cfg: Mapping[str, Any]) -> Evaluation:

@@ -16,7 +16,6 @@ from verl.workers.config import ActorConfig
 
 from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise, judge
-from rlinf_async.core.ratios import SAMPLES
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, valid_decisions
@@ -62,15 +61,13 @@ def engine_learner(
     Args:
         actor: veRL's `actor_rollout_ref.actor`; `algorithm` its section of that name.
     """
-    # Scoring one sample in a hundred takes a few thousandths of the time of training on all.
-    one_in_a_hundred = settings.samples_per_batch // settings.plan.learner_ranks // 100
     return StreamingLearner(
         EngineTraining(worker, settings, actor=actor, algorithm=algorithm, spans=spans),
         settings,
         parameters=worker.engine.trained_shards,
         busy=busy,
         rank=worker.engine.get_data_parallel_rank(),
-        probe_size=min(SAMPLES, max(1, one_in_a_hundred)),
+        probe_size=settings.probe_size,
     )
 
 

@@ -16,7 +16,7 @@ from rlinf_async.hosts.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
-from rlinf_async.hosts.workers.shard import Episodes, EvalShard, TrainShard
+from rlinf_async.hosts.workers.shard import Episodes, EvalShard, Stage, TrainShard
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, in_threads
 
 ENVS = "rlinf_async.envs"
@@ -59,26 +59,20 @@ class EnvActor(ShardWorker):
             self._envs[mode] = await asyncio.to_thread(in_threads, threads, build, apart=apart)
 
     def train_shard(self, stage: int) -> TrainShard:
-        return TrainShard(
-            self._envs["train"][stage],
-            self._sections["train"],
-            size=self._settings.plan.envs_per_shard,
-            horizon=self._horizons["train"],
-            simulators=self.simulators("train", stage),
-            rebuild=partial(self._rebuild, "train", stage),
-            renew=partial(self._renew, stage),
-            busy=self._busy,
-            stage=stage,
-        )
+        renew = partial(self._renew, stage)
+        return TrainShard(self._stage("train", stage), renew=renew, busy=self._busy, number=stage)
 
     def eval_shard(self, stage: int) -> EvalShard:
-        return EvalShard(
-            self._envs["eval"][stage],
-            self._sections["eval"],
-            size=self._size("eval"),
-            horizon=self._horizons["eval"],
-            simulators=self.simulators("eval", stage),
-            rebuild=partial(self._rebuild, "eval", stage),
+        return EvalShard(self._stage("eval", stage))
+
+    def _stage(self, mode: str, stage: int) -> Stage:
+        return Stage(
+            env=self._envs[mode][stage],
+            section=self._sections[mode],
+            size=self._size(mode),
+            horizon=self._horizons[mode],
+            simulators=self.simulators(mode, stage),
+            rebuild=partial(self._rebuild, mode, stage),
         )
 
     def recorder(
