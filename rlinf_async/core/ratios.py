@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.objectives import loglinear
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, slice_samples
 
 SAMPLES = 32
 """Samples per staleness, batch and learner rank on which ratios are measured at most."""
@@ -79,7 +79,7 @@ class RatioProbe:
                 self._held[value] = group if held is None else self._lowest(concatenate([held, group]))
 
     def _lowest(self, samples: Tree) -> Tree:
-        return _taken(samples, samples["lots"].argsort()[: self._size])  # type: ignore[union-attr]
+        return _taken(samples, leaf(samples, "lots").argsort()[: self._size])
 
     @torch.no_grad()
     def finish(self) -> Sums:

@@ -11,6 +11,19 @@ Tree: TypeAlias = dict[str, Union[torch.Tensor, "Tree", None]]
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
 
+def leaf(tree: Tree, name: str) -> torch.Tensor:
+    """The tensor at `name`.
+
+    Raises:
+        KeyError: there is nothing at `name`.
+        TypeError: there is no tensor, but a tree or None.
+    """
+    value = tree[name]
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name!r} is no tensor but {type(value).__name__}")
+    return value
+
+
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) -> Tree:
     """Apply `function` to every tensor; None stays None."""
     result: Tree = {}

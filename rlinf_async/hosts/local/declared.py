@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.tensors import Tree, map_tensors
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -36,7 +37,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
             on tasks, which they cannot.
     """
     make = load_class(ENVS, _named(cfg, "env", "env_class"))
-    given: Any = OmegaConf.to_container(cfg.env, resolve=True)
+    given = plain(cfg.env)
     section = {
         "total_num_envs": settings.total_envs,
         "group_size": settings.group_size,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rlinf_async import __version__
 from rlinf_async.config import AsyncConfig, words
 from rlinf_async.core.names import did_you_mean
-from rlinf_async.hosts.async_block import read_block
+from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.refusals import unserved
@@ -126,7 +126,7 @@ class LocalHost:
         console.print(table)
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
-        return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+        return plain(cfg)
 
     def workload(self, cfg: DictConfig) -> Workload:
         settings = settings_of(cfg)
@@ -155,13 +155,13 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
         ValueError: a key that `LocalSettings` has not or that is not served, or settings that do not fit
             together.
     """
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    given = dict(plain.get("settings") or {})
+    values = plain(cfg)
+    given = dict(values.get("settings") or {})
     known = [field.name for field in fields(LocalSettings) if field.name != "asynchrony"]
     for name in given:
         if name not in known:
             raise ValueError(f"unknown key settings.{name}{did_you_mean(name, known)}")
-    asynchrony = AsyncConfig.from_mapping(read_block(plain))
+    asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(unserved(asynchrony)))
     return LocalSettings(asynchrony=asynchrony, **given)
 

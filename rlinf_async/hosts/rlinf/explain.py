@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts import explanation, footprint_rows
-from rlinf_async.hosts.async_block import read_block
+from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.host import HERE, AssumedCluster
 from rlinf_async.hosts.rlinf.config import machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
@@ -49,25 +49,25 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         "shards": None,
         "exactness": dict.fromkeys(asynchrony.levels, "off"),
         "cluster": {"nodes": placed.nodes, "gpus_per_node": placed.gpus, "assumed": not placed.named},
-        "placement": OmegaConf.to_container(cfg.cluster.component_placement, resolve=True),
+        "placement": plain(cfg.cluster.component_placement),
     }
     if not asynchrony.active:
         return facts
     settings = resolve(cfg, cluster=placed)
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    facts["exactness"] = exactness(plain, settings)
+    values = plain(cfg)
+    facts["exactness"] = exactness(values, settings)
     return {
         **facts,
         **explanation.run_facts(
             settings, why=_why_so_many(cfg, settings), publication=_publication(settings)
         ),
-        "memory": footprints(plain, settings, placed, gpu_memory=cluster.gpu_memory),
-        "translated": translations(plain, read_block(cfg)) if asynchrony.train.enabled else [],
+        "memory": footprints(values, settings, placed, gpu_memory=cluster.gpu_memory),
+        "translated": translations(values, read_block(cfg)) if asynchrony.train.enabled else [],
         "remarks": [
-            *_beyond(plain, placed),
-            *([] if placed.named else _absent(plain)),
-            *without_effect(plain),
-            *effects(plain, settings, placed),
+            *_beyond(values, placed),
+            *([] if placed.named else _absent(values)),
+            *without_effect(values),
+            *effects(values, settings, placed),
             *_remarks(cfg, settings),
         ],
     }

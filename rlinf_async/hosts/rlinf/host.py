@@ -8,12 +8,13 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async import __version__
 from rlinf_async.core.nested import lookup
 from rlinf_async.extras import RLINF
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.rlinf import compat
@@ -93,7 +94,7 @@ class RLinfHost:
         resolved = copy.deepcopy(cfg)
         if is_active(cfg):
             write_back(resolved, resolve(resolved, cluster=machines(cfg, cluster)))
-        return OmegaConf.to_container(resolved, resolve=True)  # type: ignore[return-value]
+        return plain(resolved)
 
     def workload(self, cfg: DictConfig) -> Workload:
         from rlinf_async.hosts.rlinf.workload import workload

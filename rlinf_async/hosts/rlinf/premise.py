@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf_async.core import premise
 from rlinf_async.core.premise import Premise, Sums
-from rlinf_async.core.tensors import Tree, size_of
+from rlinf_async.core.tensors import Tree, leaf, size_of
 from rlinf_async.hosts.rlinf.proximal import forward, model_name, samples_of
 
 HALF = ("bf16", "fp16", "16", "bf16-mixed", "16-mixed")
@@ -21,9 +21,9 @@ def compare(actor: Any, rollout: Tree, batch: int, *, most: int, values: bool) -
         rollout: fields of [T, B, ...], with `prev_values` of T + 1 observations if `values` are compared.
         most: samples that one pass may have.
     """
-    stored_values = {"prev_values": rollout["prev_values"][:-1]} if values else {}  # type: ignore[index]
+    stored_values = {"prev_values": leaf(rollout, "prev_values")[:-1]} if values else {}
     samples = samples_of({**rollout, **stored_values}, "versions", *stored_values)
-    versions = samples.pop("versions").flatten().long()  # type: ignore[union-attr]
+    versions = leaf(samples, "versions").flatten().long()
 
     def score(part: dict[str, Any]) -> dict[str, premise.Pair]:
         (output,) = forward(actor, part, size_of(part), logprobs=True, values=values)

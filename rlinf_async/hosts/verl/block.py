@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlinf_async.core.nested import lookup
 
@@ -19,11 +19,6 @@ def is_ours(config: object) -> bool:
         return False
     v1 = config.trainer.get("v1") if isinstance(config.trainer, DictConfig) else None
     return isinstance(v1, DictConfig) and v1.get("trainer_mode") == MODE
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The config without interpolations; what is missing is the text `???`, as OmegaConf has it."""
-    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
 
 
 def given(cfg: Mapping[str, Any], key: str) -> Any:

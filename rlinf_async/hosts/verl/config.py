@@ -9,10 +9,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.async_block import KEY, read_block, resolved_rollout
+from rlinf_async.hosts.async_block import KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
-from rlinf_async.hosts.verl.block import given, plain, whole
+from rlinf_async.hosts.verl.block import given, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
 from rlinf_async.hosts.verl.refusals import not_added_up, refused
 from rlinf_async.hosts.verl.settings import VerlSettings

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import explanation
-from rlinf_async.hosts.verl.block import given, plain, whole
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.block import given, whole
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.exactness import exactness
 from rlinf_async.hosts.verl.processes import WORKERS

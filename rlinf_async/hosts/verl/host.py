@@ -13,9 +13,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
 from rlinf_async.hosts.reasons import refuse
-from rlinf_async.hosts.verl.block import is_ours, plain
+from rlinf_async.hosts.verl.block import is_ours
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.attempt import check_left

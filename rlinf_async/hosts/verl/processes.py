@@ -9,7 +9,8 @@ from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.verl.block import given, plain
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.block import given
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import evaluates, horizon, section
 from rlinf_async.ray_runtime.coordinator import Coordinator

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rlinf_async.hosts.verl.block import given, plain, whole
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.block import given, whole
 from rlinf_async.hosts.verl.sizes import ACTOR, section
 from rlinf_async.hosts.workload import Workload
 
