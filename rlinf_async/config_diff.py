@@ -56,23 +56,23 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str
 
 
 def show(
-    found: Mapping[str, Mapping[str, Mapping[str, Any]]], names: tuple[str, str], console: Console
+    differing: Mapping[str, Mapping[str, Mapping[str, Any]]], names: tuple[str, str], console: Console
 ) -> None:
     """Print `differences` for a reader."""
     console.print(f"A is {names[0]}, B is {names[1]}", markup=False)
-    if not any(found.values()):
+    if not any(differing.values()):
         console.print("they do the same: resolved, no key differs")
         return
     titles = {"facts": "What they do differently", "config": "Keys of the resolved configs that differ"}
     for part, title in titles.items():
-        if not found[part]:
+        if not differing[part]:
             console.print(f"{title}: none")
             continue
         table = Table(title=title, title_justify="left")
         table.add_column("", no_wrap=True)
         table.add_column("A", overflow="fold")
         table.add_column("B", overflow="fold")
-        for key, sides in found[part].items():
+        for key, sides in differing[part].items():
             table.add_row(escape(key), _cell(sides, "a"), _cell(sides, "b"))
         console.print(table)
 

@@ -151,9 +151,9 @@ class AdmissionGate:
 
     def skip(self, places: Iterable[Place]) -> None:
         """The rollouts of `places`, none of which has been admitted, are there already: a run is resumed."""
-        done = set(places)
+        finished_places = set(places)
         for line in {id(line): line for line in self._lines}.values():
-            line.skip(done)
+            line.skip(finished_places)
 
     def took(self, ticket: Ticket, seconds: float) -> None:
         """The rollout of `ticket` was collected in so many seconds."""

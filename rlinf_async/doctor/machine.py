@@ -165,11 +165,11 @@ def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
 
 def check_shared_memory(*, free: int, memory: int) -> Check:
     """Whether Ray's object store, by default 30 % of the memory, fits into /dev/shm."""
-    wanted = max(LEAST_SHARED_MEMORY, 3 * memory // 10)
+    need = max(LEAST_SHARED_MEMORY, 3 * memory // 10)
     detail = f"{free / GIB:.1f} GiB free in /dev/shm"
-    if free < wanted:
-        mend = f"in a container, start it with --shm-size={math.ceil(wanted / GIB)}g"
-        return Check("shared memory", "warn", f"{detail}, where Ray wants {wanted / GIB:.1f} GiB", mend)
+    if free < need:
+        mend = f"in a container, start it with --shm-size={math.ceil(need / GIB)}g"
+        return Check("shared memory", "warn", f"{detail}, where Ray wants {need / GIB:.1f} GiB", mend)
     return Check("shared memory", "ok", detail)
 
 

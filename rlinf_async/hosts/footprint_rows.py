@@ -14,11 +14,11 @@ NOT_COUNTED = "activations, gathered layers, transport buffers, CUDA contexts an
 
 def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
     """`memory` of a host's `explain`, which `hosts.rlinf.footprints` makes, as rows of its table."""
-    known = memory["parameters"] is not None
-    count = f"{_billions(memory['parameters'])} parameters: {memory['parameters_from']}" if known else None
+    has_size = memory["parameters"] is not None
+    count = f"{_billions(memory['parameters'])} parameters: {memory['parameters_from']}" if has_size else None
     lines = [("memory", count or memory["parameters_from"])]
-    unit = "GB" if known else "GB per billion parameters"
-    by_size = memory["compares"] == "auto" and not known
+    unit = "GB" if has_size else "GB per billion parameters"
+    by_size = memory["compares"] == "auto" and not has_size
     for kind in memory["per_gpu"]:
         parts = ", ".join(f"{name} {size / GIGABYTE:.3g}" for name, size in kind["bytes"].items())
         at_once = "at most at a time" if memory["in_turn"] else ""

@@ -63,18 +63,18 @@ def absent_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def absent_loggers(
-    key: str, asked: object, known: Sequence[str], *, what: str, packages: Sequence[str], instead: str
+    key: str, choice: object, loggers: Sequence[str], *, what: str, packages: Sequence[str], instead: str
 ) -> Iterator[Reason]:
     """Which of the loggers that `key` asks for, one name or several, cannot log.
 
     Args:
-        known: all names that the framework has, each of which is `what`.
+        loggers: all names that the framework has, each of which is `what`.
         packages: those of them that are packages of their own, by the same name.
         instead: one that needs nothing.
     """
-    names = [asked] if isinstance(asked, str) else asked if isinstance(asked, Sequence) else ()
+    names = [choice] if isinstance(choice, str) else choice if isinstance(choice, Sequence) else ()
     for name in names:
-        if name not in known:
-            yield unknown(key, name, known, what)
+        if name not in loggers:
+            yield unknown(key, name, loggers, what)
         elif name in packages and not is_here(name):
             yield Reason(f"{key}={name} needs the package {name}: pip install {name}", f"{key}=[{instead}]")

@@ -39,12 +39,12 @@ def hold_one_environment(train: Mapping[str, Any]) -> bool:
     return train["env_type"] == "maniskill" and backend in CPU_BACKENDS
 
 
-def shards_of_one(train: Mapping[str, Any], *, environments: int, asked: int | None) -> int:
+def shards_of_one(train: Mapping[str, Any], *, environments: int, shards: int | None) -> int:
     """Shards of an env worker whose simulators hold one environment: as many as it has environments.
 
     Args:
         environments: of an env worker.
-        asked: `async.rollout.shards`, or None for auto.
+        shards: `async.rollout.shards`, or None for auto.
 
     Raises:
         ValueError: a setting that puts several environments into a simulator, with one that does not.
@@ -56,8 +56,8 @@ def shards_of_one(train: Mapping[str, Any], *, environments: int, asked: int | N
             f"env.train.group_size={group}: {why}, and the members of a group share a simulator; use 1, "
             "or init_params.sim_backend=gpu"
         )
-    if asked not in (None, environments):
-        raise ValueError(f"async.rollout.shards={asked}: {why}; use auto or {environments}")
+    if shards not in (None, environments):
+        raise ValueError(f"async.rollout.shards={shards}: {why}; use auto or {environments}")
     return environments
 
 
@@ -93,7 +93,7 @@ def _shards_per_worker(
 ) -> int:
     shards = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
     if hold_one_environment(train):
-        return shards_of_one(train, environments=one_each.envs_per_shard, asked=shards)
+        return shards_of_one(train, environments=one_each.envs_per_shard, shards=shards)
     if not rollout.enabled:
         # A shard belongs to one inference rank: give every rank something to do.
         return max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))

@@ -233,9 +233,9 @@ class RequestBroker:
         self._overdue, now = None, _now()
         while self._asked:
             number, (pending, _) = next(iter(self._asked.items()))
-            left = pending.arrived + self._deadline_s - now
-            if left > 0:
-                return self._expect_within(left)
+            seconds = pending.arrived + self._deadline_s - now
+            if seconds > 0:
+                return self._expect_within(seconds)
             message = (
                 f"shard {pending.shard} waited {self._deadline_s:g} s for actions: "
                 f"{len(self._asked) - len(self._taken)} requests wait, {len(self._taken)} are being answered"

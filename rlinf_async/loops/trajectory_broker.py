@@ -126,20 +126,20 @@ class TrajectoryBroker:
         """
         if self._outstanding.pop(ticket, None) is None:
             return
-        lost = self._plan.envs_per_shard
-        self.ledger.produced += lost
-        self.ledger.refused[reason] += lost
+        count = self._plan.envs_per_shard
+        self.ledger.produced += count
+        self.ledger.refused[reason] += count
         self.gate.refund(ticket)
         self._gate_bell.ring()
 
     async def shards_lost(self, shards: Collection[int], reason: str, generation: int) -> int:
         """The env worker of `shards` has died; how many rollouts are lost. Its successor is `generation`."""
         self._generations.begin(shards, generation)
-        lost = [ticket for ticket in self._outstanding if ticket.shard in shards]
-        for ticket in sorted(lost, key=lambda ticket: (ticket.batch, ticket.epoch)):
+        tickets = [ticket for ticket in self._outstanding if ticket.shard in shards]
+        for ticket in sorted(tickets, key=lambda ticket: (ticket.batch, ticket.epoch)):
             await self.abandon(ticket, reason)
         self._gate_bell.ring()
-        return len(lost)
+        return len(tickets)
 
     async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""

@@ -46,8 +46,8 @@ class Coordinator(Inspectable):
         What a call returns belongs to the caller. So the data stays where it is made and does not come here,
         and is there for the learner when `worker` has died.
         """
-        *data, given = worker.give_rollout.options(num_returns=len(pieces) + 1).remote(number)
-        await given
+        *data, receipt = worker.give_rollout.options(num_returns=len(pieces) + 1).remote(number)
+        await receipt
         pieces_held = [replace(piece, payload=[one]) for piece, one in zip(pieces, data, strict=True)]
         await self._broker.put(ticket, pieces_held)
 
@@ -197,4 +197,6 @@ class PieceClient:
     async def _fetch(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
         data = await asyncio.gather(*(piece.payload[0] for piece in pieces))
-        return [replace(piece, payload=unpack(held)) for piece, held in zip(pieces, data, strict=True)], last
+        return [
+            replace(piece, payload=unpack(payload)) for piece, payload in zip(pieces, data, strict=True)
+        ], last

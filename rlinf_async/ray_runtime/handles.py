@@ -8,10 +8,10 @@ from typing import Any, Protocol
 class RemoteMethod(Protocol):
     """A method of another process."""
 
-    def remote(self, *arguments: object, **named: object) -> Any:
+    def remote(self, *arguments: object, **keywords: object) -> Any:
         """Call it; what comes back can be awaited, and given to `ray.get` and `ray.wait`."""
 
-    def options(self, **named: object) -> RemoteMethod:
+    def options(self, **options: object) -> RemoteMethod:
         """The same method, called in another way."""
 
 

@@ -16,13 +16,13 @@ def without_echoes(inputs: Tensors, observation: Mapping[str, Any]) -> tuple[Ten
     Returns:
         What is left; and, for each name that is not, the name of its picture.
     """
-    pictures = {name: shown for name, shown in observation.items() if _is_picture(shown)}
+    pictures = {name: pixels for name, pixels in observation.items() if _is_picture(pixels)}
     echoes = {
         name: picture
         for name, value in inputs.items()
         if _is_picture(value)
-        for picture, shown in pictures.items()
-        if torch.equal(value, shown)
+        for picture, pixels in pictures.items()
+        if torch.equal(value, pixels)
     }
     return {name: value for name, value in inputs.items() if name not in echoes}, echoes
 

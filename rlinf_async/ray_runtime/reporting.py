@@ -139,8 +139,8 @@ def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
 
 
-def _known(found: Sequence[Any]) -> list[Any]:
-    return [one for one in found if one is not None]
+def _known(values: Sequence[Any]) -> list[Any]:
+    return [one for one in values if one is not None]
 
 
 def _optional(value: Any) -> float | None:

@@ -111,29 +111,29 @@ def resume_buffer(
     gate: AdmissionGate,
     buffer: TrajectoryBuffer,
     settings: RunSettings,
-    held: Callable[[Any], Any],
+    hold: Callable[[Any], Any],
 ) -> Resumed:
     """Go on with the books of a checkpoint, and with its pieces as far as they can still be trained.
 
-    `held` makes the payload of a piece of what it holds, packed for travelling.
+    `hold` makes the payload of a piece of what it holds, packed for travelling.
     """
     ledger = read_ledger(folder)
     before, why = ledger.refused["lost at resume"], ""
     try:
         pieces, why = _usable(folder, version, settings)
-        filled = [replace(piece, payload=_held(folder, piece, held)) for piece in pieces]
+        filled = [replace(piece, payload=_held(folder, piece, hold)) for piece in pieces]
     except (OSError, ValueError, KeyError, TypeError) as error:
         filled, why = [], f"{FOLDER} cannot be read: {error}"
-    kept = buffer.restore(version, ledger, filled)
-    gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in kept)
-    lost = ledger.refused["lost at resume"] - before
+    resumed = buffer.restore(version, ledger, filled)
+    gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in resumed)
+    losses = ledger.refused["lost at resume"] - before
     if not ledger.refused["lost at resume"]:
         del ledger.refused["lost at resume"]
     return Resumed(
-        kept=sum(piece.size for piece in kept),
-        lost=lost,
+        kept=sum(piece.size for piece in resumed),
+        lost=losses,
         why=why or "they are too old",
-        rollouts=frozenset((piece.ticket.batch, place_of(piece.ticket)) for piece in kept),
+        rollouts=frozenset((piece.ticket.batch, place_of(piece.ticket)) for piece in resumed),
     )
 
 
@@ -144,13 +144,13 @@ def place_of(ticket: Ticket) -> str:
 
 def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[Piece], Ledger]:
     """The pieces for the batches before `batch`, and the books as if there were no others."""
-    kept = [piece for piece in pieces if piece.ticket.batch < batch]
-    others = sum(piece.size for piece in pieces) - sum(piece.size for piece in kept)
-    return kept, replace(ledger, produced=ledger.produced - others)
+    earlier = [piece for piece in pieces if piece.ticket.batch < batch]
+    late = sum(piece.size for piece in pieces) - sum(piece.size for piece in earlier)
+    return earlier, replace(ledger, produced=ledger.produced - late)
 
 
-def _held(folder: Path, piece: Piece, held: Callable[[Any], Any]) -> Any:
-    return held(pack(read_tensors(folder / FOLDER / piece.payload)))
+def _held(folder: Path, piece: Piece, hold: Callable[[Any], Any]) -> Any:
+    return hold(pack(read_tensors(folder / FOLDER / piece.payload)))
 
 
 def _of_run(settings: RunSettings) -> dict[str, Any]:

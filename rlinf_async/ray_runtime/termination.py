@@ -77,9 +77,9 @@ class Termination:
         """
         if not self.asked:
             return 60.0
-        left = self._overdue_at - time.monotonic()
-        self._raise_if(left <= 0)
-        return left
+        seconds = self._overdue_at - time.monotonic()
+        self._raise_if(seconds <= 0)
+        return seconds
 
     def end(self) -> None:
         """Heed the request now.

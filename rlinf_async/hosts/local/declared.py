@@ -37,7 +37,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
             on tasks, which they cannot.
     """
     make = load_class(ENVS, _named(cfg, "env", "env_class"))
-    given = plain(cfg.env)
+    envs = plain(cfg.env)
     section = {
         "total_num_envs": settings.total_envs,
         "group_size": settings.group_size,
@@ -45,18 +45,18 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": False,
-        **given,
+        **envs,
     }
     if section["auto_reset"]:
         raise ValueError(
             "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false"
         )
     refuse(list(cannot_take_on(section, settings.asynchrony, key="env")))
-    built: Counter[int] = Counter()
+    builds: Counter[int] = Counter()
 
     def build(first: int, size: int) -> DeclaredEnvs:
-        seed = section["seed"] + ANOTHER_SEED * built[first]
-        built[first] += 1
+        seed = section["seed"] + ANOTHER_SEED * builds[first]
+        builds[first] += 1
         shard_section = OmegaConf.create({**section, "seed": seed})
         return DeclaredEnvs(make(shard_section, size, first // size, settings.plan.shards, None), size)
 

@@ -156,14 +156,14 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
             together.
     """
     values = plain(cfg)
-    given = dict(values.get("settings") or {})
-    known = [field.name for field in fields(LocalSettings) if field.name != "asynchrony"]
-    for name in given:
-        if name not in known:
-            raise ValueError(f"unknown key settings.{name}{did_you_mean(name, known)}")
+    block = dict(values.get("settings") or {})
+    names = [field.name for field in fields(LocalSettings) if field.name != "asynchrony"]
+    for name in block:
+        if name not in names:
+            raise ValueError(f"unknown key settings.{name}{did_you_mean(name, names)}")
     asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(unserved(asynchrony)))
-    return LocalSettings(asynchrony=asynchrony, **given)
+    return LocalSettings(asynchrony=asynchrony, **block)
 
 
 def _title(settings: LocalSettings) -> str:

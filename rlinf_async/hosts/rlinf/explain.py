@@ -109,15 +109,15 @@ def _publication(settings: RLinfSettings) -> str:
 
 
 def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
-    found = []
+    lines = []
     if cfg.algorithm.loss_type == ASYNC_PPO and settings.asynchrony.recomputes:
-        found.append(
+        lines.append(
             "RLinf's asynchronous PPO interpolates the proximal policy; here it is recomputed, which is "
             "exact; async.train.proximal=loglinear interpolates"
         )
     if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
-        found.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
-    return [*found, *explanation.remarks(settings, auto_reset=bool(cfg.env.train.auto_reset))]
+        lines.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
+    return [*lines, *explanation.remarks(settings, auto_reset=bool(cfg.env.train.auto_reset))]
 
 
 def show(facts: Mapping[str, Any], console: Console) -> None:
@@ -140,8 +140,8 @@ def _level_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
 
 def _class_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
     """Without their modules, of which `--json` tells: a reader wants to know whether a class is replaced."""
-    for stock, ours in facts["classes"].items():
-        module, _, name = ours.partition(":")
+    for stock, replacement in facts["classes"].items():
+        module, _, name = replacement.partition(":")
         yield "class", f"{stock.rsplit('.', 1)[1]} -> {name} ({module.partition('.')[0]})"
 
 

@@ -108,8 +108,8 @@ def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
     else:
         return None
     with torch.device("meta"):
-        built = build(OmegaConf.create(dict(model)), torch.float32)
-    return ModelSize(parameters=sum(each.numel() for each in built.parameters()), source="counted")
+        policy = build(OmegaConf.create(dict(model)), torch.float32)
+    return ModelSize(parameters=sum(each.numel() for each in policy.parameters()), source="counted")
 
 
 def _strategy(fsdp: Mapping[str, Any]) -> Strategy:

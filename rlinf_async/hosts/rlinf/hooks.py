@@ -246,9 +246,9 @@ def _config_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
     if not is_active(_config_of(args, kwargs)):
         return object.__new__(cls)
-    ours = runner_replacement(cls)
-    runner: Any = object.__new__(ours)
-    if not issubclass(ours, cls):
+    subclass = runner_replacement(cls)
+    runner: Any = object.__new__(subclass)
+    if not issubclass(subclass, cls):
         runner.__init__(*args, **kwargs)  # Python does so for instances of `cls` only
     return runner
 

@@ -166,8 +166,8 @@ class FSDPTraining:
         return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored)
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
-        added: dict[str, float] = all_reduce_dict(sums, op=dist.ReduceOp.SUM)
-        return added
+        total: dict[str, float] = all_reduce_dict(sums, op=dist.ReduceOp.SUM)
+        return total
 
     def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         cfg = self._actor.cfg

@@ -97,9 +97,9 @@ def _on_this_machine(cfg: Mapping[str, Any]) -> bool:
 def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf.config import SupportedModel
 
-    name, known = lookup(cfg, "actor.model.model_type"), sorted(SupportedModel.models)
-    if name not in known:
-        yield unknown("actor.model.model_type", name, known, "a model of RLinf or of rlinf_async.models")
+    name, models = lookup(cfg, "actor.model.model_type"), sorted(SupportedModel.models)
+    if name not in models:
+        yield unknown("actor.model.model_type", name, models, "a model of RLinf or of rlinf_async.models")
 
 
 def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -138,12 +138,12 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _files(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    named: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for key in FILES:
         path = lookup(cfg, key)
         if isinstance(path, str) and path.startswith(("/", "./", "../", "~")):
-            named.setdefault(path, key)  # rollout.model.model_path mostly repeats the actor's
-    for path, key in named.items():
+            keys.setdefault(path, key)  # rollout.model.model_path mostly repeats the actor's
+    for path, key in keys.items():
         if not Path(path).expanduser().exists():
             yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
 

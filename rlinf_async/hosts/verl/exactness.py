@@ -25,6 +25,6 @@ def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
             settings,
             one_step=f"{ACTOR}.ppo_mini_batch_size={given(cfg, 'data.train_batch_size')}",
             deferred="normalization is deferred" if streams(settings.estimator) else settings.estimator,
-            others=[selects] if mode in SELECTING else [],
+            more=[selects] if mode in SELECTING else [],
         ),
     }

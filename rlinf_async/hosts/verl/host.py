@@ -47,8 +47,8 @@ class VerlHost:
         return is_ours(cfg)
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
-        named = lookup(cfg, "ray_kwargs.ray_init.address")
-        return "own" if not named and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
+        address = lookup(cfg, "ray_kwargs.ray_init.address")
+        return "own" if not address and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.preparations import make_ready

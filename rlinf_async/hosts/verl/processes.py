@@ -29,11 +29,11 @@ def check_places(settings: VerlSettings, *, on_gpu: bool) -> None:
         ValueError: there are not enough, with what to set.
     """
     plan = settings.plan
-    needed = {"CPU": plan.learner_ranks + plan.env_workers + plan.inference_ranks}
+    need = {"CPU": plan.learner_ranks + plan.env_workers + plan.inference_ranks}
     if on_gpu:
-        needed["GPU"] = plan.learner_ranks + plan.inference_ranks
+        need["GPU"] = plan.learner_ranks + plan.inference_ranks
     free, total = ray.available_resources(), ray.cluster_resources()
-    for kind, count in needed.items():
+    for kind, count in need.items():
         if free.get(kind, 0) < count:
             used = total.get(kind, 0) - free.get(kind, 0)
             mend = (

@@ -28,19 +28,19 @@ def section(cfg: Mapping[str, Any], part: str) -> dict[str, Any]:
     Raises:
         ValueError: it is missing, or names no class.
     """
-    written = given(cfg, f"env.{part}")
-    if not isinstance(written, Mapping):
-        raise ValueError(f"env.{part}={written!r} must be a block with env_class and total_num_envs")
-    if not written.get("env_class"):
+    block = given(cfg, f"env.{part}")
+    if not isinstance(block, Mapping):
+        raise ValueError(f"env.{part}={block!r} must be a block with env_class and total_num_envs")
+    if not block.get("env_class"):
         raise ValueError(f"env.{part}.env_class is missing; name an entry point of rlinf_async.envs")
     return {
-        "env_type": written["env_class"],
+        "env_type": block["env_class"],
         "group_size": group_size(cfg) if part == "train" else 1,
         "seed": given(cfg, f"{ACTOR}.data_loader_seed") or 0,
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": part == "eval",
-        **written,
+        **block,
     }
 
 

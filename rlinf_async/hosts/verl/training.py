@@ -125,7 +125,7 @@ class EngineTraining:
         self._engine.optimizer_zero_grad()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        trees = [{name: held for name, held in piece.payload.items() if _holds(held)} for piece in pieces]
+        trees = [{name: value for name, value in piece.payload.items() if _holds(value)} for piece in pieces]
         rollout = concatenate(trees, dim=1)
         if self._critic and "values" not in rollout:
             raise ValueError(
@@ -266,8 +266,8 @@ class EngineTraining:
         return summed(sums, self._group)
 
 
-def _holds(held: object) -> bool:
-    return held is not None and not (isinstance(held, dict) and not held)
+def _holds(value: object) -> bool:
+    return value is not None and not (isinstance(value, dict) and not value)
 
 
 def _spread(per_decision: Any, like: torch.Tensor) -> torch.Tensor:

@@ -28,11 +28,11 @@ def workload(cfg: DictConfig) -> Workload:
         seeds["env.train.seed"] = int(train["seed"])
     steps = "trainer.total_training_steps"
     # A run that found the checkpoint of another would go on from there.
-    apart = given(values, "trainer.resume_mode") == "auto"
+    resumes = given(values, "trainer.resume_mode") == "auto"
     return Workload(
         run_dir="vla.run_dir",
         steps=(steps, whole(values, steps)),
         seeds=seeds,
-        overrides=("trainer.resume_mode=disable",) if apart else (),
+        overrides=("trainer.resume_mode=disable",) if resumes else (),
         off=OFF,
     )

@@ -54,9 +54,9 @@ class EnvActor(ShardWorker):
         start_again(self._sections["train"], generation=self.generation)
         for mode, section in self._sections.items():
             build = partial(self._build, mode)
-            apart = simulators_apart(section)
+            in_processes = simulators_apart(section)
             threads = self._threads[mode]
-            self._envs[mode] = await asyncio.to_thread(in_threads, threads, build, apart=apart)
+            self._envs[mode] = await asyncio.to_thread(in_threads, threads, build, in_processes=in_processes)
 
     def train_shard(self, stage: int) -> TrainShard:
         renew = partial(self._renew, stage)
@@ -98,7 +98,7 @@ class EnvActor(ShardWorker):
 
     def _renew(self, stage: int, step: int) -> Any:
         """As `_rebuild` for training, at the checkpoint after `step`."""
-        with self._rebuilds.renewing(stage, step, apart=simulators_apart(self._sections["train"])):
+        with self._rebuilds.renewing(stage, step, in_processes=simulators_apart(self._sections["train"])):
             return self._rebuild("train", stage)
 
     def _build(self, mode: str, stage: int) -> Any:

@@ -180,23 +180,21 @@ class EvalShard(_Shard):
 
     def _step(self, actions: torch.Tensor) -> Observation:
         observations, _, terminations, truncations, infos = self._env.chunk_step(actions)
-        done = (terminations | truncations)[:, -1].cpu()
-        new = done if self._auto_reset else done & ~self._ended
-        self._ended = self._ended | done
+        at_end = (terminations | truncations)[:, -1].cpu()
+        new = at_end if self._auto_reset else at_end & ~self._ended
+        self._ended = self._ended | at_end
         info = _last(infos) or {}
         if new.any():
-            ended = (info.get("final_info") or info).get("episode")
-            self.episodes.append(_chosen(ended, new))
+            statistics = (info.get("final_info") or info).get("episode")
+            self.episodes.append(_chosen(statistics, new))
         self._observation = _last(observations)
         return self._observation
 
 
 def started(observation: Observation, size: int) -> ShardOutput:
     """What a rollout of `size` environments begins with."""
-    nobody = torch.zeros(size, dtype=torch.bool)
-    return ShardOutput(
-        observation=observation, rewards=torch.zeros(size), ended=nobody, truncated=nobody.clone()
-    )
+    none = torch.zeros(size, dtype=torch.bool)
+    return ShardOutput(observation=observation, rewards=torch.zeros(size), ended=none, truncated=none.clone())
 
 
 def _last(values: object) -> Any:
