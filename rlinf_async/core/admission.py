@@ -33,7 +33,7 @@ class _Line:
 
     @property
     def head(self) -> Place:
-        """What would be handed out next."""
+        """The (batch, epoch, place) that `pop` would hand out next."""
         return self._back[0] if self._back else self._next
 
     def pop(self) -> None:
@@ -44,7 +44,7 @@ class _Line:
         self._pass_over_done()
 
     def skip(self, places: Iterable[Place]) -> None:
-        """Hand out none of `places`; those of other lines may be among them."""
+        """Never hand out those of `places` that are in this line; places of other lines are ignored."""
         self._done.update(places)
         self._pass_over_done()
 

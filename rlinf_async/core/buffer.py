@@ -1,4 +1,4 @@
-"""The trajectory buffer: what guarantees the staleness bound, and the books of a run."""
+"""The trajectory buffer: what guarantees the staleness bound, and the ledger of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ledger:
         return self.produced - self.trained - sum(self.refused.values())
 
     def check(self, held: int) -> None:
-        """Compare the books with the `held` trajectories that are really there.
+        """Compare the ledger with the `held` trajectories that are really there.
 
         Raises:
             RuntimeError: a trajectory was lost or trained twice.
@@ -130,7 +130,7 @@ class TrajectoryBuffer:
         return sorted(pieces, key=lambda piece: (piece.ticket.batch, piece.key))
 
     def restore(self, batch: int, ledger: Ledger, pieces: Iterable[Piece] = ()) -> list[Piece]:
-        """Start at `batch` with the books of the run that is resumed, and what is left of its pieces.
+        """Start at `batch` with the ledger of the run that is resumed, and what is left of its pieces.
 
         Pieces that are too old now, and whatever else was in flight then, are lost, and counted as that.
 

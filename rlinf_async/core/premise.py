@@ -38,7 +38,7 @@ class Premise:
     """What the first batch has shown, over all ranks."""
 
     logprobs: float = 0.0
-    """As `Tolerance` counts."""
+    """Mean absolute difference of log-probabilities, as `Tolerance.logprobs` bounds it."""
     values: float = 0.0
     keeps_values: bool = False
     """Values scored again are not those that were stored, which therefore stay."""

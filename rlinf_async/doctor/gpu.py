@@ -75,7 +75,7 @@ def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os
         return Check("gpu", "ok", "none here: runs use the CPU")
     if not gpus.gpus:
         detail = f"NVIDIA driver {driver}, and torch uses no GPU: {gpus.why or 'it sees none'}"
-        return Check("gpu", "fail", detail, _mend(gpus, environ))
+        return Check("gpu", "fail", detail, _remedy(gpus, environ))
     kinds = sorted({name for name, *_ in gpus.gpus})
     detail = f"{len(gpus.gpus)} x {', '.join(kinds)}; torch for {gpus.build}, driver {driver or 'unknown'}"
     busy = [
@@ -88,7 +88,7 @@ def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os
     return Check("gpu", "ok", detail)
 
 
-def _mend(gpus: Gpus, environ: Mapping[str, str]) -> str:
+def _remedy(gpus: Gpus, environ: Mapping[str, str]) -> str:
     if environ.get(VISIBLE, "0") in ("", "-1"):
         return f"unset {VISIBLE}, which hides them"
     if gpus.build is None:
@@ -102,6 +102,6 @@ def check_nccl(gpus: Gpus, code: str = NCCL_PROBE) -> Check:
         return skipped("nccl", "no GPU")
     number, failure = answer(code)
     if failure is not None:
-        mend = "NCCL_DEBUG=INFO says more; in a container, start it with --ipc=host or a larger --shm-size"
-        return Check("nccl", "fail", failure, mend)
+        remedy = "NCCL_DEBUG=INFO says more; in a container, start it with --ipc=host or a larger --shm-size"
+        return Check("nccl", "fail", failure, remedy)
     return Check("nccl", "ok", f"{number.strip()} adds up over {len(gpus.gpus)} GPU(s)")

@@ -40,11 +40,11 @@ def check_python(version: tuple[int, ...]) -> Check:
 
 
 def check_torch(installed: str | None) -> Check:
-    mend = "pip install 'torch>=2.6'"
+    remedy = "pip install 'torch>=2.6'"
     if installed is None:
-        return Check("torch", "fail", "not installed", mend)
+        return Check("torch", "fail", "not installed", remedy)
     if release(installed) < (2, 6):
-        return Check("torch", "fail", f"{installed}, where at least 2.6 is needed", mend)
+        return Check("torch", "fail", f"{installed}, where at least 2.6 is needed", remedy)
     return Check("torch", "ok", installed)
 
 

@@ -56,10 +56,10 @@ def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
 def absent_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Which environment classes `cfg` (plain data) names that no package provides."""
     classes = sorted(entry_points(group="rlinf_async.envs").names)
-    for part in ("train", "eval"):
-        name = lookup(cfg, f"env.{part}.env_class")
+    for mode in ("train", "eval"):
+        name = lookup(cfg, f"env.{mode}.env_class")
         if name and name not in classes:
-            yield unknown(f"env.{part}.env_class", name, classes, "an entry point of rlinf_async.envs")
+            yield unknown(f"env.{mode}.env_class", name, classes, "an entry point of rlinf_async.envs")
 
 
 def absent_loggers(

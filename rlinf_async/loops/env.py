@@ -16,7 +16,7 @@ from rlinf_async.survive_config import SurviveConfig
 
 FAIL_AT_ONCE = SurviveConfig(env_restarts=0)
 NUMBERS = count()
-"""Of the requests of this process."""
+"""Numbers for the action requests of this process, which spans bear to tell requests and answers apart."""
 
 
 async def nothing(_: Ticket) -> None:

@@ -18,7 +18,7 @@ Record = Callable[..., None]
 
 
 def unrecorded(**_: object) -> None:
-    """Nobody reads it."""
+    """A record of faults that drops them, for runs without a run directory."""
 
 
 class ShardRestarts:

@@ -27,6 +27,7 @@ class Check:
     status: Status
     detail: str
     mend: str = ""
+    """The remedy: a command, or what to change; empty where nothing is wrong."""
 
 
 def skipped(name: str, reason: str) -> Check:
@@ -86,9 +87,9 @@ def check_range(
 ) -> Check:
     """Whether `package` is installed with `least <= found < below`."""
     versions = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
-    mend = f"pip install '{package}{versions}'"
+    remedy = f"pip install '{package}{versions}'"
     if installed is None:
-        return Check(package, "fail", "not installed", mend)
+        return Check(package, "fail", "not installed", remedy)
     if not least <= release(installed) < below:
-        return Check(package, "fail", f"{installed}, where {versions} is needed", mend)
+        return Check(package, "fail", f"{installed}, where {versions} is needed", remedy)
     return Check(package, "ok", installed)

@@ -84,8 +84,8 @@ def status_of(run: Path, *, now: float | None = None) -> list[str]:
 def lines_of(facts: Mapping[str, Any]) -> list[str]:
     """What `status_facts` says, in words."""
     if facts["state"] == "ended":
-        summary, books = facts["summary"], facts["summary"].get("trajectories", {})
-        trained = f"{books.get('trained')} of {books.get('produced')} trajectories trained"
+        summary, ledger = facts["summary"], facts["summary"].get("trajectories", {})
+        trained = f"{ledger.get('trained')} of {ledger.get('produced')} trajectories trained"
         took = seconds(float(summary.get("seconds", 0)))
         return [f"The run has ended: {facts['step']} steps in {took}, {trained}.", *_faults_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]

@@ -9,10 +9,10 @@ class RemoteMethod(Protocol):
     """A method of another process."""
 
     def remote(self, *arguments: object, **keywords: object) -> Any:
-        """Call it; what comes back can be awaited, and given to `ray.get` and `ray.wait`."""
+        """Call the method in its process; a reference that can be awaited, and given to `ray.get`."""
 
     def options(self, **options: object) -> RemoteMethod:
-        """The same method, called in another way."""
+        """The method with other options for its calls, such as `num_returns`, as Ray takes them."""
 
 
 class Handle(Protocol):

@@ -28,7 +28,7 @@ def without_echoes(inputs: Tensors, observation: Mapping[str, Any]) -> tuple[Ten
 
 
 def with_echoes(inputs: Tensors, echoes: Mapping[str, str], observation: Mapping[str, Any]) -> Tensors:
-    """The inverse, with the observation that was asked with: copies, as environments may write to theirs."""
+    """Put copies of the pictures that `without_echoes` left out of `inputs` back, from `observation`."""
     return {**inputs, **{name: observation[picture].clone() for name, picture in echoes.items()}}
 
 

@@ -34,7 +34,7 @@ class Wait:
 Revival = Generator[Wait, None, Any]
 """Brings a process back; returns the call of its loop. Calls that take too long are a TimeoutError to it."""
 Revive = Callable[[int, BaseException], Revival]
-"""Of a rank, given how it died."""
+"""Gives the revival of a rank, from its number and the error by which it died."""
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class _Loop:
     give_up: float = 0.0
     """When the revival has waited for long enough."""
     over: bool = False
-    """It has ended, or has died when nothing was left to do."""
+    """Whether the loop has ended, or its process has died when nothing was left to do."""
 
 
 class Fleet:

@@ -145,7 +145,7 @@ class Revivals:
         return loop
 
     def watches(self, process: str) -> bool:
-        """Whether it has to answer now: it does not while it is built."""
+        """Whether a process has to answer calls now: it does not have to while its successor is built."""
         who = self._who(process)
         return self.working and who is not None and who not in self._away
 

@@ -127,7 +127,7 @@ class AsyncRun:
         return mean_of_episodes([result for result in results if result is not None])
 
     def fetch_ledger(self) -> Ledger:
-        """The books as they are now."""
+        """The coordinator's ledger as it is now: trajectories by what became of them."""
         ledger: Ledger = self.fleet.run("coordinator", "read_ledger")[0]
         return ledger
 

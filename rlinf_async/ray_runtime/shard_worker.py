@@ -41,7 +41,7 @@ STUCK = 70
 Episodes = list[dict[str, torch.Tensor]]
 """Statistics of the episodes that have ended: name -> [episodes]."""
 Rollouts = dict[str, Episodes]
-"""Of each rollout of a shard for a batch, by the name of its place."""
+"""Episode statistics of each rollout of a shard for a batch, by the name of its place."""
 
 
 class TrainShardEnv(ShardEnv, TaskTaker, Protocol):
@@ -83,7 +83,7 @@ class ShardWorker(Inspectable):
         self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(stages)])
 
     async def join_run(self, process: str, run_dir: str, **options: Any) -> None:
-        """As of every process; from now on faults are recorded, too."""
+        """Join the run as every process does; from now on faults of environments are recorded, too."""
         await super().join_run(process, run_dir, **options)
         self._record = partial(record_failure, Path(run_dir), process=process)
 

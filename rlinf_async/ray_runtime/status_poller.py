@@ -26,10 +26,10 @@ class Guard(Protocol):
     """Who answers for workers that fall silent."""
 
     def watches(self, process: str) -> bool:
-        """Whether this one has to answer now."""
+        """Whether the process of that name has to answer calls now."""
 
     def silence(self, process: str) -> None:
-        """It has not."""
+        """Do what has to be done about a process that has not answered in time."""
 
 
 class StatusPoller:

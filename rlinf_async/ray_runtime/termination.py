@@ -101,7 +101,7 @@ class Termination:
 
 
 TERMINATION = Termination()
-"""That of this process."""
+"""The one `Termination` of this process, in which its signals are noted."""
 
 
 def heed_once(number: signal.Signals) -> None:

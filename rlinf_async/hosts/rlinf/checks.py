@@ -69,12 +69,12 @@ def check_rlinf(tree: RLinfTree | None) -> Check:
 
 
 def check_ray(installed: str | None) -> Check:
-    mend = f"pip install 'ray[default]>={'.'.join(map(str, RAY_FIXES[-1][0]))},<3'"
+    remedy = f"pip install 'ray[default]>={'.'.join(map(str, RAY_FIXES[-1][0]))},<3'"
     if installed is None:
-        return Check("ray", "fail", "not installed", mend)
+        return Check("ray", "fail", "not installed", remedy)
     holes = [reason for fixed, reason in RAY_FIXES if release(installed) < fixed]
     if holes:
-        return Check("ray", "warn", f"{installed} has {'; '.join(holes)}", mend)
+        return Check("ray", "warn", f"{installed} has {'; '.join(holes)}", remedy)
     return Check("ray", "ok", installed)
 
 

@@ -49,7 +49,7 @@ def uses_us(cfg: DictConfig) -> bool:
     """Whether workers must load this package: a level is on, or an environment or model of ours is used."""
     if asks_for_levels(cfg) or cfg.actor.model.model_type in entry_points(group="rlinf_async.models").names:
         return True
-    return any(OmegaConf.select(cfg, f"env.{part}.env_class") for part in ("train", "eval"))
+    return any(OmegaConf.select(cfg, f"env.{mode}.env_class") for mode in ("train", "eval"))
 
 
 def resolve(

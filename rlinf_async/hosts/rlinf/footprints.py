@@ -43,8 +43,8 @@ def footprints(
     inference = model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model)
     capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
     leaving = {
-        f"{role}_leaves": settings.takes_turns and bool(lookup(cfg, f"{part}.enable_offload"))
-        for role, part in {"learner": "actor", "inference": "rollout"}.items()
+        f"{role}_leaves": settings.takes_turns and bool(lookup(cfg, f"{component}.enable_offload"))
+        for role, component in {"learner": "actor", "inference": "rollout"}.items()
     }
     kinds = [
         {

@@ -25,10 +25,10 @@ def compare(actor: Any, rollout: Tree, batch: int, *, most: int, values: bool) -
     samples = samples_of({**rollout, **stored_values}, "versions", *stored_values)
     versions = leaf(samples, "versions").flatten().long()
 
-    def score(part: dict[str, Any]) -> dict[str, premise.Pair]:
-        (output,) = forward(actor, part, size_of(part), logprobs=True, values=values)
-        pairs = {"logprobs": (output["logprobs"], output.get("prev_logprobs", part["prev_logprobs"]))}
-        return pairs | ({"values": (output["values"], part["prev_values"])} if values else {})
+    def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
+        (output,) = forward(actor, chosen, size_of(chosen), logprobs=True, values=values)
+        pairs = {"logprobs": (output["logprobs"], output.get("prev_logprobs", chosen["prev_logprobs"]))}
+        return pairs | ({"values": (output["values"], chosen["prev_values"])} if values else {})
 
     return premise.compare(samples, versions, batch, most=most, score=score)
 

@@ -117,10 +117,10 @@ def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf.envs import SupportedEnvType
 
     types = [kind.value for kind in SupportedEnvType]
-    for part in ("train", "eval"):
-        kind = lookup(cfg, f"env.{part}.env_type")
-        if lookup(cfg, f"env.{part}") and kind not in types:
-            yield unknown(f"env.{part}.env_type", kind, types, "an environment of RLinf")
+    for mode in ("train", "eval"):
+        kind = lookup(cfg, f"env.{mode}.env_type")
+        if lookup(cfg, f"env.{mode}") and kind not in types:
+            yield unknown(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
     yield from absent_env_classes(cfg)
 
 

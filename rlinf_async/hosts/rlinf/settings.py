@@ -120,15 +120,15 @@ class RLinfSettings(RunSettings):
 def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Episodes that are no whole number of chunks of actions."""
     chunk = int(cfg["actor"]["model"]["num_action_chunks"])
-    for part in ("train", "eval") if _evaluating(cfg) else ("train",):
+    for mode in ("train", "eval") if _evaluating(cfg) else ("train",):
         # RLinf asks for it in evaluation, too, and says so.
-        steps = int(cfg["env"][part].get("max_steps_per_rollout_epoch", chunk))
+        steps = int(cfg["env"][mode].get("max_steps_per_rollout_epoch", chunk))
         if steps % chunk:
             nearest = max(1, round(steps / chunk)) * chunk
             yield Reason(
-                f"env.{part}.max_steps_per_rollout_epoch={steps} is no multiple of actor.model."
+                f"env.{mode}.max_steps_per_rollout_epoch={steps} is no multiple of actor.model."
                 f"num_action_chunks={chunk}; nearest: {nearest}",
-                f"env.{part}.max_steps_per_rollout_epoch={nearest}",
+                f"env.{mode}.max_steps_per_rollout_epoch={nearest}",
             )
 
 

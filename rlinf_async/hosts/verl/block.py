@@ -21,7 +21,7 @@ def is_ours(config: object) -> bool:
     return isinstance(v1, DictConfig) and v1.get("trainer_mode") == MODE
 
 
-def given(cfg: Mapping[str, Any], key: str) -> Any:
+def value_at(cfg: Mapping[str, Any], key: str) -> Any:
     """The value at a dotted key; None where it is absent or missing."""
     value = lookup(cfg, key)
     return None if value == "???" else value
@@ -33,7 +33,7 @@ def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> in
     Raises:
         ValueError: it is none.
     """
-    value = given(cfg, key)
+    value = value_at(cfg, key)
     value = default if value is None else value
     if value is None:
         raise ValueError(f"{key} is missing; set it to a whole number of at least 1")

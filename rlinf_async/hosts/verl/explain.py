@@ -11,7 +11,7 @@ from rich.console import Console
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.verl.block import given, whole
+from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.exactness import exactness
 from rlinf_async.hosts.verl.processes import WORKERS
@@ -43,7 +43,7 @@ def explain(config: DictConfig) -> dict[str, Any]:
             f"rlinf_async.verl_workers.{name}": find(WORKERS, name).value for name in ("env", "inference")
         },
         "exactness": exactness(cfg, settings),
-        "device": given(cfg, "trainer.device"),
+        "device": value_at(cfg, "trainer.device"),
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings), publication=explanation.BESIDE),
         "evaluation": _evaluation(cfg),
         "remarks": list(_remarks(cfg, settings)),
@@ -63,19 +63,19 @@ def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
 def _evaluation(cfg: Mapping[str, Any]) -> str:
     if not evaluates(cfg):
         return "none"
-    every = given(cfg, "trainer.test_freq") or -1
+    every = value_at(cfg, "trainer.test_freq") or -1
     when = [
-        *(["before training"] if given(cfg, "trainer.val_before_train") else []),
+        *(["before training"] if value_at(cfg, "trainer.val_before_train") else []),
         *([f"every {every} steps and after the last"] if every > 0 else []),
     ]
-    return f"{given(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
+    return f"{value_at(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
 
 
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     for key, why in WITHOUT_EFFECT.items():
-        if given(cfg, key) not in (None, USUAL.get(key)):
+        if value_at(cfg, key) not in (None, USUAL.get(key)):
             yield f"{key} has no effect: {why}"
-    if not given(cfg, f"{ACTOR}.shuffle") and settings.optimizer_steps > 1:
+    if not value_at(cfg, f"{ACTOR}.shuffle") and settings.optimizer_steps > 1:
         yield (
             f"{ACTOR}.shuffle=false, veRL's default, makes each optimizer step of the same environments; "
             f"{ACTOR}.shuffle=true mixes them"

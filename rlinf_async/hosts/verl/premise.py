@@ -26,9 +26,9 @@ def compare(engine: PolicyEngine, rollout: Tree, batch: int, *, most: int, value
     if values:
         samples["values"] = fields["values"][:-1].flatten()
 
-    def score(part: dict[str, Any]) -> dict[str, premise.Pair]:
-        (output,) = forward(engine, part["inputs"], size_of(part), values=values)
-        return {name: (output[name], part[name]) for name in part if name != "inputs"}
+    def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
+        (output,) = forward(engine, chosen["inputs"], size_of(chosen), values=values)
+        return {name: (output[name], chosen[name]) for name in chosen if name != "inputs"}
 
     return premise.compare(samples, fields["versions"].flatten(), batch, most=most, score=score)
 

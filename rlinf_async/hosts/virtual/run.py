@@ -53,7 +53,7 @@ def predict(
         order: the seed by which tasks are drawn that are ready at the same time; None: in their order.
 
     Raises:
-        RuntimeError: the books do not add up.
+        RuntimeError: the ledger does not add up.
     """
     return run(VirtualRun(settings, times, run_dir=run_dir).train(), order=order)
 

@@ -66,10 +66,10 @@ def _columns(bins: Sequence[int], counts: Sequence[tuple[Subject, int, Counter[i
     marks, each = [], 0.8 / len(counts)
     for at, low in enumerate(bins):
         for place, (subject, total, count) in enumerate(counts):
-            part, start = count[low] / total, at + 0.1 + place * each
-            title = f"{subject.label}: {_range(low, width)} samples in {share(part)} of the passes"
+            height, start = count[low] / total, at + 0.1 + place * each
+            title = f"{subject.label}: {_range(low, width)} samples in {share(height)} of the passes"
             colour = palette.of_run(subject.index)
-            marks.append(column(start, start + each, 0.0, part, x, y, fill=colour, tooltip=title))
+            marks.append(column(start, start + each, 0.0, height, x, y, fill=colour, tooltip=title))
     return plot(marks, x, y, height=HEIGHT)
 
 

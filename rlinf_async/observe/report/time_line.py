@@ -148,5 +148,10 @@ def _table(timelines: Sequence[tuple[str, Timeline]], window: Interval) -> Table
     rows = []
     for name, timeline in timelines:
         spent = sorted(timeline.shares(window).items(), key=lambda item: item[1], reverse=True)
-        rows.append((name, ", ".join(f"{word} {share(part)}" for word, part in spent if part >= 0.005)))
+        rows.append(
+            (
+                name,
+                ", ".join(f"{word} {share(time_share)}" for word, time_share in spent if time_share >= 0.005),
+            )
+        )
     return Table(header=("", "shares of the step"), rows=rows, numbers=False)
