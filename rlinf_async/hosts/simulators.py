@@ -79,29 +79,19 @@ def divide(
     Raises:
         ValueError: `async.rollout.shards` asks for a split that the simulators do not allow.
     """
-    shards = _shards_per_worker(one_each, train, rollout, stages=stages, evaluates=evaluates)
-    return replace(one_each, shards_per_worker=shards)
-
-
-def _shards_per_worker(
-    one_each: ShardPlan,
-    train: Mapping[str, Any],
-    rollout: RolloutConfig,
-    *,
-    stages: int,
-    evaluates: Callable[[int], bool],
-) -> int:
-    shards = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
+    asked = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
     if hold_one_environment(train):
-        return shards_of_one(train, environments=one_each.envs_per_shard, shards=shards)
-    if not rollout.enabled:
+        shards = shards_of_one(train, environments=one_each.envs_per_shard, shards=asked)
+    elif not rollout.enabled:
         # A shard belongs to one inference rank: give every rank something to do.
-        return max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
-    return choose_shards(
-        asked=shards,
-        simulator=str(train["env_type"]),
-        stages=stages,
-        fits=lambda n: one_each.fits(n) and evaluates(n * one_each.env_workers),
-        most=one_each.envs_per_shard // one_each.group_size,
-        separate=simulators_apart(train),
-    )
+        shards = max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
+    else:
+        shards = choose_shards(
+            asked=asked,
+            simulator=str(train["env_type"]),
+            stages=stages,
+            fits=lambda n: one_each.fits(n) and evaluates(n * one_each.env_workers),
+            most=one_each.envs_per_shard // one_each.group_size,
+            separate=simulators_apart(train),
+        )
+    return replace(one_each, shards_per_worker=shards)
