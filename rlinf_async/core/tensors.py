@@ -12,15 +12,13 @@ Tensors: TypeAlias = dict[str, torch.Tensor]
 
 
 def leaf(tree: Tree, name: str) -> torch.Tensor:
-    """The tensor at `name`.
+    """The value at `name`, where the caller knows that it is a tensor and no tree.
 
     Raises:
         KeyError: there is nothing at `name`.
-        TypeError: there is no tensor, but a tree or None.
     """
     value = tree[name]
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name!r} is no tensor but {type(value).__name__}")
+    assert isinstance(value, torch.Tensor), name
     return value
 
 
