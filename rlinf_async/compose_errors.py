@@ -27,8 +27,8 @@ def sentence(
     a key is unknown.
     """
     if isinstance(error, OverrideParseException):
-        written = _written(str(error.override), overrides)
-        return f"the override {written!r} cannot be read; one looks like async.mode=full"
+        override = _written(str(error.override), overrides)
+        return f"the override {override!r} cannot be read; one looks like async.mode=full"
     if isinstance(error, MissingConfigException):
         return _missing(error, name, list(known_configs))
     first = str(error).strip().splitlines()[0].rstrip(".")
@@ -38,29 +38,29 @@ def sentence(
     return first
 
 
-def _missing(error: MissingConfigException, name: str, known: list[str]) -> str:
+def _missing(error: MissingConfigException, name: str, names: list[str]) -> str:
     group = GROUP.search(str(error))
     if group and error.options:
         hint = did_you_mean(group["option"], error.options)
         return f"{group['group']}={group['option']} is none of {', '.join(error.options)}{hint}"
     if error.missing_cfg_file not in (None, name):
         return f"{name} asks for {error.missing_cfg_file}, which is nowhere on the search path"
-    near = nearest(name, known)
+    near = nearest(name, names)
     hint = f" (did you mean {near!r}?)" if near else ""
-    return f"there is no config {name!r}{hint}; there is {', '.join(known) or 'none'}"
+    return f"there is no config {name!r}{hint}; there is {', '.join(names) or 'none'}"
 
 
-def _no_key(key: str, overrides: Sequence[str], known: list[str]) -> str:
-    near = _nearest_key(key, known)
+def _no_key(key: str, overrides: Sequence[str], keys: list[str]) -> str:
+    near = _nearest_key(key, keys)
     hint = f"did you mean {near}?" if near else f"+{_written(key, overrides)} would add it"
     return f"the config has no {key}; {hint}"
 
 
-def _nearest_key(key: str, known: list[str]) -> str | None:
+def _nearest_key(key: str, keys: list[str]) -> str | None:
     """Of the keys that are in the same section; then of all."""
     section = key.rpartition(".")[0]
-    beside = [one for one in known if one.rpartition(".")[0] == section]
-    return nearest(key, beside, cutoff=0.75) or nearest(key, known, cutoff=0.8)
+    beside = [one for one in keys if one.rpartition(".")[0] == section]
+    return nearest(key, beside, cutoff=0.75) or nearest(key, keys, cutoff=0.8)
 
 
 def _written(text: str, overrides: Sequence[str]) -> str:

@@ -235,10 +235,10 @@ class AsyncConfig:
         preset = dict(zip(LEVELS, MODES[mode], strict=True))
         levels: dict[str, Any] = {}
         for name, level in (("train", TrainConfig), ("rollout", RolloutConfig), ("streamer", StreamerConfig)):
-            given = check_block(f"async.{name}", block.get(name), level, first="enabled")
-            levels[name] = level(**{"enabled": preset[name], **given})
-        given = check_block("async.survive", block.get("survive"), SurviveConfig, first="env_restarts")
-        survive = SurviveConfig(**given)
+            content = check_block(f"async.{name}", block.get(name), level, first="enabled")
+            levels[name] = level(**{"enabled": preset[name], **content})
+        content = check_block("async.survive", block.get("survive"), SurviveConfig, first="env_restarts")
+        survive = SurviveConfig(**content)
         own = {name: block[name] for name in block if name not in ("mode", "survive", *levels)}
         return cls(mode=mode, survive=survive, **own, **levels)
 

@@ -55,10 +55,10 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
             raise ValueError(f"unknown key {path}.{key}; {hint}")
 
 
-def check_block(path: str, given: Any, schema: Any, *, first: str) -> dict[str, Any]:
+def check_block(path: str, content: Any, schema: Any, *, first: str) -> dict[str, Any]:
     """The block at `path`, which may have none but known keys; `first` is what one value could mean."""
-    if given is not None and not isinstance(given, Mapping):
-        raise ValueError(f"{path}={given!r} must be a block; nearest: {path}.{first}={given!r}")
-    block = dict(given or {})
+    if content is not None and not isinstance(content, Mapping):
+        raise ValueError(f"{path}={content!r} must be a block; nearest: {path}.{first}={content!r}")
+    block = dict(content or {})
     check_keys(path, block, schema)
     return block

@@ -10,34 +10,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.core.nested import dotted
-from rlinf_async.hosts.host import Host
+from rlinf_async.hosts.host import HERE, AssumedCluster, Host
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
 def differences(
-    host: Host,
-    a: DictConfig,
-    b: DictConfig,
-    *,
-    gpus: int | None = None,
-    nodes: int | None = None,
-    gpu_memory: float | None = None,
+    host: Host, a: DictConfig, b: DictConfig, cluster: AssumedCluster = HERE
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
 
-    `gpus`, `nodes` and `gpu_memory` are those that `explain` takes.
+    `cluster` is the one that both configs are explained for.
 
     A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out.
 
     Raises:
         ValueError: one of the configs cannot run, with the remedy.
     """
-    facts = [
-        dotted(_facts(host.explain(cfg, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))) for cfg in (a, b)
-    ]
-    configs = [dotted(host.resolved(cfg, gpus=gpus, nodes=nodes)) for cfg in (a, b)]
+    facts = [dotted(_facts(host.explain(cfg, cluster))) for cfg in (a, b)]
+    configs = [dotted(host.resolved(cfg, cluster)) for cfg in (a, b)]
     return {"facts": _differing(*facts), "config": _differing(*configs)}
 
 
@@ -64,23 +56,23 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str
 
 
 def show(
-    found: Mapping[str, Mapping[str, Mapping[str, Any]]], names: tuple[str, str], console: Console
+    differing: Mapping[str, Mapping[str, Mapping[str, Any]]], names: tuple[str, str], console: Console
 ) -> None:
     """Print `differences` for a reader."""
     console.print(f"A is {names[0]}, B is {names[1]}", markup=False)
-    if not any(found.values()):
+    if not any(differing.values()):
         console.print("they do the same: resolved, no key differs")
         return
     titles = {"facts": "What they do differently", "config": "Keys of the resolved configs that differ"}
     for part, title in titles.items():
-        if not found[part]:
+        if not differing[part]:
             console.print(f"{title}: none")
             continue
         table = Table(title=title, title_justify="left")
         table.add_column("", no_wrap=True)
         table.add_column("A", overflow="fold")
         table.add_column("B", overflow="fold")
-        for key, sides in found[part].items():
+        for key, sides in differing[part].items():
             table.add_row(escape(key), _cell(sides, "a"), _cell(sides, "b"))
         console.print(table)
 

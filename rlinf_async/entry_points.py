@@ -15,16 +15,16 @@ def find(group: str, name: str) -> EntryPoint:
         ValueError: nobody, or more than one other package, provides it.
     """
     matches = list(entry_points(group=group, name=name))
-    others = [entry for entry in matches if entry.dist is None or entry.dist.name != OURS]
-    if len({entry.value for entry in others}) > 1:
+    foreign = [entry for entry in matches if entry.dist is None or entry.dist.name != OURS]
+    if len({entry.value for entry in foreign}) > 1:
         packages = ", ".join(
-            sorted(f"{entry.dist.name if entry.dist else '?'} ({entry.value})" for entry in others)
+            sorted(f"{entry.dist.name if entry.dist else '?'} ({entry.value})" for entry in foreign)
         )
         raise ValueError(f"more than one package provides {group}: {name}; keep one of {packages}")
     if not matches:
         names = ", ".join(sorted({entry.name for entry in entry_points(group=group)})) or "nothing"
         raise ValueError(f"no package provides {group}: {name}; there is {names}")
-    return (others or matches)[0]
+    return (foreign or matches)[0]
 
 
 def load_class(group: str, name: str) -> Any:

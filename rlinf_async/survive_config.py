@@ -63,9 +63,9 @@ class SurviveConfig:
         """`step_limit`, of resets."""
         return self._limit(self.reset_s, longest)
 
-    def _limit(self, given: float | Literal["auto"], longest: float) -> float:
-        if given != "auto":
-            return float(given)
+    def _limit(self, value: float | Literal["auto"], longest: float) -> float:
+        if value != "auto":
+            return float(value)
         if not longest:
             return self.start_s
         return max(SHORTEST_S, SLOWER_THAN_EVER * longest)

@@ -11,6 +11,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.compose import compose_config
 from rlinf_async.experiments.sweep import command
+from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.explain import explain
 from tests.checkouts import TREES, checkout
 
@@ -72,7 +73,7 @@ def examples(request, monkeypatch):
 
 def explained(setup, examples, *overrides, **cluster):
     cfg = compose_config(setup.config, [*setup.overrides, *overrides, "async.mode=full"], examples)
-    return explain(cfg, **cluster)
+    return explain(cfg, AssumedCluster(**cluster))
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
@@ -140,13 +141,17 @@ def commands(kind):
 def test_the_commands_of_the_page_say_what_they_are_for(examples):
     found = [(name, overrides) for name, overrides, _ in commands("explain")]
     assert len(found) == 3
-    facts = [explain(compose_config(name, given, examples), gpus=GPUS) for name, given in found]
+    facts = [
+        explain(compose_config(name, given, examples), AssumedCluster(gpus=GPUS)) for name, given in found
+    ]
     assert [each["ranks"]["learner"] for each in facts] == [4, 2, 8]
     assert [each["batch"]["optimizer_steps_per_step"] for each in facts] == [12, 36, 12]
     ladder, colocated = commands("sweep")
     assert "--modes" not in ladder[2]
     for name, given, _ in (ladder, colocated):
-        placed = explain(compose_config(name, [*given, "async.mode=full"], examples), gpus=GPUS)
+        placed = explain(
+            compose_config(name, [*given, "async.mode=full"], examples), AssumedCluster(gpus=GPUS)
+        )
         assert placed["batch"]["samples_per_step"] == SETUPS[2].samples(64)
 
 

@@ -135,9 +135,9 @@ def test_messages_are_found_in_every_form():
 def test_every_refused_setting_is_on_the_page_with_its_remedy(page):
     assert [refusal.key for refusal in REFUSALS if f"`{refusal.key}`" not in page] == []
     remedies = {
-        refusal.mend.removesuffix(": learner and rollouts run at the same time") for refusal in REFUSALS
+        refusal.remedy.removesuffix(": learner and rollouts run at the same time") for refusal in REFUSALS
     }
-    assert [mend for mend in remedies if mend not in page] == []
+    assert [remedy for remedy in remedies if remedy not in page] == []
 
 
 def test_every_setting_that_is_refused_under_verl_is_on_the_page_with_what_to_use(page):

@@ -44,6 +44,7 @@ def examples(request, monkeypatch) -> Path:
 def explained(words: list[str], examples: Path) -> dict[str, Any]:
     """What the command answers, as data."""
     from rlinf_async.compose import compose_config
+    from rlinf_async.hosts.host import AssumedCluster
     from rlinf_async.hosts.rlinf.explain import explain
 
     rest = list(words)
@@ -56,7 +57,7 @@ def explained(words: list[str], examples: Path) -> dict[str, Any]:
             value = overrides[at + 1]
             options[key] = int(value) * unit if unit else float(value) * GB
             del overrides[at : at + 2]
-    return explain(compose_config(name, overrides, examples), **options)
+    return explain(compose_config(name, overrides, examples), AssumedCluster(**options))
 
 
 def test_explain_of_the_libero_config_says_what_the_page_says(examples):

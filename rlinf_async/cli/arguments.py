@@ -97,14 +97,14 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     try:
         return compose_config(name, overrides or [], directory)
     except (HydraException, OmegaConfBaseException) as error:
-        said = sentence(
+        text = sentence(
             error,
             name,
             overrides=overrides or [],
             known_configs=packaged_names() if directory is None else names_in(directory),
             known_keys=lambda: dotted(_plain(compose_config(name, [], directory))),
         )
-        fail(said)
+        fail(text)
     except ValueError as error:
         fail(str(error))
 

@@ -25,7 +25,7 @@ def chaos(
     from rlinf_async.experiments.chaos import command
     from rlinf_async.experiments.chaos.victims import KINDS
 
-    chosen = listed(kinds) or list(KINDS)
-    alive = or_exit(lambda: command.chaos(run, console, every_s=every, kinds=chosen, seed=seed))
+    kinds_to_kill = listed(kinds) or list(KINDS)
+    alive = or_exit(lambda: command.chaos(run, console, every_s=every, kinds=kinds_to_kill, seed=seed))
     if not alive:
         raise typer.Exit(1)

@@ -59,10 +59,10 @@ def _draw(rows: Sequence[dict[str, Any]], json_file: Path) -> None:
     from rlinf_async.experiments.bench.chart import draw
 
     try:
-        drawn = f"chart in {draw(rows, json_file.with_suffix('.png'))}"
+        remark = f"chart in {draw(rows, json_file.with_suffix('.png'))}"
     except ValueError as error:
-        drawn = f"no chart: {error}"
-    console.print(f"rows in {json_file}, {drawn}", markup=False, soft_wrap=True)
+        remark = f"no chart: {error}"
+    console.print(f"rows in {json_file}, {remark}", markup=False, soft_wrap=True)
 
 
 def _show_predictions(rows: Iterable[Mapping[str, Any]]) -> None:

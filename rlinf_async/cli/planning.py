@@ -46,15 +46,17 @@ def plan(
 
     numbers = or_exit(_numbers, gpus)
     if run is not None and config_name is None and times is None:
-        made = or_exit(lambda: command.plan_run(run, tries=tried or [], gpus=numbers))
+        proposal = or_exit(lambda: command.plan_run(run, tries=tried or [], gpus=numbers))
     elif run is None and config_name is not None and times is not None:
         config, explained = or_exit(_explained, config_name, config_dir)
-        made = or_exit(lambda: command.plan_config(config, explained, times, tries=tried or [], gpus=numbers))
+        proposal = or_exit(
+            lambda: command.plan_config(config, explained, times, tries=tried or [], gpus=numbers)
+        )
     else:
         fail("give the directory of a run, or a config (-n) and its service times (--times)")
-    command.show(made, console)
-    or_exit(_write, made, json_file, chart, save_times, save_run)
-    if made.replayed is not None and not made.replayed.close:
+    command.show(proposal, console)
+    or_exit(_write, proposal, json_file, chart, save_times, save_run)
+    if proposal.replayed is not None and not proposal.replayed.close:
         raise typer.Exit(1)
 
 
@@ -66,20 +68,20 @@ def _numbers(gpus: str) -> list[int]:
 
 
 def _write(
-    made: Plan, json_file: Path | None, chart: Path | None, save_times: Path | None, save_run: Path | None
+    proposal: Plan, json_file: Path | None, chart: Path | None, save_times: Path | None, save_run: Path | None
 ) -> None:
     from rlinf_async.experiments.plan import command
     from rlinf_async.experiments.plan.chart import draw
     from rlinf_async.experiments.plan.times_file import write_times
 
     if json_file is not None:
-        command.write(made, json_file)
+        command.write(proposal, json_file)
     if chart is not None:
-        draw(made.placed, chart)
+        draw(proposal.placed, chart)
     if save_times is not None:
-        write_times(save_times, made.times)
+        write_times(save_times, proposal.times)
     if save_run is not None:
-        command.write_run(made, save_run)
+        command.write_run(proposal, save_run)
 
 
 def _explained(name: str, directory: Path | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from rlinf_async.cli.arguments import (
     errors,
     or_exit,
 )
-from rlinf_async.hosts.host import host_of
+from rlinf_async.hosts.host import AssumedCluster, host_of
 from rlinf_async.observe.check import Check
 
 
@@ -46,19 +46,21 @@ def explain(
     """Say what a config will do, without starting anything: `rlinf-async explain metaworld_ppo_mlp`."""
     from rlinf_async import config_diff
 
-    chosen = [Chosen.of(config_name, config_dir, overrides)]
+    selections = [Chosen.of(config_name, config_dir, overrides)]
     if diff is not None:
-        chosen.append(Chosen.of(diff, config_dir, chosen[0].overrides))
-    configs = [one.compose() for one in chosen]
+        selections.append(Chosen.of(diff, config_dir, selections[0].overrides))
+    configs = [one.compose() for one in selections]
     host = or_exit(host_of, configs[0])
     say = host.explain if diff is None else partial(config_diff.differences, host)
-    facts = or_exit(partial(say, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory), *configs)
+    facts = or_exit(say, *configs, AssumedCluster(gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))
     if as_json:
-        typer.echo(json.dumps(facts if diff is None else {"a": chosen[0].name, "b": diff, **facts}, indent=2))
+        typer.echo(
+            json.dumps(facts if diff is None else {"a": selections[0].name, "b": diff, **facts}, indent=2)
+        )
     elif diff is None:
         host.show(facts, console)
     else:
-        config_diff.show(facts, (chosen[0].name, chosen[1].name), console)
+        config_diff.show(facts, (selections[0].name, selections[1].name), console)
 
 
 def configs(as_json: AsJson = False) -> None:
@@ -97,13 +99,13 @@ def doctor(as_json: AsJson = False) -> None:
 def _show_check(check: Check) -> None:
     """In lines as wide as the terminal; a remedy is one line, so that it can be copied."""
     colours = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
-    left = 22
-    width = max(console.width - left, 30) if console.is_terminal else None
+    indent = 22
+    width = max(console.width - indent, 30) if console.is_terminal else None
     lines = [check.detail]
     if width:
         lines = textwrap.wrap(check.detail, width, break_long_words=False, break_on_hyphens=False)
     console.print(f"[{colours[check.status]}]{check.status:5}[/] {check.name:15} ", end="")
-    console.print(f"\n{'':{left}}".join(lines), markup=False, soft_wrap=True)
+    console.print(f"\n{'':{indent}}".join(lines), markup=False, soft_wrap=True)
     if check.mend:
-        console.print(f"{'':{left}}[bold]->[/] ", end="")
+        console.print(f"{'':{indent}}[bold]->[/] ", end="")
         console.print(check.mend, markup=False, soft_wrap=True)

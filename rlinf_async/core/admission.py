@@ -33,7 +33,7 @@ class _Line:
 
     @property
     def head(self) -> Place:
-        """What would be handed out next."""
+        """The (batch, epoch, place) that `pop` would hand out next."""
         return self._back[0] if self._back else self._next
 
     def pop(self) -> None:
@@ -44,7 +44,7 @@ class _Line:
         self._pass_over_done()
 
     def skip(self, places: Iterable[Place]) -> None:
-        """Hand out none of `places`; those of other lines may be among them."""
+        """Never hand out those of `places` that are in this line; places of other lines are ignored."""
         self._done.update(places)
         self._pass_over_done()
 
@@ -151,9 +151,9 @@ class AdmissionGate:
 
     def skip(self, places: Iterable[Place]) -> None:
         """The rollouts of `places`, none of which has been admitted, are there already: a run is resumed."""
-        done = set(places)
+        finished_places = set(places)
         for line in {id(line): line for line in self._lines}.values():
-            line.skip(done)
+            line.skip(finished_places)
 
     def took(self, ticket: Ticket, seconds: float) -> None:
         """The rollout of `ticket` was collected in so many seconds."""

@@ -44,7 +44,11 @@ class DynamicBatcher(Generic[R]):
         return self._waiting[0][0] + self.max_wait if self._waiting else None
 
     def limit(self, *, max_size: int, max_wait: float) -> None:
-        """What holds from now on; `max_size` is no more than the batcher was built with."""
+        """Close batches at `max_size` environments and `max_wait` seconds from now on.
+
+        Raises:
+            ValueError: `max_size` is more than the batcher was built with.
+        """
         if not 1 <= max_size <= self.largest:
             raise ValueError(f"max_size={max_size} must be between 1 and {self.largest}")
         self.max_size, self.max_wait = max_size, max_wait
@@ -133,7 +137,7 @@ class BarrierBatcher(Generic[R]):
         self.add(request, since)
 
     def drop(self, shards: Collection[int]) -> None:
-        """Forget what `shards` have asked, and that they are in flight."""
+        """Forget the requests of `shards`, which have died, so that no batch waits for these shards."""
         self._in_flight.difference_update(shards)
         for shard in self._waiting.keys() & set(shards):
             del self._waiting[shard]

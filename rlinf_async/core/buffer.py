@@ -1,4 +1,4 @@
-"""The trajectory buffer: what guarantees the staleness bound, and the books of a run."""
+"""The trajectory buffer: what guarantees the staleness bound, and the ledger of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ledger:
         return self.produced - self.trained - sum(self.refused.values())
 
     def check(self, held: int) -> None:
-        """Compare the books with the `held` trajectories that are really there.
+        """Compare the ledger with the `held` trajectories that are really there.
 
         Raises:
             RuntimeError: a trajectory was lost or trained twice.
@@ -105,10 +105,12 @@ class TrajectoryBuffer:
             RuntimeError: some of its pieces have not been taken.
         """
         places = [place for place in self._taken if place[0] == batch]
-        left = sum(self.missing(*place) for place in places)
-        left += sum(len(waiting) for place, waiting in self._waiting.items() if place[0] == batch)
-        if left:
-            raise RuntimeError(f"batch {batch} was called trained while {left} of its pieces were not taken")
+        untrained = sum(self.missing(*place) for place in places)
+        untrained += sum(len(waiting) for place, waiting in self._waiting.items() if place[0] == batch)
+        if untrained:
+            raise RuntimeError(
+                f"batch {batch} was called trained while {untrained} of its pieces were not taken"
+            )
         trained = [piece for place in places for piece in self._taken.pop(place).values()]
         for piece in trained:
             self.ledger.trained += piece.size
@@ -123,12 +125,12 @@ class TrajectoryBuffer:
 
     def untrained(self) -> list[Piece]:
         """All pieces that wait or have been taken, in the order of their batches, places and parts."""
-        held = [*self._waiting.values(), *self._taken.values()]
-        pieces = [piece for place in held for piece in place.values()]
+        batches = [*self._waiting.values(), *self._taken.values()]
+        pieces = [piece for place in batches for piece in place.values()]
         return sorted(pieces, key=lambda piece: (piece.ticket.batch, piece.key))
 
     def restore(self, batch: int, ledger: Ledger, pieces: Iterable[Piece] = ()) -> list[Piece]:
-        """Start at `batch` with the books of the run that is resumed, and what is left of its pieces.
+        """Start at `batch` with the ledger of the run that is resumed, and what is left of its pieces.
 
         Pieces that are too old now, and whatever else was in flight then, are lost, and counted as that.
 
@@ -139,6 +141,6 @@ class TrajectoryBuffer:
         accepted = [piece for piece in pieces if self.refusal(piece) is None]
         for piece in accepted:
             self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
-        if lost := ledger.in_flight - self.held():
-            ledger.refused["lost at resume"] += lost
+        if missing := ledger.in_flight - self.held():
+            ledger.refused["lost at resume"] += missing
         return accepted

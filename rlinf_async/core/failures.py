@@ -34,7 +34,7 @@ class ShardFailure(RuntimeError):
 
     @property
     def reason(self) -> str:
-        """What the books call the rollout that is lost."""
+        """What the ledger calls the rollout that is lost."""
         return "not finite" if self.what == "not finite" else "env failed"
 
     @property

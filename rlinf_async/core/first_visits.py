@@ -17,7 +17,7 @@ class FirstVisits:
         self.begin()
 
     def begin(self) -> None:
-        """A batch begins; no sample of it has been trained."""
+        """Forget the batch before: no sample of the one that begins has been trained."""
         self._count = 0
         self._anchors: torch.Tensor | None = None
         self._visited = torch.zeros(0, dtype=torch.bool)

@@ -40,7 +40,7 @@ class LearnerFootprint:
             raise ValueError(f"strategy={self.strategy!r} must be one of {', '.join(get_args(Strategy))}")
 
     def parts(self) -> dict[str, int]:
-        """Bytes by what they are for."""
+        """Bytes of this rank on its accelerator: of `weights`, `gradients` and `optimizer` moments."""
         copies = 0 if self.on_cpu else 1
         return {
             "weights": copies * self._share(self.parameters * self.stored) + self._copy(),

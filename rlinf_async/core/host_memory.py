@@ -39,17 +39,17 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
     wait_for(*targets, *sources)
 
 
-def exchange_all(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
-    """Swap the values of each of `ones` with those of the tensor at its place, on the terms of `copy_all`.
+def exchange_all(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> None:
+    """Swap the values of each of `a` with those of the tensor at its place, on the terms of `copy_all`.
 
     One tensor at a time is in three places; nothing else is allocated.
     """
     with torch.no_grad():
-        for one, other in zip(ones, others, strict=True):
+        for one, other in zip(a, b, strict=True):
             copy = one.clone()
             one.copy_(other, non_blocking=True)
             other.copy_(copy, non_blocking=True)
-    wait_for(*ones, *others)
+    wait_for(*a, *b)
 
 
 def wait_for(*tensors: torch.Tensor) -> None:

@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+def nearest(name: object, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The known name that is most like `name`, if one is at least `cutoff` like it (difflib's ratio)."""
-    return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)), None)
+    return next(iter(difflib.get_close_matches(str(name), list(names), n=1, cutoff=cutoff)), None)
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
+def did_you_mean(name: object, names: Iterable[str]) -> str:
     """`; did you mean 'the nearest'?`, or nothing where no known name is near."""
-    near = nearest(name, known)
+    near = nearest(name, names)
     return f"; did you mean {near!r}?" if near else ""

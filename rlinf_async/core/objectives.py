@@ -47,6 +47,27 @@ def importance_weight(
     return torch.where(rho <= max_weight, rho, 0.0) if correction == "mis" else rho.clamp(max=max_weight)
 
 
+@torch.no_grad()
+def weight_measures(
+    weights: torch.Tensor,
+    proximal: torch.Tensor,
+    behaviour: torch.Tensor,
+    *,
+    correction: Correction,
+    max_weight: float,
+) -> dict[str, torch.Tensor]:
+    """What a learner reports of `importance_weight`, by metric, one number per weight: its host averages.
+
+    The weights; the divergence of the policy that acted from the proximal one; and, where weights are
+    bounded, whether the bound was exceeded.
+    """
+    log_ratios = proximal - behaviour
+    measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": -log_ratios}
+    if correction == "decoupled":
+        return measures
+    return measures | {"actor/behaviour_bounded": (log_ratios.exp() > max_weight).float()}
+
+
 def loglinear(current: torch.Tensor, behaviour: torch.Tensor, staleness: torch.Tensor) -> torch.Tensor:
     """`log pi_prox` interpolated between `log mu` and `log pi_theta`, detached (A-3PO, arXiv 2512.06547).
 

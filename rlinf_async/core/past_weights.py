@@ -39,7 +39,7 @@ class PastWeights:
         return version in self._copies
 
     def remember(self, version: int) -> None:
-        """The present parameters are those of `version`, until they have `changed`."""
+        """Copy the parameters as those of `version`, which they are until `changed` is called."""
         if version not in self._copies and len(self._copies) == self._keep:
             self._spare.append(self._copies.pop(min(self._copies)))
         if version in self._copies:

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from rlinf_async.core.ratios import SAMPLES
+from rlinf_async.core.tensors import Tree, map_tensors
 
 Sums = dict[str, float]
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""Scored and stored."""
+Score = Callable[[Tree], dict[str, Pair]]
+"""One forward pass over samples: pairs of `logprobs`, and of `values` where there is a critic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class Premise:
     """What the first batch has shown, over all ranks."""
 
     logprobs: float = 0.0
-    """As `Tolerance` counts."""
+    """Mean absolute difference of log-probabilities, as `Tolerance.logprobs` bounds it."""
     values: float = 0.0
     keeps_values: bool = False
     """Values scored again are not those that were stored, which therefore stay."""
@@ -43,26 +48,23 @@ class Premise:
         return {"premise/logprobs": self.logprobs, "premise/values": self.values}
 
 
-def drawn_by(versions: torch.Tensor, version: int, *, most: int) -> torch.Tensor:
-    """Indices of samples that `version` drew, of `versions` [N]: as many as one pass takes, or none."""
-    return torch.nonzero(versions == version).flatten()[: min(most, SAMPLES)]
+def compare(samples: Tree, versions: torch.Tensor, version: int, *, most: int, score: Score) -> Sums:
+    """How far apart stored and scored numbers of samples that `version` drew are; to be added over the ranks.
 
+    Call it on every rank, before the batch of `version` has changed the weights. A rank without such samples
+    takes part in the pass like all others, as sharded models require, and counts nothing.
 
-def differences(
-    scored: torch.Tensor,
-    stored: torch.Tensor,
-    values: tuple[torch.Tensor, torch.Tensor] | None,
-    *,
-    counts: bool,
-) -> Sums:
-    """How far apart log-probabilities are, and `values` (scored, stored); to be added over the ranks.
-
-    A rank without samples takes part in the pass like all others, and then does not count.
+    Args:
+        samples: what `score` reads, [N, ...].
+        versions: the policy version that drew each of them, [N].
+        most: samples that one pass may have.
     """
-    sums = _difference(scored, stored, "logprobs", torch.abs)
-    if values is not None:
-        sums |= _difference(*values, "values", torch.square)
-    return {name: float(value) * counts for name, value in sums.items()}
+    rows = torch.nonzero(versions == version).flatten()[: min(most, SAMPLES)]
+    pairs = score(map_tensors(lambda tensor: tensor[rows if len(rows) else [0]], samples))
+    sums = _difference(*pairs["logprobs"], "logprobs", torch.abs)
+    if "values" in pairs:
+        sums |= _difference(*pairs["values"], "values", torch.square)
+    return {name: float(value) * bool(len(rows)) for name, value in sums.items()}
 
 
 def _difference(
@@ -79,7 +81,7 @@ def _difference(
 def judge(
     sums: Mapping[str, float], *, model: str, half: bool, warn: Callable[[str], None], prefix: str = ""
 ) -> Premise:
-    """Whether a run may go on, and with which values; `sums` of `differences` over all ranks.
+    """Whether a run may go on, and with which values; `sums` of `compare` over all ranks.
 
     Args:
         model: the key of the config that names the model, and its value.

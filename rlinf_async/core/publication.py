@@ -45,13 +45,13 @@ class PublicationBoard:
         self._publish()
 
     def rank_lost(self, rank: int) -> None:
-        """`rank` has died, and its weights with it: nobody waits for it any more."""
+        """Forget the inference rank `rank`, which has died: publication does not wait for it any more."""
         self._has[rank] = None
         self._lost.add(rank)
         self._publish()
 
     def rank_back(self, rank: int) -> None:
-        """The successor of `rank` is about to apply weights: nothing is published before it has."""
+        """Wait for the inference rank `rank` again, whose successor is about to apply its first weights."""
         self._lost.discard(rank)
 
     def _publish(self) -> None:

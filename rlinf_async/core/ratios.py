@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.objectives import loglinear
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, slice_samples
 
 SAMPLES = 32
 """Samples per staleness, batch and learner rank on which ratios are measured at most."""
@@ -59,27 +59,27 @@ class RatioProbe:
         self._held.clear()
         self._lots.manual_seed(batch)
 
-    def add(self, inputs: Tree, staleness: torch.Tensor, known: Pair | None = None) -> None:
+    def add(self, inputs: Tree, staleness: torch.Tensor, ratios: Pair | None = None) -> None:
         """Samples of the batch.
 
         Args:
             inputs: what `score` needs.
             staleness: versions between the action and the batch, [B].
-            known: what `score` gives by the policy that began the batch; else it is asked in the end.
+            ratios: what `score` gives by the policy that began the batch; else it is asked in the end.
         """
         lots = torch.rand(len(staleness), generator=self._lots)
-        proximal, behaviour = known or (None, None)
+        proximal, behaviour = ratios or (None, None)
         samples: Tree = {"inputs": inputs, "proximal": proximal, "behaviour": behaviour}
         for value in range(self._max_staleness + 1):
             rows = torch.nonzero(staleness == value).flatten()
             rows = rows[lots[rows].argsort()[: self._size]]
             if len(rows):
                 group = {"lots": lots[rows], **_taken(samples, rows)}
-                held = self._held.get(value)
-                self._held[value] = group if held is None else self._lowest(concatenate([held, group]))
+                pool = self._held.get(value)
+                self._held[value] = group if pool is None else self._lowest(concatenate([pool, group]))
 
     def _lowest(self, samples: Tree) -> Tree:
-        return _taken(samples, samples["lots"].argsort()[: self._size])  # type: ignore[union-attr]
+        return _taken(samples, leaf(samples, "lots").argsort()[: self._size])
 
     @torch.no_grad()
     def finish(self) -> Sums:
@@ -103,7 +103,7 @@ class RatioProbe:
 
     def _scores(self, samples: Sequence[Tree]) -> dict[tuple[int, int], Pair]:
         """By version and staleness: of who acted, if it is remembered, and of who began, if that is asked."""
-        known = samples[0]["proximal"] is not None
+        has_ratios = samples[0]["proximal"] is not None
         pairs: dict[tuple[int, int], Pair] = {}
         if self._past is None:
             return pairs
@@ -113,7 +113,7 @@ class RatioProbe:
                 if version in (self._batch, self._batch - staleness):
                     pairs[version, staleness] = self._asked(sample)
 
-        versions = range(self._batch - self._max_staleness, self._batch + (not known))
+        versions = range(self._batch - self._max_staleness, self._batch + (not has_ratios))
         self._past.visit(versions, ask, present=self._batch + 1)
         return pairs
 

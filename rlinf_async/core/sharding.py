@@ -106,7 +106,7 @@ class ShardPlan:
 
     @property
     def piece_ends(self) -> list[tuple[int, int]]:
-        """Of every piece of a rollout the first environment, within its shard, and the first after it."""
+        """(start, stop) of every piece of a rollout: the environments of its shard that it holds."""
         size = self.piece_size
         return [(part * size, (part + 1) * size) for part in range(self.parts)]
 
@@ -120,7 +120,7 @@ class ShardPlan:
         return self.total_envs * self.rollout_epochs
 
     def rollout_number(self, batch: int, epoch: int) -> int:
-        """Which of the rollouts of its place that of `epoch` for `batch` is, counted from 0."""
+        """The number, from 0, of the rollout of `epoch` for `batch` among all rollouts of one shard."""
         return batch * self.rollout_epochs + epoch
 
     def shards_of_worker(self, worker: int) -> range:

@@ -11,6 +11,17 @@ Tree: TypeAlias = dict[str, Union[torch.Tensor, "Tree", None]]
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
 
+def leaf(tree: Tree, name: str) -> torch.Tensor:
+    """The value at `name`, where the caller knows that it is a tensor and no tree.
+
+    Raises:
+        KeyError: there is nothing at `name`.
+    """
+    value = tree[name]
+    assert isinstance(value, torch.Tensor), name
+    return value
+
+
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) -> Tree:
     """Apply `function` to every tensor; None stays None."""
     result: Tree = {}

@@ -153,7 +153,7 @@ def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
 
 
 def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
-    started = time.monotonic()
+    start = time.monotonic()
     demonstrations = demonstrate(
         settings.task_name,
         episodes=settings.demonstrations,
@@ -172,7 +172,7 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
     draft = Path(mkdtemp(prefix=".draft-", dir=out_dir))  # renamed when whole: no half start is found
     torch.save(best.state, draft / "policy.pt")
     stats.save(draft / "obs_stats.npz")
-    summary = {"success": best.success, "seconds": round(time.monotonic() - started, 3)}
+    summary = {"success": best.success, "seconds": round(time.monotonic() - start, 3)}
     (draft / "summary.json").write_text(json.dumps(summary))
     _put(draft, folder)
 
@@ -250,13 +250,13 @@ def search(settings: CloningSettings, epochs: Iterator[State], trial: PolicyTria
     """The first epoch that solves enough, or a mixture with its predecessor if it solves too much."""
     weak = best = Candidate(next(epochs), 0.0)
     for state in epochs:
-        found = Candidate(state, trial.success(state, enough=settings.lowest_success))
-        best = max(best, found, key=lambda candidate: candidate.success)
-        if found.success > settings.highest_success:
-            return _between(settings, weak, found, trial)
-        if found.success >= settings.lowest_success:
-            return found
-        weak = found
+        attempt = Candidate(state, trial.success(state, enough=settings.lowest_success))
+        best = max(best, attempt, key=lambda candidate: candidate.success)
+        if attempt.success > settings.highest_success:
+            return _between(settings, weak, attempt, trial)
+        if attempt.success >= settings.lowest_success:
+            return attempt
+        weak = attempt
     return best
 
 

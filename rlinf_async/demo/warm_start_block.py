@@ -39,5 +39,5 @@ def fill_in(cfg: DictConfig, console: Console | None = None) -> None:
     )
     with open_dict(cfg):
         OmegaConf.update(cfg, policy_key, str(start.policy_path))
-        for part in ("train", "eval"):
-            cfg.env[part].obs_stats = str(start.obs_stats_path)
+        for mode in ("train", "eval"):
+            cfg.env[mode].obs_stats = str(start.obs_stats_path)

@@ -51,8 +51,8 @@ def _frameworks() -> list[Check]:
     except ModuleNotFoundError as error:
         if (what_to_do := remedy(error)) is None:
             raise
-        needed, _, command = what_to_do.partition(": ")
-        return [Check("frameworks", "fail", f"no config can be read: {needed}", command)]
+        need, _, command = what_to_do.partition(": ")
+        return [Check("frameworks", "fail", f"no config can be read: {need}", command)]
     return [check for host in hosts for check in host.checks()]
 
 

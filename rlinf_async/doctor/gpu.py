@@ -69,39 +69,39 @@ def driver(path: Path = DRIVER) -> str | None:
     return next((word for word in words if word[0].isdigit() and "." in word), "of unknown version")
 
 
-def check_gpu(found: Gpus, *, driver: str | None, environ: Mapping[str, str] = os.environ) -> Check:
+def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os.environ) -> Check:
     """Whether torch computes on the GPUs of this machine, and whether they are free."""
-    if not found.gpus and driver is None:
+    if not gpus.gpus and driver is None:
         return Check("gpu", "ok", "none here: runs use the CPU")
-    if not found.gpus:
-        detail = f"NVIDIA driver {driver}, and torch uses no GPU: {found.why or 'it sees none'}"
-        return Check("gpu", "fail", detail, _mend(found, environ))
-    kinds = sorted({name for name, *_ in found.gpus})
-    detail = f"{len(found.gpus)} x {', '.join(kinds)}; torch for {found.build}, driver {driver or 'unknown'}"
-    taken = [
+    if not gpus.gpus:
+        detail = f"NVIDIA driver {driver}, and torch uses no GPU: {gpus.why or 'it sees none'}"
+        return Check("gpu", "fail", detail, _remedy(gpus, environ))
+    kinds = sorted({name for name, *_ in gpus.gpus})
+    detail = f"{len(gpus.gpus)} x {', '.join(kinds)}; torch for {gpus.build}, driver {driver or 'unknown'}"
+    busy = [
         f"GPU {index} has {free / GIB:.0f} of {total / GIB:.0f} GiB free"
-        for index, (_, free, total) in enumerate(found.gpus)
+        for index, (_, free, total) in enumerate(gpus.gpus)
         if free < MOSTLY * total
     ]
-    if taken:
-        return Check("gpu", "warn", f"{detail}; {', '.join(taken)}", "nvidia-smi names the processes on them")
+    if busy:
+        return Check("gpu", "warn", f"{detail}; {', '.join(busy)}", "nvidia-smi names the processes on them")
     return Check("gpu", "ok", detail)
 
 
-def _mend(found: Gpus, environ: Mapping[str, str]) -> str:
+def _remedy(gpus: Gpus, environ: Mapping[str, str]) -> str:
     if environ.get(VISIBLE, "0") in ("", "-1"):
         return f"unset {VISIBLE}, which hides them"
-    if found.build is None:
+    if gpus.build is None:
         return "install the torch that is built for this driver: docs/install.md, torch for a GPU"
     return "nvidia-smi; a driver that is older than torch's CUDA needs an older torch, or an update"
 
 
-def check_nccl(found: Gpus, code: str = NCCL_PROBE) -> Check:
+def check_nccl(gpus: Gpus, code: str = NCCL_PROBE) -> Check:
     """Whether NCCL adds up over all GPUs of this machine, which learner ranks do in every optimizer step."""
-    if not found.gpus:
+    if not gpus.gpus:
         return skipped("nccl", "no GPU")
     number, failure = answer(code)
     if failure is not None:
-        mend = "NCCL_DEBUG=INFO says more; in a container, start it with --ipc=host or a larger --shm-size"
-        return Check("nccl", "fail", failure, mend)
-    return Check("nccl", "ok", f"{number.strip()} adds up over {len(found.gpus)} GPU(s)")
+        remedy = "NCCL_DEBUG=INFO says more; in a container, start it with --ipc=host or a larger --shm-size"
+        return Check("nccl", "fail", failure, remedy)
+    return Check("nccl", "ok", f"{number.strip()} adds up over {len(gpus.gpus)} GPU(s)")

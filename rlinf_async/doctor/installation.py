@@ -31,30 +31,30 @@ def entry_points() -> list[EntryPoint]:
     return sorted(point for point in points if point.group.startswith("rlinf_async."))
 
 
-def check_python(found: tuple[int, ...]) -> Check:
-    text = ".".join(map(str, found))
-    if (3, 11) <= found[:2] <= (3, 13):
+def check_python(version: tuple[int, ...]) -> Check:
+    text = ".".join(map(str, version))
+    if (3, 11) <= version[:2] <= (3, 13):
         return Check("python", "ok", text)
     detail = f"{text}, where 3.11 to 3.13 are supported"
     return Check("python", "fail", detail, "make a virtual environment with python3.11")
 
 
-def check_torch(found: str | None) -> Check:
-    mend = "pip install 'torch>=2.6'"
-    if found is None:
-        return Check("torch", "fail", "not installed", mend)
-    if release(found) < (2, 6):
-        return Check("torch", "fail", f"{found}, where at least 2.6 is needed", mend)
-    return Check("torch", "ok", found)
+def check_torch(installed: str | None) -> Check:
+    remedy = "pip install 'torch>=2.6'"
+    if installed is None:
+        return Check("torch", "fail", "not installed", remedy)
+    if release(installed) < (2, 6):
+        return Check("torch", "fail", f"{installed}, where at least 2.6 is needed", remedy)
+    return Check("torch", "ok", installed)
 
 
-def check_extras(found: Mapping[str, str | None]) -> Check:
+def check_extras(versions: Mapping[str, str | None]) -> Check:
     """Whether pages and charts can be made; runs need none of it."""
-    missing = [package for package, installed in found.items() if installed is None]
+    missing = [package for package, installed in versions.items() if installed is None]
     if missing:
         detail = f"without {', '.join(missing)}: no pages of `report`, or no charts of `bench` and `sweep`"
         return Check("report, charts", "warn", detail, pip_install("report", "bench"))
-    return Check("report, charts", "ok", ", ".join(f"{name} {number}" for name, number in found.items()))
+    return Check("report, charts", "ok", ", ".join(f"{name} {number}" for name, number in versions.items()))
 
 
 def check_entry_points(points: Sequence[EntryPoint]) -> Check:

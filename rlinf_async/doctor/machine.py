@@ -83,9 +83,9 @@ def check_memory(*, available: int, memory: int) -> Check:
     available = min(available, memory)
     detail = f"{available / GIB:.1f} of {memory / GIB:.1f} GiB free"
     if available < LEAST_MEMORY:
-        mend = "end what holds it (ps aux --sort=-rss), or give the container more"
+        remedy = "end what holds it (ps aux --sort=-rss), or give the container more"
         detail += ", where the smallest run on Ray takes about 4; at 95 % Ray kills processes"
-        return Check("memory", "warn", detail, mend)
+        return Check("memory", "warn", detail, remedy)
     return Check("memory", "ok", detail)
 
 
@@ -104,8 +104,8 @@ def check_disk(used: Mapping[str, tuple[Path, int, int]]) -> Check:
     ]
     detail = ", ".join(f"{free / GIB:.0f} GiB free in {path}" for path, free, _ in used.values())
     if small:
-        mend = "export RAY_TMPDIR=/a/larger/folder, and choose another runner.logger.log_path"
-        return Check("disk", "warn", f"{detail}; little room in {', '.join(small)}", mend)
+        remedy = "export RAY_TMPDIR=/a/larger/folder, and choose another runner.logger.log_path"
+        return Check("disk", "warn", f"{detail}; little room in {', '.join(small)}", remedy)
     return Check("disk", "ok", detail)
 
 
@@ -141,8 +141,8 @@ def check_ray_address(
             f"RAY_ADDRESS is not set: scripts of RLinf and veRL will join the Ray cluster at "
             f"{', '.join(sorted(running))}"
         )
-        mend = "export RAY_ADDRESS=local, unless that is the cluster you mean"
-        return Check("ray address", "warn", detail, mend)
+        remedy = "export RAY_ADDRESS=local, unless that is the cluster you mean"
+        return Check("ray address", "warn", detail, remedy)
     return Check("ray address", "ok", "no Ray cluster is running here")
 
 
@@ -165,11 +165,11 @@ def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
 
 def check_shared_memory(*, free: int, memory: int) -> Check:
     """Whether Ray's object store, by default 30 % of the memory, fits into /dev/shm."""
-    wanted = max(LEAST_SHARED_MEMORY, 3 * memory // 10)
+    need = max(LEAST_SHARED_MEMORY, 3 * memory // 10)
     detail = f"{free / GIB:.1f} GiB free in /dev/shm"
-    if free < wanted:
-        mend = f"in a container, start it with --shm-size={math.ceil(wanted / GIB)}g"
-        return Check("shared memory", "warn", f"{detail}, where Ray wants {wanted / GIB:.1f} GiB", mend)
+    if free < need:
+        remedy = f"in a container, start it with --shm-size={math.ceil(need / GIB)}g"
+        return Check("shared memory", "warn", f"{detail}, where Ray wants {need / GIB:.1f} GiB", remedy)
     return Check("shared memory", "ok", detail)
 
 

@@ -27,8 +27,8 @@ def bars(
 ) -> None:
     """A bar for each mode, from the top down."""
     places = range(len(names))
-    drawn = panel.barh(places, values, color=[_colour(name) for name in names], **style)
-    panel.bar_label(drawn, labels, padding=3, fontsize=7)
+    container = panel.barh(places, values, color=[_colour(name) for name in names], **style)
+    panel.bar_label(container, labels, padding=3, fontsize=7)
     panel.set_yticks(places, names)
     panel.invert_yaxis()
 

@@ -36,10 +36,10 @@ class Range:
         middle: Callable[[Sequence[float]], float] = statistics.median,
     ) -> Range | None:
         """The range of the values that are known; None if none is."""
-        known = [value for value in values if value is not None]
-        if not known:
+        numbers = [value for value in values if value is not None]
+        if not numbers:
             return None
-        return cls(middle(known), min(known), max(known), _half(known), len(known))
+        return cls(middle(numbers), min(numbers), max(numbers), _half(numbers), len(numbers))
 
 
 def _half(values: Sequence[float]) -> float | None:

@@ -12,6 +12,11 @@ from rlinf_async.loops.run_settings import RunSettings
 KEY = "async"
 
 
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """A config without interpolations; what is missing is the text `???`, as OmegaConf has it."""
+    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+
+
 def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
     """The block as it is written, as plain data; empty where there is none.
 
@@ -19,10 +24,10 @@ def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
         ValueError: it is no block.
     """
     block = cfg.get(KEY)
-    plain: Any = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
-    if plain is not None and not isinstance(plain, Mapping):
-        raise ValueError(f"async={plain!r} must be a block; nearest: async.mode={plain!r}")
-    return plain or {}
+    content: Any = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
+    if content is not None and not isinstance(content, Mapping):
+        raise ValueError(f"async={content!r} must be a block; nearest: async.mode={content!r}")
+    return content or {}
 
 
 def resolved_rollout(settings: RunSettings) -> dict[str, Any]:

@@ -41,14 +41,14 @@ def streamer_exactness(
     *,
     one_step: str,
     deferred: str = "normalization is deferred",
-    others: Sequence[str] = (),
+    more: Sequence[str] = (),
 ) -> str:
     """Of level 3.
 
     Args:
         one_step: the override that makes one optimizer step of a pass over a batch.
         deferred: why the learner waits for the whole batch, where it does.
-        others: what else a host computes differently on a part of a batch.
+        more: what else a host computes differently on a part of a batch.
     """
     if not settings.asynchrony.streamer.enabled:
         return "off"
@@ -64,7 +64,7 @@ def streamer_exactness(
             f"the {settings.optimizer_steps} optimizer steps of the first pass are cut in order of arrival; "
             f"async.streamer.steps=spread or {one_step} is exact"
         )
-    reasons += others
+    reasons += more
     if reasons:
         return f"approximate ({'; '.join(reasons)})"
     if settings.spreads_steps:

@@ -41,8 +41,17 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
     }
 
 
-def size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
-    """Who does how much, as plain data; `why` there are so many shards."""
+def run_facts(settings: RunSettings, *, why: str, publication: str) -> dict[str, Any]:
+    """Who does how much, how weights travel and what deaths do, as plain data.
+
+    Args:
+        why: why there are so many shards, in a sentence.
+        publication: how new weights reach the inference ranks, in a sentence.
+    """
+    return {**_size_facts(settings, why=why), "publication": publication, "deaths": deaths(settings)}
+
+
+def _size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
     plan, rollout = settings.plan, settings.asynchrony.rollout
     return {
         "shards": {
@@ -178,7 +187,7 @@ def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def size_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
-    """What `size_facts` says, for a reader."""
+    """The sizes that `run_facts` says, for a reader."""
     ranks, shards, inference, batch = (facts[key] for key in ("ranks", "shards", "inference_batch", "batch"))
     yield "ranks", ", ".join(f"{name} {count}" for name, count in ranks.items())
     yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -19,6 +20,22 @@ GROUP = "rlinf_async.hosts"
 RayCluster = Literal["none", "own", "existing"]
 """None at all; one on this machine, which the run may start by itself; or one that is there: it has several
 nodes or the config names its address."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssumedCluster:
+    """A cluster for which a config is explained without being there."""
+
+    nodes: int | None = None
+    """None: as many as the config says."""
+    gpus: int | None = None
+    """Accelerators of each node; None: as many as this machine has."""
+    gpu_memory: float | None = None
+    """Gigabytes of each accelerator; None: as this machine's."""
+
+
+HERE = AssumedCluster()
+"""As many nodes as the config says, each like this machine."""
 
 
 class Host(Protocol):
@@ -57,29 +74,22 @@ class Host(Protocol):
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         """Run a config that is prepared. `dashboard`: serve Ray's, if the run starts Ray."""
 
-    def explain(
-        self,
-        cfg: DictConfig,
-        *,
-        gpus: int | None = None,
-        nodes: int | None = None,
-        gpu_memory: float | None = None,
-    ) -> dict[str, Any]:
-        """What a config will do, as plain data, on `nodes` with `gpus` of `gpu_memory` gigabytes each.
-
-        By default there are as many nodes as the config says, each like this machine.
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+        """What a run of `cfg` would do on `cluster`, as plain data that `show` prints and `--json` writes.
 
         Raises:
-            ValueError: it cannot run, with the remedy.
+            ValueError: the config cannot run, with the remedy; or it names its cluster itself.
         """
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
         """Print what `explain` says for a reader."""
 
-    def resolved(
-        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
-    ) -> dict[str, Any]:
-        """A config as its run would write it down, with every `auto` resolved, as plain data."""
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+        """`cfg` as its run on `cluster` would write it down, with every `auto` resolved, as plain data.
+
+        Raises:
+            ValueError: as of `explain`.
+        """
 
     def workload(self, cfg: DictConfig) -> Workload:
         """What the runs of a config have in common, whichever levels are on.

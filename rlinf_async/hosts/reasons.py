@@ -48,8 +48,8 @@ def _together(reasons: Sequence[Reason]) -> str:
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
 
 
-def unknown(key: str, name: object, known: Sequence[str], what: str) -> Reason:
-    """That `key` names none of `known`, which are each `what`; with the one that is near, or all of them."""
-    near = nearest(name, known)
-    hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(known)}"
+def unknown(key: str, name: object, names: Sequence[str], what: str) -> Reason:
+    """That `key` names none of `names`, which are each `what`; with the one that is near, or all of them."""
+    near = nearest(name, names)
+    hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names)}"
     return Reason(f"{key}={name!r} is not {what}{hint}", f"{key}={near}" if near else "")

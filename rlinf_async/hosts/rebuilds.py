@@ -38,13 +38,13 @@ class Rebuilds:
         return section
 
     @contextmanager
-    def renewing(self, stage: int, step: int, *, apart: bool) -> Iterator[None]:
+    def renewing(self, stage: int, step: int, *, in_processes: bool) -> Iterator[None]:
         """The block in which those of `stage` for training are built anew at the checkpoint after `step`.
 
         Their seed follows from `step`, however often they have been built before. Stages whose simulators are
-        not `apart`, in processes of their own, take turns.
+        not `in_processes`, in processes of their own, take turns.
         """
-        with nullcontext() if apart else self._renewing:
+        with nullcontext() if in_processes else self._renewing:
             self._counts["train", stage] = step - 1
             yield
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlinf_async.config import RolloutConfig
@@ -38,12 +39,12 @@ def hold_one_environment(train: Mapping[str, Any]) -> bool:
     return train["env_type"] == "maniskill" and backend in CPU_BACKENDS
 
 
-def shards_of_one(train: Mapping[str, Any], *, environments: int, asked: int | None) -> int:
+def shards_of_one(train: Mapping[str, Any], *, environments: int, shards: int | None) -> int:
     """Shards of an env worker whose simulators hold one environment: as many as it has environments.
 
     Args:
         environments: of an env worker.
-        asked: `async.rollout.shards`, or None for auto.
+        shards: `async.rollout.shards`, or None for auto.
 
     Raises:
         ValueError: a setting that puts several environments into a simulator, with one that does not.
@@ -55,41 +56,42 @@ def shards_of_one(train: Mapping[str, Any], *, environments: int, asked: int | N
             f"env.train.group_size={group}: {why}, and the members of a group share a simulator; use 1, "
             "or init_params.sim_backend=gpu"
         )
-    if asked not in (None, environments):
-        raise ValueError(f"async.rollout.shards={asked}: {why}; use auto or {environments}")
+    if shards not in (None, environments):
+        raise ValueError(f"async.rollout.shards={shards}: {why}; use auto or {environments}")
     return environments
 
 
-def shards_per_worker(
+def divide(
+    one_each: ShardPlan,
     train: Mapping[str, Any],
     rollout: RolloutConfig,
-    one_each: ShardPlan,
     *,
     stages: int,
     evaluates: Callable[[int], bool],
-) -> int:
-    """How many shards an env worker has.
+) -> ShardPlan:
+    """The plan of a run, of the plan with one shard for each env worker: into how many each is divided.
 
     Args:
         train: The `env` section of the training environments.
-        one_each: The plan with one shard for each worker.
-        stages: What the framework's config asks for where level 2 does not.
+        stages: Shards of an env worker that the framework's config asks for where level 2 does not.
         evaluates: Whether the evaluation environments, if there are any, divide into so many shards in all.
 
     Raises:
         ValueError: `async.rollout.shards` asks for a split that the simulators do not allow.
     """
-    shards = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
+    asked = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
     if hold_one_environment(train):
-        return shards_of_one(train, environments=one_each.envs_per_shard, asked=shards)
-    if not rollout.enabled:
+        shards = shards_of_one(train, environments=one_each.envs_per_shard, shards=asked)
+    elif not rollout.enabled:
         # A shard belongs to one inference rank: give every rank something to do.
-        return max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
-    return choose_shards(
-        asked=shards,
-        simulator=str(train["env_type"]),
-        stages=stages,
-        fits=lambda n: one_each.fits(n) and evaluates(n * one_each.env_workers),
-        most=one_each.envs_per_shard // one_each.group_size,
-        separate=simulators_apart(train),
-    )
+        shards = max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
+    else:
+        shards = choose_shards(
+            asked=asked,
+            simulator=str(train["env_type"]),
+            stages=stages,
+            fits=lambda n: one_each.fits(n) and evaluates(n * one_each.env_workers),
+            most=one_each.envs_per_shard // one_each.group_size,
+            separate=simulators_apart(train),
+        )
+    return replace(one_each, shards_per_worker=shards)

@@ -34,7 +34,7 @@ class Adapting:
         spans: SpanLog,
         disturbed: bool = False,
     ) -> Limits | None:
-        """What holds from now on, if that is something else than before.
+        """Decide after a step; the limits that hold from now on, or None where they are those of before.
 
         Args:
             waited: Seconds of the step in which the learner had nothing to train on.

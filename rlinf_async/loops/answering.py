@@ -36,10 +36,10 @@ async def answering(
         yield answers
         if len(answers) != len(numbers):
             raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
-        both = list(zip(numbers, answers, strict=True))
-        if unanswered := [number for number, answer in both if isinstance(answer, PeerError)]:
+        pairs = list(zip(numbers, answers, strict=True))
+        if unanswered := [number for number, answer in pairs if isinstance(answer, PeerError)]:
             await fail(unanswered)
-        answered = [one for one in both if not isinstance(one[1], PeerError)]
+        answered = [one for one in pairs if not isinstance(one[1], PeerError)]
         reply([number for number, _ in answered], [answer for _, answer in answered])
         succeeded = True
     finally:

@@ -16,7 +16,7 @@ from rlinf_async.survive_config import SurviveConfig
 
 FAIL_AT_ONCE = SurviveConfig(env_restarts=0)
 NUMBERS = count()
-"""Of the requests of this process."""
+"""Numbers for the action requests of this process, which spans bear to tell requests and answers apart."""
 
 
 async def nothing(_: Ticket) -> None:
@@ -55,7 +55,7 @@ async def run_shard(
             pieces = await _collect(shard, env, policy, recorder(ticket), spans)
         except ShardFailure as failure:
             await trajectories.abandon(ticket, failure.reason)
-            await restarts.restart(env, failure, lost=f"a rollout for batch {ticket.batch}")
+            await restarts.restart(env, failure, loss=f"a rollout for batch {ticket.batch}")
             continue
         await _hand_over(ticket, pieces, trajectories, spans, admitted)
         restarts.worked()
@@ -91,8 +91,8 @@ async def evaluate_shard(
 
     One whose environments fail is run again, once `restarts` has had them built anew.
     """
-    restarts, left = restarts or ShardRestarts(shard, FAIL_AT_ONCE), rollouts
-    while left:
+    restarts, remaining = restarts or ShardRestarts(shard, FAIL_AT_ONCE), rollouts
+    while remaining:
         try:
             async with policy.rollout(shard):
                 output = await env.start()
@@ -100,10 +100,10 @@ async def evaluate_shard(
                     output = await env.step(await _ask(shard, number, env, policy, output, "eval", spans))
             env.finish()
         except ShardFailure as failure:
-            await restarts.restart(env, failure, lost="a rollout of the evaluation")
+            await restarts.restart(env, failure, loss="a rollout of the evaluation")
             continue
         restarts.worked()
-        left -= 1
+        remaining -= 1
 
 
 async def _ask(

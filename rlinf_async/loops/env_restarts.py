@@ -18,7 +18,7 @@ Record = Callable[..., None]
 
 
 def unrecorded(**_: object) -> None:
-    """Nobody reads it."""
+    """A record of faults that drops them, for runs without a run directory."""
 
 
 class ShardRestarts:
@@ -58,8 +58,8 @@ class ShardRestarts:
         count, self._count = self._count, 0
         return count
 
-    async def restart(self, env: ShardEnv, failure: ShardFailure, *, lost: str) -> None:
-        """Have `env` built anew after `failure`, by which `lost` was lost; again if that fails, too.
+    async def restart(self, env: ShardEnv, failure: ShardFailure, *, loss: str) -> None:
+        """Have `env` built anew after `failure`, by which `loss` was lost; again if that fails, too.
 
         Raises:
             RuntimeError: it has failed too often; the message has the first error and the count.
@@ -70,19 +70,19 @@ class ShardRestarts:
             while True:
                 wait = self._take(failure, loop.time())
                 if wait is None:
-                    self._note(failure, "the run ends", lost)
+                    self._note(failure, "the run ends", loss)
                     self._give_up(failure)
                 began = loop.time()
                 await asyncio.sleep(wait)
                 try:
                     await env.restart()
                 except ShardFailure as again:
-                    self._note(failure, "building the environments anew has failed", lost)
-                    failure, lost = again, "nothing more"
+                    self._note(failure, "building the environments anew has failed", loss)
+                    failure, loss = again, "nothing more"
                 else:
                     break
         self._count += 1
-        self._note(failure, "environments built anew", lost, seconds=loop.time() - began)
+        self._note(failure, "environments built anew", loss, seconds=loop.time() - began)
 
     def _take(self, failure: ShardFailure, now: float) -> float | None:
         self._failures = [(then, it) for then, it in self._failures if now - then < self._survive.window_s]
@@ -105,13 +105,13 @@ class ShardRestarts:
             f"{in_words(first)}"
         ) from first
 
-    def _note(self, failure: ShardFailure, action: str, lost: str, seconds: float | None = None) -> None:
+    def _note(self, failure: ShardFailure, action: str, loss: str, seconds: float | None = None) -> None:
         self._record(
             what=failure.what,
             shard=self._shard,
             error=in_words(failure.error),
             action=action,
-            lost=lost,
+            lost=loss,
             seconds=seconds,
             trace=trace_of(failure.error),
         )

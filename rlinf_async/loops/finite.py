@@ -12,13 +12,14 @@ from rlinf_async.survive_config import SurviveConfig
 
 
 def check_finite(
-    survive: SurviveConfig, *, seen: Mapping[str, Any], thought: Mapping[str, Any], version: int
+    survive: SurviveConfig, *, observed: Mapping[str, Any], scores: Mapping[str, Any], version: int
 ) -> None:
     """Look at one decision before its actions reach the environments: who is first is to blame.
 
     Args:
-        seen: tensors that the environments have shown, by name; other values, and whole numbers, are finite.
-        thought: the same of the policy's answer to it.
+        observed: tensors that the environments have shown, by name; other values, and whole numbers, are
+            finite.
+        scores: the same of the policy's answer to it.
         version: of the policy that has answered.
 
     Raises:
@@ -28,12 +29,12 @@ def check_finite(
     """
     if survive.non_finite == "off":
         return
-    if bad := list(_bad(seen)):
+    if bad := list(_bad(observed)):
         sentence = f"the environments have given numbers that are not finite: {', '.join(bad)}"
         if survive.non_finite == "stop":
             raise RuntimeError(f"{sentence} (async.survive.non_finite=stop)")
         raise ShardFailure(sentence, what="not finite")
-    if bad := list(_bad(thought)):
+    if bad := list(_bad(scores)):
         raise RuntimeError(
             f"the policy of version {version} has given numbers that are not finite ({', '.join(bad)}) for "
             "observations that are: resume from a checkpoint before it, with a smaller learning rate"
@@ -55,9 +56,9 @@ def check_weights(version: int, weights: Mapping[str, torch.Tensor]) -> None:
 
 
 def _bad(tensors: Mapping[str, Any]) -> Iterator[str]:
-    for name, held in tensors.items():
-        if not isinstance(held, torch.Tensor) or not held.is_floating_point():
+    for name, value in tensors.items():
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             continue
         # A sum is quick, and finite if all numbers are, unless it overflows.
-        if not bool(torch.isfinite(held.sum())) and (count := int((~torch.isfinite(held)).sum())):
-            yield f"{count} of {held.numel()} {name}"
+        if not bool(torch.isfinite(value.sum())) and (count := int((~torch.isfinite(value)).sum())):
+            yield f"{count} of {value.numel()} {name}"

@@ -17,7 +17,7 @@ Answer = tuple[int, Any, BaseException | None]
 
 
 class Mailbox:
-    """Answers by the numbers that their asker has given to its requests.
+    """Answers that are due or have arrived, by the numbers that their asker gave to its requests.
 
     At most one call waits: a later one takes the place of an earlier one, which returns with nothing, so
     that calls that bring requests never pile up. Nobody waits in it while no answer is due.

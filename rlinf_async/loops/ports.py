@@ -30,7 +30,7 @@ class ShardEnv(Protocol):
         """Apply the actions in `answer`."""
 
     def observation(self, output: Any) -> Any:
-        """What the policy is asked with."""
+        """The payload of the `ActionRequest` that asks for the next actions, made of the output of a step."""
 
     def finish(self) -> None:
         """A rollout has ended: prepare the next initial states."""

@@ -46,22 +46,22 @@ class Queues(Protocol):
         """Where inference rank `rank`, which runs on `node`, waits."""
 
     def open_to(self, rank: int, node: str) -> Iterable[Queue[Any]]:
-        """Where that rank may take from now, in this order."""
+        """The queues from which inference rank `rank`, on `node`, may take now, in this order."""
 
     def wake(self, queue: Queue[Any]) -> None:
         """Tell a rank that waits, and that may take from `queue`, to look."""
 
     def begin(self, shard: int) -> None:
-        """`shard` starts a rollout."""
+        """Note that `shard` starts a rollout, and will ask for actions."""
 
     def end(self, shard: int) -> None:
-        """`shard` has ended its rollout."""
+        """Note that `shard` has ended its rollout, so that nothing waits for its requests."""
 
     def ring(self) -> None:
-        """Tell every rank."""
+        """Tell every rank that waits to look again."""
 
     def limit(self, *, max_size: int, max_wait: float) -> None:
-        """Batches are so large at most, and wait so long, from now on."""
+        """Close batches at `max_size` environments and `max_wait` seconds from now on."""
 
 
 class SharedQueues:
@@ -97,10 +97,10 @@ class SharedQueues:
                 return bell.ring(1)
 
     def begin(self, shard: int) -> None:
-        """Nobody waits for shards in flight."""
+        """Nothing: with level 2 on, no batch waits for a shard because it is in flight."""
 
     def end(self, shard: int) -> None:
-        """Nobody has waited for it."""
+        """Nothing: with level 2 on, no batch has waited for the shard because it was in flight."""
 
     def ring(self) -> None:
         for queue in self:
@@ -156,7 +156,7 @@ class BarrierQueues:
         self.of(shard).batcher.begin(shard)
 
     def end(self, shard: int) -> None:
-        """Those who waited for its request need not any more."""
+        """Note that `shard` has ended its rollout, and wake ranks whose batch waited for its request."""
         self.of(shard).batcher.end(shard)
         self.wake(self.of(shard))
 

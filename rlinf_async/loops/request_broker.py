@@ -88,12 +88,12 @@ class RequestBroker:
         self._queues.limit(max_size=max_size, max_wait=max_wait)
 
     def begin(self, shard: int, generation: int = 0) -> None:
-        """`shard` starts a rollout."""
+        """Note that `shard` starts a rollout, and will ask for actions."""
         if self._shards.lives(shard, generation):
             self._queues.begin(shard)
 
     def end(self, shard: int, generation: int = 0) -> None:
-        """`shard` has ended its rollout."""
+        """Note that `shard` has ended its rollout, so that no batch waits for its requests."""
         if self._shards.lives(shard, generation):
             self._queues.end(shard)
 
@@ -162,7 +162,7 @@ class RequestBroker:
             self._tell(number, answer, None)
 
     def fail(self, numbers: Sequence[int], message: str) -> None:
-        """The forward pass of a batch failed: its requesters are told."""
+        """Raise a `PeerError` of `message` in each request of a batch whose forward pass has failed."""
         for number in numbers:
             self._tell(number, None, PeerError(message))
 
@@ -233,9 +233,9 @@ class RequestBroker:
         self._overdue, now = None, _now()
         while self._asked:
             number, (pending, _) = next(iter(self._asked.items()))
-            left = pending.arrived + self._deadline_s - now
-            if left > 0:
-                return self._expect_within(left)
+            seconds = pending.arrived + self._deadline_s - now
+            if seconds > 0:
+                return self._expect_within(seconds)
             message = (
                 f"shard {pending.shard} waited {self._deadline_s:g} s for actions: "
                 f"{len(self._asked) - len(self._taken)} requests wait, {len(self._taken)} are being answered"

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.ratios import SAMPLES
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -49,6 +50,14 @@ class RunSettings:
     def samples_per_batch(self) -> int:
         """Samples of one global batch, over all learner ranks."""
         return self.plan.trajectories_per_batch * self.horizon
+
+    @property
+    def probe_size(self) -> int:
+        """Samples of a batch that one learner rank scores to compare policies, at least 1.
+
+        Scoring one sample in a hundred takes a few thousandths of the time of training on all.
+        """
+        return min(SAMPLES, max(1, self.samples_per_batch // self.plan.learner_ranks // 100))
 
     @property
     def optimizer_steps(self) -> int:

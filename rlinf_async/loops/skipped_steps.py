@@ -11,7 +11,7 @@ MOST_IN_A_ROW = 3
 
 
 class SkippedSteps:
-    """Counts them on one learner rank. Gradient norms are over all ranks, so that all count the same."""
+    """Counts skipped optimizer steps on one learner rank. Norms are over all, so all count alike."""
 
     def __init__(self) -> None:
         self._survive = SurviveConfig()

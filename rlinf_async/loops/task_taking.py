@@ -22,7 +22,7 @@ from rlinf_async.loops.ports import TaskTaker
 
 
 def taking_on(env: TaskTaker, plan: ShardPlan) -> Callable[[Ticket], Awaitable[None]]:
-    """What `run_shard` does before a rollout: tell `env` whose it is."""
+    """The callback `before` of `run_shard`: tell `env` whose tasks the rollout that begins is to play."""
 
     async def before(ticket: Ticket) -> None:
         env.take_on(ticket.place, plan.rollout_number(ticket.batch, ticket.epoch))

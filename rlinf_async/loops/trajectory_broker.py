@@ -46,7 +46,7 @@ class TrajectoryBroker:
     """The gate and the buffer of a run, with waits in front of them.
 
     Env shards `admit` and `put`; learner ranks `take`; whoever publishes weights calls `publish` once
-    every inference rank has them, which both closes the books of the trained batch and opens the gate.
+    every inference rank has them, which both closes the ledger of the trained batch and opens the gate.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TrajectoryBroker:
         """Hand over a rollout. If the buffer refuses any of it, its ticket is refunded.
 
         The pieces of one rollout share their versions, so they are refused together. A rollout that was given
-        up before is ignored: it is in the books, and its place has been given to another.
+        up before is ignored: it is in the ledger, and its place has been given to another.
         """
         admitted = self._outstanding.pop(ticket, None)
         if admitted is None:
@@ -120,26 +120,26 @@ class TrajectoryBroker:
         self._buffer_bell.ring()
 
     async def abandon(self, ticket: Ticket, reason: str) -> None:
-        """Give up the rollout of `ticket`, to be collected again; the books count it as refused for `reason`.
+        """Give up the rollout of `ticket`, to be collected again; it counts as refused for `reason`.
 
         One that was handed over or given up before is ignored.
         """
         if self._outstanding.pop(ticket, None) is None:
             return
-        lost = self._plan.envs_per_shard
-        self.ledger.produced += lost
-        self.ledger.refused[reason] += lost
+        count = self._plan.envs_per_shard
+        self.ledger.produced += count
+        self.ledger.refused[reason] += count
         self.gate.refund(ticket)
         self._gate_bell.ring()
 
     async def shards_lost(self, shards: Collection[int], reason: str, generation: int) -> int:
         """The env worker of `shards` has died; how many rollouts are lost. Its successor is `generation`."""
         self._generations.begin(shards, generation)
-        lost = [ticket for ticket in self._outstanding if ticket.shard in shards]
-        for ticket in sorted(lost, key=lambda ticket: (ticket.batch, ticket.epoch)):
+        tickets = [ticket for ticket in self._outstanding if ticket.shard in shards]
+        for ticket in sorted(tickets, key=lambda ticket: (ticket.batch, ticket.epoch)):
             await self.abandon(ticket, reason)
         self._gate_bell.ring()
-        return len(lost)
+        return len(tickets)
 
     async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""
@@ -167,7 +167,7 @@ class TrajectoryBroker:
         )
 
     def publish(self, version: int) -> None:
-        """Version `version` acts from now on; every batch before it is trained."""
+        """Note that all inference ranks act by `version`, so that every batch before it is trained."""
         for batch in range(self.gate.version, version):
             self._trained[batch] = TrainedBatch.of(self.buffer.finish(batch), shards=self._plan.shards)
         self.gate.publish(version)

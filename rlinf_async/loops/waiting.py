@@ -70,11 +70,11 @@ class Bell:
                 raise self._error
             if (result := attempt()) is not None:
                 return result
-            left = give_up - loop.time()
-            if left <= 0:
+            timeout = give_up - loop.time()
+            if timeout <= 0:
                 raise DeadlineError(f"waited {self.deadline_s:g} s for {waiting_for()}")
             soon = wake()
-            await self._next_change(left if soon is None else min(left, max(0.0, soon)))
+            await self._next_change(timeout if soon is None else min(timeout, max(0.0, soon)))
 
     async def _next_change(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()

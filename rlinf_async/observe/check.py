@@ -27,6 +27,7 @@ class Check:
     status: Status
     detail: str
     mend: str = ""
+    """The remedy: a command, or what to change; empty where nothing is wrong."""
 
 
 def skipped(name: str, reason: str) -> Check:
@@ -57,15 +58,15 @@ def answer(
     # -P keeps the current folder off the path: a checkout there must not stand in for the installed package.
     command = [sys.executable, "-P", "-c", code]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout
         )
     except subprocess.TimeoutExpired:
         return "", f"no answer within {timeout:g} s"
-    if done.returncode == 0:
-        return done.stdout, None
-    lines = done.stderr.strip().splitlines()
-    return done.stdout, lines[-1] if lines else f"exit status {done.returncode}"
+    if process.returncode == 0:
+        return process.stdout, None
+    lines = process.stderr.strip().splitlines()
+    return process.stdout, lines[-1] if lines else f"exit status {process.returncode}"
 
 
 def version(package: str) -> str | None:
@@ -81,12 +82,14 @@ def release(text: str) -> tuple[int, ...]:
     return Version(text).release
 
 
-def check_range(package: str, found: str | None, *, least: tuple[int, ...], below: tuple[int, ...]) -> Check:
+def check_range(
+    package: str, installed: str | None, *, least: tuple[int, ...], below: tuple[int, ...]
+) -> Check:
     """Whether `package` is installed with `least <= found < below`."""
     versions = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
-    mend = f"pip install '{package}{versions}'"
-    if found is None:
-        return Check(package, "fail", "not installed", mend)
-    if not least <= release(found) < below:
-        return Check(package, "fail", f"{found}, where {versions} is needed", mend)
-    return Check(package, "ok", found)
+    remedy = f"pip install '{package}{versions}'"
+    if installed is None:
+        return Check(package, "fail", "not installed", remedy)
+    if not least <= release(installed) < below:
+        return Check(package, "fail", f"{installed}, where {versions} is needed", remedy)
+    return Check(package, "ok", installed)

@@ -40,11 +40,11 @@ class TimeLeft(ProgressColumn):
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        left = task.fields["left"]
-        if left is None:
+        seconds = task.fields["left"]
+        if seconds is None:
             return Text("")
         passed = (task.get_time() - task.fields["reported"]) if not task.finished else 0.0
-        return Text(f"{clock(max(0.0, left - passed))} left", style="cyan")
+        return Text(f"{clock(max(0.0, seconds - passed))} left", style="cyan")
 
 
 class RunDisplay:
@@ -75,21 +75,21 @@ class RunDisplay:
     def step(self, report: StepReport) -> None:
         """Print one step."""
         self._pace.add(report)
-        left = self._pace.left(report)
+        remaining = self._pace.left(report)
         table = self._lay_out(report.total)
         line = Line(
             report=report,
             time_of_day=time.strftime("%H:%M:%S"),
             trend=sign_of(self._pace.trend, ascii_only=self.console.options.ascii_only),
             elapsed=self._pace.elapsed,
-            left=left,
+            left=remaining,
         )
         self.console.print(table.row(line), soft_wrap=True)
         if self._progress is not None:
             self._progress.update(
                 self._task,
                 completed=report.step,
-                left=left,
+                left=remaining,
                 reported=self._progress.get_time(),
                 curve=_curve(self._pace.curve(), report, ascii_only=self.console.options.ascii_only),
                 bound=Diagnosis.of(report.busiest).sentence("this step"),

@@ -203,8 +203,8 @@ def sentence(fault: Mapping[str, Any]) -> str:
     who = f"{fault.get('process')}" + (f", shard {fault['shard']}" if "shard" in fault else "")
     first_line = str(fault.get("error", "")).partition("\n")[0]
     took = f" after {fault['seconds']:g} s" if isinstance(fault.get("seconds"), int | float) else ""
-    lost = f"; lost: {fault['lost']}" if fault.get("lost") else ""
-    return f"{who}: {fault['what']} ({first_line}); {fault.get('action')}{took}{lost}"
+    loss = f"; lost: {fault['lost']}" if fault.get("lost") else ""
+    return f"{who}: {fault['what']} ({first_line}); {fault.get('action')}{took}{loss}"
 
 
 def in_words(error: BaseException) -> str:
@@ -220,10 +220,10 @@ def trace_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def _counts(found: Any) -> Counter[str]:
+def _counts(content: Any) -> Counter[str]:
     """Whole numbers by name, of a file that may be damaged."""
-    known = found if isinstance(found, dict) else {}
-    return Counter({str(name): int(count) for name, count in known.items() if finite(count)})
+    counts = content if isinstance(content, dict) else {}
+    return Counter({str(name): int(count) for name, count in counts.items() if finite(count)})
 
 
 def _seconds(facts: Mapping[str, Any]) -> float:

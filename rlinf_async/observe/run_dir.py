@@ -161,7 +161,7 @@ class RunDir:
                 continue
             step = int(numbers["step"])
             if step <= before:  # the run was started again, perhaps from a checkpoint
-                steps = {number: kept for number, kept in steps.items() if number < step}
+                steps = {number: metrics for number, metrics in steps.items() if number < step}
             steps[step], before = numbers, step
         if bad:
             lines, are = ("1 line", "is") if bad == 1 else (f"{bad} lines", "are")

@@ -130,8 +130,8 @@ def read_spans(directory: Path) -> list[Span]:
             if "process" in record:
                 process, offset = str(record["process"]), float(record.get("offset", 0.0))
             elif _is_span(record):
-                began, ended = record["began"] + offset, record["ended"] + offset
-                spans.append({**record, "began": began, "ended": ended, "process": process})
+                began, end = record["began"] + offset, record["ended"] + offset
+                spans.append({**record, "began": began, "ended": end, "process": process})
     return sorted(spans, key=lambda span: span["ended"])
 
 

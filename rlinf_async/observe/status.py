@@ -88,8 +88,8 @@ def status_of(run: Path, *, now: float | None = None) -> list[str]:
 def lines_of(facts: Mapping[str, Any]) -> list[str]:
     """What `status_facts` says, in words."""
     if facts["state"] == "ended":
-        summary, books = facts["summary"], facts["summary"].get("trajectories", {})
-        trained = f"{books.get('trained')} of {books.get('produced')} trajectories trained"
+        summary, ledger = facts["summary"], facts["summary"].get("trajectories", {})
+        trained = f"{ledger.get('trained')} of {ledger.get('produced')} trajectories trained"
         took = seconds(float(summary.get("seconds", 0)))
         return [f"The run has ended: {facts['step']} steps in {took}, {trained}.", *_faults_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
@@ -105,7 +105,7 @@ def _faults_in_words(facts: Mapping[str, Any]) -> list[str]:
     return [f"  {faults['counted']}; the last {seconds(faults['age_s'])} ago: {sentence(faults['last'])}"]
 
 
-def _pace(records: RunDir, left: int) -> dict[str, float]:
+def _pace(records: RunDir, remaining: int) -> dict[str, float]:
     """Of the steps that were reported last; the first, which also fills the pipeline, counts if alone."""
     lines = [line for line in records.read_metrics() if line.get("async/step_seconds", 0.0) > 0]
     recent = (lines[1:] or lines)[-WINDOW:]
@@ -115,7 +115,7 @@ def _pace(records: RunDir, left: int) -> dict[str, float]:
     pace = {
         "env_steps_per_second": sum(line.get("async/env_steps", 0.0) for line in recent) / took,
         "step_s": took / len(recent),
-        "left_s": left * took / len(recent),
+        "left_s": remaining * took / len(recent),
     }
     last = {"success": "env/success_once", "return": "env/return"}
     return pace | {name: lines[-1][metric] for name, metric in last.items() if metric in lines[-1]}

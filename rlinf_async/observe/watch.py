@@ -51,6 +51,6 @@ def show_watched(looks: Iterable[Mapping[str, Any]], console: Console) -> None:
 
 
 def _line(facts: Mapping[str, Any]) -> Text:
-    first, *others = lines_of(facts)
-    pace = f", {others[0].strip()}" if facts["pace"] and others else ""
+    first, *rest = lines_of(facts)
+    pace = f", {rest[0].strip()}" if facts["pace"] and rest else ""
     return Text(f"{time.strftime('%H:%M:%S')} {first}{pace}")

@@ -54,14 +54,14 @@ def add_bootstrap_values(
     """
     for answer in answers:
         answer["bootstrap_values"] = None
-    ended = [
+    finals = [
         (answer, payload["final_obs"])
         for answer, payload in zip(answers, payloads, strict=True)
         if payload.get("final_obs") is not None
     ]
-    if not ended:
+    if not finals:
         return
-    sizes = [len(answer["actions"]) for answer, _ in ended]
-    values = values_of([observation for _, observation in ended], sum(sizes))
-    for (answer, _), part in zip(ended, split({"values": values}, sizes), strict=True):
+    sizes = [len(answer["actions"]) for answer, _ in finals]
+    values = values_of([observation for _, observation in finals], sum(sizes))
+    for (answer, _), part in zip(finals, split({"values": values}, sizes), strict=True):
         answer["bootstrap_values"] = part["values"]

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps beside the framework's own files: the version and the books."""
+"""What a checkpoint keeps beside the framework's own files: the version and the ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = "async_state.json"
 
 
 def write_ledger(directory: Path, *, version: int, ledger: Ledger) -> None:
-    """Write the version and the books."""
+    """Write the version and the ledger."""
     state = {
         "version": version,
         "produced": ledger.produced,

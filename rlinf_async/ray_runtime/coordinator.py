@@ -46,8 +46,8 @@ class Coordinator(Inspectable):
         What a call returns belongs to the caller. So the data stays where it is made and does not come here,
         and is there for the learner when `worker` has died.
         """
-        *data, given = worker.give_rollout.options(num_returns=len(pieces) + 1).remote(number)
-        await given
+        *data, receipt = worker.give_rollout.options(num_returns=len(pieces) + 1).remote(number)
+        await receipt
         pieces_held = [replace(piece, payload=[one]) for piece, one in zip(pieces, data, strict=True)]
         await self._broker.put(ticket, pieces_held)
 
@@ -55,11 +55,14 @@ class Coordinator(Inspectable):
         await self._broker.abandon(ticket, reason)
 
     async def shards_lost(self, shards: Sequence[int], generation: int) -> int:
-        """Their env worker has died; the rollouts that are lost with it. Its successor is `generation`."""
+        """Give up the rollouts of `shards`, whose env worker has died; how many there were.
+
+        Calls of its successor bear `generation`.
+        """
         return await self._broker.shards_lost(frozenset(shards), "env worker died", generation)
 
     async def rank_lost(self, rank: int, generation: int) -> None:
-        """An inference rank has died; its successor is `generation`."""
+        """Note that inference rank `rank` has died, and that calls of its successor bear `generation`."""
         self._weights.rank_lost(rank, generation)
 
     async def take_pieces(self, rank: int, batch: int, whole: bool) -> tuple[list[Piece], bool]:
@@ -78,7 +81,7 @@ class Coordinator(Inspectable):
         return self._broker.ledger
 
     async def save_buffer(self, folder: str) -> str | None:
-        """Write the books and what has not been trained into a checkpoint; what was wrong, if anything."""
+        """Write the ledger and what has not been trained into a checkpoint; what was wrong, if anything."""
         broker = self._broker
         try:
             await save_buffer(Path(folder), broker.gate.version, broker.buffer, self._settings, _opened)
@@ -87,7 +90,7 @@ class Coordinator(Inspectable):
         return None
 
     async def resume_buffer(self, folder: str) -> Resumed:
-        """Go on with the books and the buffer of a checkpoint, before any rollout starts; what came of it."""
+        """Go on with ledger and buffer of a checkpoint, before any rollout starts; what came of it."""
         gate, buffer = self._broker.gate, self._broker.buffer
         return resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, _held)
 
@@ -197,4 +200,6 @@ class PieceClient:
     async def _fetch(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
         data = await asyncio.gather(*(piece.payload[0] for piece in pieces))
-        return [replace(piece, payload=unpack(held)) for piece, held in zip(pieces, data, strict=True)], last
+        return [
+            replace(piece, payload=unpack(payload)) for piece, payload in zip(pieces, data, strict=True)
+        ], last

@@ -30,18 +30,18 @@ class CopiedWeights:
             ValueError: there are none.
         """
         every = list(names)
-        known = [
+        trained = [
             name for name in every if "_extra_state" not in name and (not self.types or name in self.types)
         ]
-        self._later = [name for name in known if name in changing]
-        chosen = self._later if self._complete else known
-        if not chosen:
+        self._later = [name for name in trained if name in changing]
+        tensors = self._later if self._complete else trained
+        if not tensors:
             raise ValueError(f"none of the learner's {len(every)} tensors has a name that inference knows")
-        return chosen
+        return tensors
 
-    def places(self, chosen: Mapping[str, torch.Tensor], types: Types | None = None) -> Chunk:
-        """CPU memory to copy `chosen` to, in its `types`: those that the receivers have, or others."""
-        self._memory = places_for(chosen, self.types if types is None else types, self._memory)
+    def places(self, tensors: Mapping[str, torch.Tensor], types: Types | None = None) -> Chunk:
+        """CPU memory to copy `tensors` to, in its `types`: those that the receivers have, or others."""
+        self._memory = places_for(tensors, self.types if types is None else types, self._memory)
         return self._memory
 
     def copied(self) -> list[Chunk]:

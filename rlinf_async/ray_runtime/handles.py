@@ -8,11 +8,11 @@ from typing import Any, Protocol
 class RemoteMethod(Protocol):
     """A method of another process."""
 
-    def remote(self, *arguments: object, **named: object) -> Any:
-        """Call it; what comes back can be awaited, and given to `ray.get` and `ray.wait`."""
+    def remote(self, *arguments: object, **keywords: object) -> Any:
+        """Call the method in its process; a reference that can be awaited, and given to `ray.get`."""
 
-    def options(self, **named: object) -> RemoteMethod:
-        """The same method, called in another way."""
+    def options(self, **options: object) -> RemoteMethod:
+        """The method with other options for its calls, such as `num_returns`, as Ray takes them."""
 
 
 class Handle(Protocol):

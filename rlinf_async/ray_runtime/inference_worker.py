@@ -32,7 +32,7 @@ class InferenceWorker(Inspectable):
     """
 
     sampling_seed: int | None = None
-    """Of this rank, where sampling begins anew with every version; a host gives it in a deterministic run."""
+    """The seed from which this rank samples anew at every version, in a deterministic run; None in others."""
 
     def start_inference(
         self, *, rank: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
@@ -101,7 +101,7 @@ class InferenceWorker(Inspectable):
         return [next(answers) if read else payload for read, payload in zip(readable, payloads, strict=True)]
 
     async def weight_types(self) -> dict[str, torch.dtype]:
-        """What weights the policy takes, by name."""
+        """The dtypes of the weights that the policy takes, by the names of its state dict."""
         return types_of(self.policy_module())
 
     async def load(self, version: int, data: Sequence[dict[str, Any]]) -> None:

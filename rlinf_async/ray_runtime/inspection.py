@@ -63,7 +63,7 @@ class Inspectable:
         }
 
     def facts(self) -> dict[str, Any]:
-        """What else a worker knows about the run."""
+        """Numbers that a kind of worker adds to its activity, by name; none by default."""
         return {}
 
 

@@ -27,9 +27,9 @@ class Launched:
     hooks: RunHooks
     run_dir: Path
     config: str
-    """Of the run, resolved, as YAML."""
+    """The resolved config of the run, as YAML."""
     versions: Mapping[str, str]
-    """Of what a result depends on, by name."""
+    """Versions of the packages that a result depends on, by name."""
     step: int
     """How many steps have been trained before, and with which version the run begins."""
     total: int

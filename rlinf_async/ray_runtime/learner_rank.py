@@ -96,9 +96,9 @@ class LearnerRank(Inspectable):
         """The premise of the run as plain data, for a checkpoint."""
         return asdict(self.premise) if self.premise else None
 
-    async def resume_premise(self, known: dict[str, Any] | None) -> None:
+    async def resume_premise(self, premise: dict[str, Any] | None) -> None:
         """Go on with what `known_premise` has given."""
-        self.premise = Premise(**known) if known else None
+        self.premise = Premise(**premise) if premise else None
 
     async def expect_receivers(self, types: dict[str, torch.dtype]) -> None:
         """What the inference ranks hold, by name: only that is sent, and in no wider type."""

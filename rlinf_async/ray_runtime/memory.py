@@ -67,7 +67,7 @@ class MemoryPool:
 
 
 def read(place: Sequence[Any]) -> Any:
-    """What a process of this machine holds. Arrays stay in its memory: copy what is to outlive its block.
+    """The value that `MemoryFile.write` has placed. Arrays stay in that memory: copy what outlives the block.
 
     Raises:
         PeerError: it does not hold it any more, or this process may not look into it.
@@ -91,7 +91,7 @@ def read(place: Sequence[Any]) -> Any:
 
 
 def readable(place: Sequence[Any]) -> bool:
-    """Whether this process can `read` it."""
+    """Whether this process can `read` the value that another's `MemoryFile.write` has placed."""
     try:
         read(place)
     except PeerError:

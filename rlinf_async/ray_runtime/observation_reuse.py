@@ -16,19 +16,19 @@ def without_echoes(inputs: Tensors, observation: Mapping[str, Any]) -> tuple[Ten
     Returns:
         What is left; and, for each name that is not, the name of its picture.
     """
-    pictures = {name: shown for name, shown in observation.items() if _is_picture(shown)}
+    pictures = {name: pixels for name, pixels in observation.items() if _is_picture(pixels)}
     echoes = {
         name: picture
         for name, value in inputs.items()
         if _is_picture(value)
-        for picture, shown in pictures.items()
-        if torch.equal(value, shown)
+        for picture, pixels in pictures.items()
+        if torch.equal(value, pixels)
     }
     return {name: value for name, value in inputs.items() if name not in echoes}, echoes
 
 
 def with_echoes(inputs: Tensors, echoes: Mapping[str, str], observation: Mapping[str, Any]) -> Tensors:
-    """The inverse, with the observation that was asked with: copies, as environments may write to theirs."""
+    """Put copies of the pictures that `without_echoes` left out of `inputs` back, from `observation`."""
     return {**inputs, **{name: observation[picture].clone() for name, picture in echoes.items()}}
 
 

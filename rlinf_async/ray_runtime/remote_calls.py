@@ -34,7 +34,7 @@ class Wait:
 Revival = Generator[Wait, None, Any]
 """Brings a process back; returns the call of its loop. Calls that take too long are a TimeoutError to it."""
 Revive = Callable[[int, BaseException], Revival]
-"""Of a rank, given how it died."""
+"""Gives the revival of a rank, from its number and the error by which it died."""
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class _Loop:
     give_up: float = 0.0
     """When the revival has waited for long enough."""
     over: bool = False
-    """It has ended, or has died when nothing was left to do."""
+    """Whether the loop has ended, or its process has died when nothing was left to do."""
 
 
 class Fleet:
@@ -129,9 +129,9 @@ class Fleet:
         pending = list(references)
         give_up = time.monotonic() + self._deadline_s
         while pending := [reference for reference in pending if not self._is_over(reference)]:
-            ended = f"{len(references) - len(pending)} of {len(references)} ranks are done"
-            done = self._next(pending, give_up, f"{what}: {ended}", lenient=lenient)
-            pending = [reference for reference in pending if reference not in done]
+            progress = f"{len(references) - len(pending)} of {len(references)} ranks are done"
+            ready = self._next(pending, give_up, f"{what}: {progress}", lenient=lenient)
+            pending = [reference for reference in pending if reference not in ready]
 
     def first(self, references: Sequence[Any], what: str) -> None:
         """Return when one of `references` has ended; raises what `wait` raises."""
@@ -142,8 +142,8 @@ class Fleet:
     def ended(self, references: Sequence[Any], seconds: float) -> bool:
         """Whether calls end, well or badly, within `seconds`."""
         calls = [self._call(reference) for reference in references]
-        _, left = ray.wait(calls, num_returns=len(calls), timeout=seconds)
-        return not left
+        _, pending = ray.wait(calls, num_returns=len(calls), timeout=seconds)
+        return not pending
 
     def kill(self) -> None:
         """End the processes of every group."""
@@ -169,13 +169,13 @@ class Fleet:
         if not watched and not calls:
             time.sleep(max(0.0, soon))
             return []
-        ended, _ = ray.wait([*watched, *calls], num_returns=1, timeout=max(0.0, soon))
-        done = [watched[call] for call in ended if call in watched]
-        done = [reference for reference in done if not self._died(reference)]
-        self._raise_failures(done, pending, lenient=lenient)
-        for reference in done:
+        ready, _ = ray.wait([*watched, *calls], num_returns=1, timeout=max(0.0, soon))
+        results = [watched[call] for call in ready if call in watched]
+        results = [reference for reference in results if not self._died(reference)]
+        self._raise_failures(results, pending, lenient=lenient)
+        for reference in results:
             self._background.pop(reference, None)
-        return done
+        return results
 
     def _call(self, reference: Any) -> Any:
         """The call that `reference` stands for."""
@@ -208,16 +208,16 @@ class Fleet:
         """Go on with every revival that can; the seconds until one may without that a call has ended."""
         soon = float("inf")
         for loop in self._loops.values():
-            while loop.revival is not None and (left := self._left(loop)) is None:
+            while loop.revival is not None and (seconds := self._left(loop)) is None:
                 self._resume(loop, loop.revival)
-            if loop.revival is not None and left is not None:
-                soon = min(soon, left)
+            if loop.revival is not None and seconds is not None:
+                soon = min(soon, seconds)
         return soon
 
     def _left(self, loop: _Loop) -> float | None:
         """How long a revival still waits at most; None if it can go on."""
-        left = loop.give_up - time.monotonic()
-        return None if left <= 0 or (loop.calls and not _unfinished(loop.calls)) else left
+        seconds = loop.give_up - time.monotonic()
+        return None if seconds <= 0 or (loop.calls and not _unfinished(loop.calls)) else seconds
 
     def _resume(self, loop: _Loop, revival: Revival) -> None:
         late = bool(_unfinished(loop.calls))
@@ -232,21 +232,21 @@ class Fleet:
         else:
             loop.calls, loop.give_up = wait.calls, time.monotonic() + wait.seconds
 
-    def _raise_failures(self, done: Sequence[Any], pending: Sequence[Any], *, lenient: bool) -> None:
-        calls = [self._call(reference) for reference in done]
+    def _raise_failures(self, ready: Sequence[Any], pending: Sequence[Any], *, lenient: bool) -> None:
+        calls = [self._call(reference) for reference in ready]
         if lenient:
             calls = [call for call in calls if call not in pending or death_of(call) is None]
         errors = [error for call in calls if (error := _error_of(call)) is not None]
         if not errors:
             return
         if all(isinstance(error, PeerError) for error in errors):
-            others = [
+            echoes = [
                 self._call(other)
                 for other in {**dict.fromkeys(pending), **self._background}
-                if other not in done and not self._is_absent(other)
+                if other not in ready and not self._is_absent(other)
             ]
-            if others:
-                later, _ = ray.wait(others, num_returns=len(others), timeout=GRACE_S)
+            if echoes:
+                later, _ = ray.wait(echoes, num_returns=len(echoes), timeout=GRACE_S)
                 errors += [error for call in later if (error := _error_of(call)) is not None]
         raise first_cause(errors)
 

@@ -27,7 +27,7 @@ class TrainedStep:
     seconds: float
     """From the end of the step before to where the learner could begin the next."""
     publication_seconds: float
-    """Of these, the ones that publication took from the learner."""
+    """Of `seconds`, those in which publication kept the learner from training."""
     learners: list[dict[str, float]]
     """What `learn` returned on every rank."""
     evaluation: dict[str, float]
@@ -40,7 +40,7 @@ class TrainedStep:
         return self.step - 1
 
     def metrics(self, lag_seconds: float | None) -> dict[str, float]:
-        """Of the learner, of publication and of evaluation."""
+        """Metrics of the learner, of publication and of evaluation, by the names they are logged under."""
         training = {name: value for name, value in self.learners[0].items() if name not in OWN}
         publication = {"async/publication_seconds": self.publication_seconds}
         if lag_seconds is not None:
@@ -139,8 +139,8 @@ def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
 
 
-def _known(found: Sequence[Any]) -> list[Any]:
-    return [one for one in found if one is not None]
+def _known(values: Sequence[Any]) -> list[Any]:
+    return [one for one in values if one is not None]
 
 
 def _optional(value: Any) -> float | None:

@@ -93,7 +93,7 @@ class RequestChannel(Inspectable):
         oldest = min(pending.arrived for pending in batch)
         self.spans.add("queued", oldest, requests=len(batch), size=sum(pending.size for pending in batch))
         requests = [(pending.number, pending.request) for pending in batch]
-        return [[ours, one.shard, one.number, one.size, one.mode, one.payload] for ours, one in requests]
+        return [[number, one.shard, one.number, one.size, one.mode, one.payload] for number, one in requests]
 
     async def answer_and_take(
         self, rank: int, node: str, generation: int, numbers: Sequence[int], *answers: object
@@ -188,19 +188,19 @@ class RequestClient:
 
     def _call(self) -> None:
         """Start a call if there is something to bring or nobody waits, and if not enough are under way."""
-        needed = self._unsent or (self._unanswered and not self._calls)
-        if needed and len(self._calls) < CALLS:
+        due = self._unsent or (self._unanswered and not self._calls)
+        if due and len(self._calls) < CALLS:
             call = asyncio.create_task(self._exchange())
             self._calls.add(call)
             call.add_done_callback(self._receive)
 
     async def _exchange(self) -> list[list[Any]]:
         # A task starts in the next turn of the loop: the requests of this turn are all there.
-        sent, self._unsent = self._unsent, []
-        if not sent and len(self._calls) > 1:
+        batch, self._unsent = self._unsent, []
+        if not batch and len(self._calls) > 1:
             return []  # the other call has brought them
-        records = [record for record, _ in sent]
-        payloads = (payload for _, payload in sent)
+        records = [record for record, _ in batch]
+        payloads = (payload for _, payload in batch)
         return await self._channel.exchange.remote(
             self._name, self._node, self._generation, records, *payloads
         )
@@ -251,6 +251,6 @@ def this_node() -> str:
     return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
 
 
-def _pending(ours: int, shard: int, number: int, size: int, mode: Any, payload: Any) -> Pending:
+def _pending(own_number: int, shard: int, number: int, size: int, mode: Any, payload: Any) -> Pending:
     request = ActionRequest(shard=shard, number=number, size=size, mode=mode, payload=payload)
-    return Pending(number=ours, request=request)
+    return Pending(number=own_number, request=request)

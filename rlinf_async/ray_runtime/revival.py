@@ -104,7 +104,7 @@ class Revivals:
             raise RuntimeError(f"{name} has died before a step was trained") from died
         self._away.add(who)
         what: What = "silent" if who in self._silent else DIED[group]
-        lost = None
+        places = None
         while True:
             self._generations[who] += 1
             wait = self._budget(who).take(time.monotonic())
@@ -115,7 +115,7 @@ class Revivals:
                 raise RuntimeError(self._too_often(name, died)) from died
             self._say(f"{name}: {what}; it is started again")
             here = yield from self._forget(who)
-            lost = here if lost is None else lost
+            places = here if places is None else places
             yield Wait(seconds=wait)
             try:
                 loop = yield from self._bring_back(who, name)
@@ -132,20 +132,20 @@ class Revivals:
         self._restarts[METRICS[group]] += 1
         seconds = time.monotonic() - began
         self._spans.add("restart", began, worker=name, error=type(died).__name__)
-        self._say(f"{name} is back after {seconds:.0f} s; lost: {lost}")
+        self._say(f"{name} is back after {seconds:.0f} s; lost: {places}")
         record_failure(
             self._run_dir,
             process=name,
             what=what,
             error=in_words(died),
             action="started again in its place",
-            lost=lost,
+            lost=places,
             seconds=seconds,
         )
         return loop
 
     def watches(self, process: str) -> bool:
-        """Whether it has to answer now: it does not while it is built."""
+        """Whether a process has to answer calls now: it does not have to while its successor is built."""
         who = self._who(process)
         return self.working and who is not None and who not in self._away
 
@@ -229,10 +229,10 @@ class Revivals:
     def _started(self, who: Who, actor: Handle) -> Generator[Wait, None, None]:
         before, give_up = self._places.get(who), time.monotonic() + self._survive.start_s
         while True:
-            asked = actor.place.remote()
+            call = actor.place.remote()
             try:
-                yield self._soon(asked)
-                place = ray.get(asked)
+                yield self._soon(call)
+                place = ray.get(call)
             except ray.exceptions.ActorDiedError as error:
                 raise RuntimeError("a process that has died cannot be started again") from error
             except ray.exceptions.ActorUnavailableError:
@@ -258,7 +258,7 @@ class Revivals:
 
     def _kill(self, who: Who) -> None:
         """End a process of this machine, even one that was stopped."""
-        there, number = self._places.get(who, ("", 0))
-        if there == machine():
+        node, number = self._places.get(who, ("", 0))
+        if node == machine():
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)

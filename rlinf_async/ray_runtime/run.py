@@ -120,12 +120,14 @@ class AsyncRun:
     def evaluate(self) -> dict[str, float]:
         """Evaluate the published version, beside the rollouts for training."""
         results = self.fleet.run_on_living("env", "evaluate_shards", self.settings, self._requests)
-        if lost := sum(result is None for result in results):
-            self.display.note(f"{lost} of {len(results)} env workers have died: their evaluation is left out")
+        if failures := sum(result is None for result in results):
+            self.display.note(
+                f"{failures} of {len(results)} env workers have died: their evaluation is left out"
+            )
         return mean_of_episodes([result for result in results if result is not None])
 
     def fetch_ledger(self) -> Ledger:
-        """The books as they are now."""
+        """The coordinator's ledger as it is now: trajectories by what became of them."""
         ledger: Ledger = self.fleet.run("coordinator", "read_ledger")[0]
         return ledger
 
@@ -140,8 +142,8 @@ class AsyncRun:
             self.display.stop()
             self.display.note("interrupted: closing the gate, waiting for rollouts that have started")
             self._coordinator.close_gate.remote()
-            ended = not self._env_loops or self.fleet.ended(self._env_loops, DRAIN_S)
-            self.display.note("all rollouts have ended" if ended else "ending rollouts that still run")
+            in_order = not self._env_loops or self.fleet.ended(self._env_loops, DRAIN_S)
+            self.display.note("all rollouts have ended" if in_order else "ending rollouts that still run")
             raise
         except Terminated as asked:
             self._record("terminated", asked)
@@ -170,14 +172,14 @@ class AsyncRun:
         self.step += 1
         self._revivals.working = True
         published = self._publication.follow(self.step)
-        lost = time.monotonic() - returned
+        pause = time.monotonic() - returned
         evaluate, save = self._hooks.due(self.step)
         if evaluate or save:  # the version to evaluate or to save is to be the one that acts
             self._publication.wait(self.step, published)
         trained = partial(
             TrainedStep,
             step=self.step,
-            publication_seconds=lost + max(rank.get("publication_seconds", 0.0) for rank in metrics),
+            publication_seconds=pause + max(rank.get("publication_seconds", 0.0) for rank in metrics),
             learners=metrics,
             published=published,
         )

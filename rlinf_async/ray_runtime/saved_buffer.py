@@ -1,6 +1,6 @@
 """The books and the buffer as a part of a checkpoint, in files that can be read without running anything.
 
-async_state.json              the version and the books
+async_state.json              the version and the ledger
 buffer/pieces.json            what the pieces are, and of which run
 buffer/0.safetensors, ...     what they hold
 buffer/known.safetensors      what the processes of the run know beside it
@@ -42,7 +42,7 @@ class Resumed:
     why: str = ""
     """Why any were lost, in a few words."""
     rollouts: frozenset[tuple[int, str]] = frozenset()
-    """Those that are there again, by their batch and the name of their place."""
+    """Rollouts that are in the buffer again, as (batch, name of their place)."""
 
     def __str__(self) -> str:
         kept = f"{self.kept} trajectories that had not been trained are there again"
@@ -52,7 +52,7 @@ class Resumed:
 async def save_buffer(
     folder: Path, version: int, buffer: TrajectoryBuffer, settings: RunSettings, opened: Opened
 ) -> None:
-    """Write the books, and the pieces that have not been trained, as they are at this moment.
+    """Write the ledger, and the pieces that have not been trained, as they are at this moment.
 
     Only one piece is in memory at a time. One that holds something else than tensors and plain data is left
     out, and is lost if the run is resumed. So is, in a run that continues bit for bit, what `version` has
@@ -85,17 +85,17 @@ class Known:
     """What processes know of a run beside its buffer, as plain data and tensors."""
 
     rollouts: list[Any]
-    """Of each env worker: the statistics of the episodes in the buffer, by batch, stage and place."""
+    """A list of each env worker: statistics of the episodes in the buffer, by batch, stage and place."""
     premise: dict[str, Any] | None
     """What the first batch has shown; see `core.premise`."""
 
     def write(self, folder: Path) -> None:
-        """Add it to a checkpoint that has a buffer."""
+        """Write this record into the checkpoint in `folder`, which has a buffer already."""
         write_tensors(folder / FOLDER / KNOWN, {"rollouts": self.rollouts, "premise": self.premise})
 
     @classmethod
     def read(cls, folder: Path) -> Known:
-        """What a checkpoint has of it; nothing is known where it was written without.
+        """The record in the checkpoint in `folder`; an empty one where that was saved without.
 
         Raises:
             OSError, ValueError: the file cannot be read.
@@ -111,29 +111,29 @@ def resume_buffer(
     gate: AdmissionGate,
     buffer: TrajectoryBuffer,
     settings: RunSettings,
-    held: Callable[[Any], Any],
+    hold: Callable[[Any], Any],
 ) -> Resumed:
-    """Go on with the books of a checkpoint, and with its pieces as far as they can still be trained.
+    """Go on with the ledger of a checkpoint, and with its pieces as far as they can still be trained.
 
-    `held` makes the payload of a piece of what it holds, packed for travelling.
+    `hold` makes the payload of a piece of what it holds, packed for travelling.
     """
     ledger = read_ledger(folder)
     before, why = ledger.refused["lost at resume"], ""
     try:
         pieces, why = _usable(folder, version, settings)
-        filled = [replace(piece, payload=_held(folder, piece, held)) for piece in pieces]
+        filled = [replace(piece, payload=_held(folder, piece, hold)) for piece in pieces]
     except (OSError, ValueError, KeyError, TypeError) as error:
         filled, why = [], f"{FOLDER} cannot be read: {error}"
-    kept = buffer.restore(version, ledger, filled)
-    gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in kept)
-    lost = ledger.refused["lost at resume"] - before
+    resumed = buffer.restore(version, ledger, filled)
+    gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in resumed)
+    losses = ledger.refused["lost at resume"] - before
     if not ledger.refused["lost at resume"]:
         del ledger.refused["lost at resume"]
     return Resumed(
-        kept=sum(piece.size for piece in kept),
-        lost=lost,
+        kept=sum(piece.size for piece in resumed),
+        lost=losses,
         why=why or "they are too old",
-        rollouts=frozenset((piece.ticket.batch, place_of(piece.ticket)) for piece in kept),
+        rollouts=frozenset((piece.ticket.batch, place_of(piece.ticket)) for piece in resumed),
     )
 
 
@@ -143,14 +143,14 @@ def place_of(ticket: Ticket) -> str:
 
 
 def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[Piece], Ledger]:
-    """The pieces for the batches before `batch`, and the books as if there were no others."""
-    kept = [piece for piece in pieces if piece.ticket.batch < batch]
-    others = sum(piece.size for piece in pieces) - sum(piece.size for piece in kept)
-    return kept, replace(ledger, produced=ledger.produced - others)
+    """The pieces for the batches before `batch`, and the ledger as if there were no others."""
+    earlier = [piece for piece in pieces if piece.ticket.batch < batch]
+    late = sum(piece.size for piece in pieces) - sum(piece.size for piece in earlier)
+    return earlier, replace(ledger, produced=ledger.produced - late)
 
 
-def _held(folder: Path, piece: Piece, held: Callable[[Any], Any]) -> Any:
-    return held(pack(read_tensors(folder / FOLDER / piece.payload)))
+def _held(folder: Path, piece: Piece, hold: Callable[[Any], Any]) -> Any:
+    return hold(pack(read_tensors(folder / FOLDER / piece.payload)))
 
 
 def _of_run(settings: RunSettings) -> dict[str, Any]:

@@ -96,20 +96,20 @@ class Saver:
             self._known(step).write(aside)
             self._bytes = _bytes_of(aside)
 
-    def resume_known(self, folder: Path, kept: frozenset[tuple[int, str]]) -> None:
+    def resume_known(self, folder: Path, rollouts: frozenset[tuple[int, str]]) -> None:
         """Tell processes what those of the interrupted run knew at this checkpoint.
 
-        `kept` are the rollouts that are there again, as `saved_buffer.Resumed` has them.
+        `rollouts` are the rollouts that are there again, as `saved_buffer.Resumed` has them.
         """
-        known = Known.read(folder)
-        self._fleet.run("env", "resume_episodes", known.rollouts, kept)
-        self._fleet.run("learner", "resume_premise", known.premise)
+        record = Known.read(folder)
+        self._fleet.run("env", "resume_episodes", record.rollouts, rollouts)
+        self._fleet.run("learner", "resume_premise", record.premise)
 
     def _known(self, step: int) -> Known:
         collected = range(step, step + self._settings.asynchrony.max_staleness + 1)
         rollouts = self._fleet.run_on_living("env", "read_episodes", collected)
         premise = self._fleet.run("learner", "known_premise")[0]
-        return Known([found or {} for found in rollouts], premise)
+        return Known([rollout or {} for rollout in rollouts], premise)
 
     def save_learners(self, *arguments: object) -> None:
         """Have every learner rank write its part, by the framework's own `save_checkpoint`.
@@ -122,12 +122,12 @@ class Saver:
         pending = list(calls)
         while pending:
             self._fleet.first(pending, what)
-            ended = [call for call in pending if self._fleet.ended([call], 0)]
-            pending = [call for call in pending if call not in ended]
-            failed = any(error is not None for error in self._fleet.wait(ended, what))
+            ready = [call for call in pending if self._fleet.ended([call], 0)]
+            pending = [call for call in pending if call not in ready]
+            failed = any(error is not None for error in self._fleet.wait(ready, what))
             if failed and pending and not self._fleet.ended(pending, TOGETHER_S):
                 # The one that failed would go on with the next batch, and the others wait for it in this one.
-                raise RuntimeError(f"{_said('learner', ray.get(ended))}, and the other ranks wait for it")
+                raise RuntimeError(f"{_said('learner', ray.get(ready))}, and the other ranks wait for it")
         self._raise_errors("learner", self._fleet.wait(calls, what))
 
     @staticmethod
@@ -136,12 +136,12 @@ class Saver:
             raise SaveError(_said(group, errors))
 
     def _check_room(self, aside: Path) -> None:
-        needed = self._bytes or _bytes_of(find_newest(aside.parent).folder)
+        need = self._bytes or _bytes_of(find_newest(aside.parent).folder)
         free = shutil.disk_usage(aside).free
-        if free < needed:
+        if free < need:
             raise SaveError(
                 f"{aside.parent} has {free / 1e9:.3g} GB left, and the checkpoint before took "
-                f"{needed / 1e9:.3g} GB"
+                f"{need / 1e9:.3g} GB"
             )
 
     def _failed(self, step: int, error: BaseException, *, last: bool) -> None:

@@ -41,7 +41,7 @@ STUCK = 70
 Episodes = list[dict[str, torch.Tensor]]
 """Statistics of the episodes that have ended: name -> [episodes]."""
 Rollouts = dict[str, Episodes]
-"""Of each rollout of a shard for a batch, by the name of its place."""
+"""Episode statistics of each rollout of a shard for a batch, by the name of its place."""
 
 
 class TrainShardEnv(ShardEnv, TaskTaker, Protocol):
@@ -83,7 +83,7 @@ class ShardWorker(Inspectable):
         self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(stages)])
 
     async def join_run(self, process: str, run_dir: str, **options: Any) -> None:
-        """As of every process; from now on faults are recorded, too."""
+        """Join the run as every process does; from now on faults of environments are recorded, too."""
         await super().join_run(process, run_dir, **options)
         self._record = partial(record_failure, Path(run_dir), process=process)
 
@@ -190,16 +190,16 @@ class ShardWorker(Inspectable):
         return {str(batch): list(self._episodes[batch]) for batch in batches if batch in self._episodes}
 
     async def resume_episodes(
-        self, found: Sequence[dict[str, list[Rollouts]]], kept: frozenset[tuple[int, str]]
+        self, records: Sequence[dict[str, list[Rollouts]]], started: frozenset[tuple[int, str]]
     ) -> None:
         """Go on with what `read_episodes` has given, of every env worker.
 
-        `kept` are the rollouts whose data is there again, by batch and place: others are collected again.
+        `started` are the rollouts whose data is there again, by batch and place: others are collected again.
         """
-        own = found[self._shards_rank] if self._shards_rank < len(found) else {}
+        own = records[self._shards_rank] if self._shards_rank < len(records) else {}
         for batch, stages in own.items():
             for stage, rollouts in enumerate(stages[: self._busy.width]):
-                again = {place: rollouts[place] for place in rollouts if (int(batch), place) in kept}
+                again = {place: rollouts[place] for place in rollouts if (int(batch), place) in started}
                 self._episodes[int(batch)][stage].update(again)
 
     def _restarts(self, shard: int) -> ShardRestarts:
@@ -250,15 +250,18 @@ def _before(settings: RunSettings, env: TrainShardEnv) -> Callable[[Ticket], Awa
 
 
 def in_threads(
-    threads: Sequence[ThreadPoolExecutor], build: Callable[[int], Any], *, apart: bool
+    threads: Sequence[ThreadPoolExecutor], build: Callable[[int], Any], *, in_processes: bool
 ) -> list[Any]:
     """What `build` makes for each stage, in the thread of that stage; see `each`."""
-    return each([partial(thread.submit, build, stage) for stage, thread in enumerate(threads)], apart=apart)
+    return each(
+        [partial(thread.submit, build, stage) for stage, thread in enumerate(threads)],
+        in_processes=in_processes,
+    )
 
 
-def each(starts: Sequence[Callable[[], Future[Any]]], *, apart: bool) -> list[Any]:
+def each(starts: Sequence[Callable[[], Future[Any]]], *, in_processes: bool) -> list[Any]:
     """The results of what is started: all at once, or in turn where simulators share a process."""
-    if not apart:
+    if not in_processes:
         return [start().result() for start in starts]
     return [future.result() for future in [start() for start in starts]]
 

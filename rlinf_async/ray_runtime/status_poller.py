@@ -26,10 +26,10 @@ class Guard(Protocol):
     """Who answers for workers that fall silent."""
 
     def watches(self, process: str) -> bool:
-        """Whether this one has to answer now."""
+        """Whether the process of that name has to answer calls now."""
 
     def silence(self, process: str) -> None:
-        """It has not."""
+        """Do what has to be done about a process that has not answered in time."""
 
 
 class StatusPoller:
@@ -93,7 +93,7 @@ class StatusPoller:
 
     def _look(self, answers: Answers) -> None:
         now, progress = time.monotonic(), progress_of(answers)
-        if any(self._progress.get(name) != ended for name, ended in progress.items()):
+        if any(self._progress.get(name) != end for name, end in progress.items()):
             self._moved_at, self._next_notice_s = now, self._stall_s
         self._progress |= progress
         still = now - self._moved_at

@@ -77,9 +77,9 @@ class Termination:
         """
         if not self.asked:
             return 60.0
-        left = self._overdue_at - time.monotonic()
-        self._raise_if(left <= 0)
-        return left
+        seconds = self._overdue_at - time.monotonic()
+        self._raise_if(seconds <= 0)
+        return seconds
 
     def end(self) -> None:
         """Heed the request now.
@@ -101,7 +101,7 @@ class Termination:
 
 
 TERMINATION = Termination()
-"""That of this process."""
+"""The one `Termination` of this process, in which its signals are noted."""
 
 
 def heed_once(number: signal.Signals) -> None:

@@ -129,24 +129,24 @@ def chunks_of(memory: Chunk) -> list[Chunk]:
     return [chunk for chunk in chunks if chunk]
 
 
-def places_for(chosen: Mapping[str, torch.Tensor], types: Types, present: Chunk) -> Chunk:
-    """CPU memory to copy `chosen` to: `present`, if it holds the same names, or else new.
+def places_for(tensors: Mapping[str, torch.Tensor], types: Types, present: Chunk) -> Chunk:
+    """CPU memory to copy `tensors` to: `present`, if it holds the same names, or else new.
 
     It is page-locked beside a CUDA device. A floating-point tensor is held in its type of `types`, unless
     that is wider than its own; others, and those that `types` does not name, in their own.
     """
-    if present.keys() == chosen.keys():
+    if present.keys() == tensors.keys():
         return present
-    pinned = any(tensor.is_cuda for tensor in chosen.values())
+    pinned = any(tensor.is_cuda for tensor in tensors.values())
     like = [
         (tensor.shape, _no_wider(types.get(name, tensor.dtype), tensor.dtype))
-        for name, tensor in chosen.items()
+        for name, tensor in tensors.items()
     ]
-    return dict(zip(chosen, host_tensors(like, pinned=pinned), strict=True))
+    return dict(zip(tensors, host_tensors(like, pinned=pinned), strict=True))
 
 
-def _no_wider(wanted: torch.dtype, dtype: torch.dtype) -> torch.dtype:
-    return wanted if dtype.is_floating_point and wanted.itemsize <= dtype.itemsize else dtype
+def _no_wider(target: torch.dtype, dtype: torch.dtype) -> torch.dtype:
+    return target if dtype.is_floating_point and target.itemsize <= dtype.itemsize else dtype
 
 
 def _send(coordinator: Handle, version: int, chunks: Sequence[Chunk], spans: SpanLog, whole: bool) -> None:

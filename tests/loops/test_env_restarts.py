@@ -43,7 +43,7 @@ def test_environments_are_built_anew_after_waits_that_grow():
 
     async def main():
         for _ in range(3):
-            await restarts.restart(env, failure(), lost="a rollout")
+            await restarts.restart(env, failure(), loss="a rollout")
 
     run(main())
     assert env.built == [0.5, 0.5 + 2 + 1, 0.5 + 2 + 1 + 2 + 2]
@@ -52,7 +52,7 @@ def test_environments_are_built_anew_after_waits_that_grow():
 
 def test_a_fault_is_recorded_with_what_it_cost_and_what_was_done():
     records = []
-    run(restarts_of(records).restart(Env(), failure(what="simulator died"), lost="a rollout for batch 2"))
+    run(restarts_of(records).restart(Env(), failure(what="simulator died"), loss="a rollout for batch 2"))
     (record,) = records
     assert "KeyError: 'the door is locked'" in record.pop("trace")
     assert record == {
@@ -71,7 +71,7 @@ def test_over_the_budget_the_run_ends_with_the_first_error_and_the_count():
 
     async def main():
         for word in ("first", "second", "third"):
-            await restarts.restart(Env(), failure(word), lost="a rollout")
+            await restarts.restart(Env(), failure(word), loss="a rollout")
 
     with pytest.raises(RuntimeError, match="shard 3 have failed 3 times within 60 s") as raised:
         run(main())
@@ -86,7 +86,7 @@ def test_what_has_failed_long_ago_is_forgotten():
 
     async def main():
         for _ in range(4):
-            await restarts.restart(Env(), failure(), lost="a rollout")
+            await restarts.restart(Env(), failure(), loss="a rollout")
             await asyncio.sleep(10)
 
     run(main())
@@ -98,7 +98,7 @@ def test_environments_that_have_never_worked_are_built_anew_once():
 
     async def main():
         for word in ("first", "second"):
-            await restarts.restart(Env(), failure(word), lost="a rollout")
+            await restarts.restart(Env(), failure(word), loss="a rollout")
 
     with pytest.raises(RuntimeError, match=r"failed 2 times before they had completed one rollout.*'first'"):
         run(main())
@@ -108,11 +108,11 @@ def test_environments_that_have_worked_have_the_whole_budget():
     restarts = restarts_of(worked=False, env_restarts=3)
 
     async def main():
-        await restarts.restart(Env(), failure(), lost="a rollout")
+        await restarts.restart(Env(), failure(), loss="a rollout")
         for _ in range(3):
             restarts.worked()
-            await restarts.restart(Env(), failure(), lost="a rollout")
-        await restarts.restart(Env(), failure(), lost="a rollout")
+            await restarts.restart(Env(), failure(), loss="a rollout")
+        await restarts.restart(Env(), failure(), loss="a rollout")
 
     with pytest.raises(RuntimeError, match="5 times within 600 s"):
         run(main())
@@ -121,14 +121,14 @@ def test_environments_that_have_worked_have_the_whole_budget():
 def test_without_a_budget_the_first_error_is_raised_itself():
     records = []
     with pytest.raises(KeyError, match="the door is locked"):
-        run(restarts_of(records, env_restarts=0).restart(Env(), failure(), lost="a rollout"))
+        run(restarts_of(records, env_restarts=0).restart(Env(), failure(), loss="a rollout"))
     assert [record["action"] for record in records] == ["the run ends"]
 
 
 def test_building_that_fails_is_tried_again_within_the_budget():
     records, env = [], Env(fails=2)
     restarts = restarts_of(records)
-    run(restarts.restart(env, failure(), lost="a rollout"))
+    run(restarts.restart(env, failure(), loss="a rollout"))
     assert env.built == [0.5, 1.5, 3.5]
     assert restarts.pop_count() == 1
     again = "building the environments anew has failed"
@@ -151,5 +151,5 @@ def test_the_time_of_a_restart_is_a_span_that_names_the_error():
             return None
 
     restarts = ShardRestarts(3, SurviveConfig(), spans=Spans())
-    run(restarts.restart(Env(), failure(), lost="a rollout"))
+    run(restarts.restart(Env(), failure(), loss="a rollout"))
     assert spans == [("restart", {"shard": 3, "error": "KeyError"})]

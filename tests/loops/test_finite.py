@@ -10,7 +10,9 @@ BAD = torch.tensor([1.0, float("nan"), float("inf")])
 
 
 def check(*, seen=GOOD, thought=GOOD, **survive):
-    check_finite(SurviveConfig(**survive), seen={"rewards": seen}, thought={"logprobs": thought}, version=7)
+    check_finite(
+        SurviveConfig(**survive), observed={"rewards": seen}, scores={"logprobs": thought}, version=7
+    )
 
 
 def test_finite_numbers_pass_and_so_does_what_is_no_float_tensor():

@@ -66,7 +66,7 @@ def test_what_can_be_closed_is_closed_in_the_thread_of_its_shard():
 def test_environments_are_built_in_the_threads_of_their_shards():
     worker = Worker()
     built = in_threads(
-        worker._threads["train"], lambda stage: (stage, threading.current_thread().name), apart=True
+        worker._threads["train"], lambda stage: (stage, threading.current_thread().name), in_processes=True
     )
     assert built == [(0, "train-0_0"), (1, "train-1_0")]
 
@@ -77,7 +77,7 @@ def test_all_are_started_at_once_only_where_simulators_are_apart(apart):
     first, second = worker._threads["train"]
     started = threading.Event()
     waits = partial(started.wait, 5.0 if apart else 0.01)
-    found = each([partial(first.submit, waits), partial(second.submit, started.set)], apart=apart)
+    found = each([partial(first.submit, waits), partial(second.submit, started.set)], in_processes=apart)
     assert found == [apart, None]
 
 

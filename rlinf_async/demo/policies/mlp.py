@@ -92,6 +92,6 @@ def _critic(inputs: int) -> nn.Sequential:
 
 def build_gaussian_mlp(cfg: Any, torch_dtype: torch.dtype | None) -> GaussianMLP:
     """Build the policy from a model section; keys that MLPSettings does not know are the host's."""
-    known = {name: cfg[name] for name in MLPSettings.__dataclass_fields__ if name in cfg}
-    policy = GaussianMLP(MLPSettings(**known))
+    settings = {name: cfg[name] for name in MLPSettings.__dataclass_fields__ if name in cfg}
+    policy = GaussianMLP(MLPSettings(**settings))
     return policy if torch_dtype is None else policy.to(torch_dtype)

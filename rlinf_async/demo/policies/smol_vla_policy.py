@@ -42,6 +42,6 @@ def build_smol_vla(cfg: Any, torch_dtype: torch.dtype | None) -> SmolVLAPolicy:
 
     Weights are random; the seed of the process decides them, and the first publication equalises them.
     """
-    known = {field.name: cfg[field.name] for field in fields(SmolVLASettings) if field.name in cfg}
-    policy = SmolVLAPolicy(SmolVLASettings(**known))
+    settings = {field.name: cfg[field.name] for field in fields(SmolVLASettings) if field.name in cfg}
+    policy = SmolVLAPolicy(SmolVLASettings(**settings))
     return policy if torch_dtype is None else policy.to(torch_dtype)

@@ -42,11 +42,11 @@ class MetaWorldEnvSettings:
     @classmethod
     def parse(cls, cfg: Any) -> "MetaWorldEnvSettings":
         """Pick the known keys out of the mapping `cfg`; the other keys are the host's."""
-        known = {field.name: cfg[field.name] for field in fields(cls) if field.name in cfg}
-        missing = {"task_name", "max_episode_steps", "seed", "group_size"} - known.keys()
+        values = {field.name: cfg[field.name] for field in fields(cls) if field.name in cfg}
+        missing = {"task_name", "max_episode_steps", "seed", "group_size"} - values.keys()
         if missing:
             raise ValueError(f"the Meta-World environment section lacks {sorted(missing)}")
-        return cls(**known)
+        return cls(**values)
 
     def batch(self, num_envs: int, *, shard: int) -> MetaWorldBatch:
         """The simulators of shard number `shard`; an environment has its goals in whatever shard it is."""
@@ -102,9 +102,9 @@ class MetaWorldTaskEnv(gymnasium.Env):
         Returns:
             The observations of all environments, and no information.
         """
-        started = slice(None) if env_idx is None else env_idx
-        self._success_once[started] = False
-        self._returns[started] = 0.0
+        rows = slice(None) if env_idx is None else env_idx
+        self._success_once[rows] = False
+        self._returns[rows] = 0.0
         return self._wrap(self._simulators.reset(env_idx)), {}
 
     def take_on(self, seed_offset: int, rollout: int) -> None:

@@ -33,15 +33,15 @@ def check_vulkan(code: str = PROBE, driver: Path = SOFTWARE_DRIVER) -> Check:
     """
     if not (is_here("mani_skill") and is_here("sapien")):
         return skipped("vulkan", "ManiSkill is not installed")
-    named = os.environ.get(DRIVERS_VARIABLE)
+    driver_list = os.environ.get(DRIVERS_VARIABLE)
     failure = probe(code)
     if failure is None:
-        where = f"{DRIVERS_VARIABLE}={named}" if named else "a driver of the system"
+        where = f"{DRIVERS_VARIABLE}={driver_list}" if driver_list else "a driver of the system"
         return Check("vulkan", "ok", f"ManiSkill has {where}")
-    mend = f"without a GPU: export {DRIVERS_VARIABLE}={driver}"
+    remedy = f"without a GPU: export {DRIVERS_VARIABLE}={driver}"
     if not driver.is_file():
-        mend = f"without a GPU: apt-get install libx11-6 chromium-common, and {mend.partition(': ')[2]}"
-    return Check("vulkan", "warn", f"ManiSkill cannot build a task: {failure}", mend)
+        remedy = f"without a GPU: apt-get install libx11-6 chromium-common, and {remedy.partition(': ')[2]}"
+    return Check("vulkan", "warn", f"ManiSkill cannot build a task: {failure}", remedy)
 
 
 def require_vulkan(cfg: DictConfig) -> None:

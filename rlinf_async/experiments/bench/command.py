@@ -106,9 +106,9 @@ def write(path: Path, results: Results, *, host: str = "rlinf") -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _known(what: str, names: Sequence[str], known: Any) -> Sequence[str]:
+def _known(what: str, names: Sequence[str], choices: Any) -> Sequence[str]:
     for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ValueError(f"{what} {name!r} is not one of {', '.join(known)}{hint}")
+        if name not in choices:
+            hint = did_you_mean(name, choices)
+            raise ValueError(f"{what} {name!r} is not one of {', '.join(choices)}{hint}")
     return names

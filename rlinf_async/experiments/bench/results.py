@@ -71,22 +71,22 @@ class Results:
                 f"{self.path} holds results over other steps than these (warm-up, measured: "
                 f"{', '.join(map(str, sorted(windows)))}): they cannot be compared, write to another file"
             )
-        done = {cell for cell, result in self.runs if "error" not in result}
-        return [cell for cell in cells if cell not in done]
+        measured = {cell for cell, result in self.runs if "error" not in result}
+        return [cell for cell in cells if cell not in measured]
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per host, scenario and mode: medians and ranges over repetitions, ratios within each.
 
         `stock` in the name of a ratio are all modes of a host that are not levels of this package.
         """
-        known = {_line(cell) for cell, _ in self.runs}
+        sides = {_line(cell) for cell, _ in self.runs}
         lines = [
             (host, scenario, mode)
             for host, side in SIDES.items()
             for scenario in SCENARIOS
             for mode in side.modes
         ]
-        return [self._row(*line) for line in lines if line in known]
+        return [self._row(*line) for line in lines if line in sides]
 
     def _row(self, host: str, scenario: str, mode: str) -> dict[str, Any]:
         good = self._good(host, scenario, mode)
@@ -101,8 +101,8 @@ class Results:
         ranges = {key: Range.of([result[key] for result in good.values()]) for key in FIGURES}
         ranges["ratio_stock_sync"] = self._ratios(host, scenario, good, sync)
         ranges["ratio_best_stock"] = self._ratios(host, scenario, good, stock)
-        row |= {key: known and known.middle for key, known in ranges.items()}
-        row["range"] = {key: known and [known.low, known.high] for key, known in ranges.items()}
+        row |= {key: spread and spread.middle for key, spread in ranges.items()}
+        row["range"] = {key: spread and [spread.low, spread.high] for key, spread in ranges.items()}
         row["staleness_max"] = max(result["staleness_max"] for result in good.values())
         for key in ("idle", "bounds_s", "own_bounds_s"):
             names = next(iter(good.values()))[key]

@@ -49,9 +49,9 @@ class Window:
     def within(self, *kinds: str) -> Iterator[tuple[Record, float]]:
         """What was served of these kinds, with the share of its time that lies within the window."""
         for record in self.records:
-            began, ended = max(self.start, record["began"]), min(self.stop, record["ended"])
-            if record["kind"] in kinds and ended > began:
-                yield record, (ended - began) / (record["ended"] - record["began"])
+            began, end = max(self.start, record["began"]), min(self.stop, record["ended"])
+            if record["kind"] in kinds and end > began:
+                yield record, (end - began) / (record["ended"] - record["began"])
 
     def busy_s(self, *kinds: str) -> float:
         """Seconds of the window in which something of these kinds was served, one at a time."""

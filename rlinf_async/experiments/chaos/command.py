@@ -54,8 +54,8 @@ def chaos(
     check(run, kinds)
 
     def say(victim: Victim) -> None:
-        named = f"a {victim.kind} {victim.name}" if victim.name.startswith("of ") else victim.name
-        console.print(f"{time.strftime('%H:%M:%S')} killed {named} (pid {victim.pid})", markup=False)
+        name = f"a {victim.kind} {victim.name}" if victim.name.startswith("of ") else victim.name
+        console.print(f"{time.strftime('%H:%M:%S')} killed {name} (pid {victim.pid})", markup=False)
 
     faults = FailureReader(run)
     killer = Killer(run, every_s=every_s, first_step=FIRST_STEP, seed=seed, kinds=kinds, on_kill=say)

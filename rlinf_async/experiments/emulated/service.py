@@ -128,16 +128,16 @@ class EmulatedBatch:
 
     def step(self) -> tuple[list[float], list[bool]]:
         """Take a decision. Returns the seconds that each environment took, and which episodes ended."""
-        drawn = [next(stream) for stream in self._decisions]
+        durations = [next(stream) for stream in self._decisions]
         if self.service.vectorised_s:
-            return _sleep([self.service.vectorised_s] * len(drawn)), [False] * len(drawn)
+            return _sleep([self.service.vectorised_s] * len(durations)), [False] * len(durations)
         seconds = _sleep(
-            [one.seconds * more + one.reset_s for one, more in zip(drawn, self._slower, strict=True)]
+            [one.seconds * more + one.reset_s for one, more in zip(durations, self._slower, strict=True)]
         )
         if self.service.device_s:
             with holding(self._device):
-                time.sleep(self.service.device_s * len(drawn))
-        return [one + self.service.device_s for one in seconds], [one.ends for one in drawn]
+                time.sleep(self.service.device_s * len(durations))
+        return [one + self.service.device_s for one in seconds], [one.ends for one in durations]
 
 
 def _sleep(seconds: Sequence[float]) -> list[float]:

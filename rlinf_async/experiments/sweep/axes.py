@@ -41,8 +41,8 @@ def axes_section(rows: Sequence[Row]) -> Section | None:
 def _mean(rows: Sequence[Row], name: str) -> float | None:
     """Over rows; of a goal that not every seed has reached there is none."""
     ranges: list[Range | None] = [row.quantities[name] for row in rows]
-    known = [one.middle for one, row in zip(ranges, rows, strict=True) if one and one.runs == row.seeds]
-    return sum(known) / len(known) if known and len(known) == len(rows) else None
+    middles = [one.middle for one, row in zip(ranges, rows, strict=True) if one and one.runs == row.seeds]
+    return sum(middles) / len(middles) if middles and len(middles) == len(rows) else None
 
 
 def _settings(rows: Sequence[Row], key: str) -> list[str]:
@@ -79,7 +79,7 @@ def _lines(rows: Sequence[Row], keys: Sequence[str], name: str) -> list[Figure]:
 def _maps(rows: Sequence[Row], keys: Sequence[str], name: str) -> list[Figure]:
     """A map for each setting of the levels that knows both keys."""
     (down, across), (title, form) = keys[:2], SHOWN[name]
-    made = []
+    maps = []
     for setting in [one for one in _settings(rows, down) if one in _settings(rows, across)]:
         of_setting = [row for row in rows if row.setting == setting]
         ups, alongs = (list(dict.fromkeys(row.values[key] for row in of_setting)) for key in (down, across))
@@ -95,7 +95,7 @@ def _maps(rows: Sequence[Row], keys: Sequence[str], name: str) -> list[Figure]:
         texts = [
             ["-" if (value := cells[up, along]) is None else form(value) for along in alongs] for up in ups
         ]
-        made.append(
+        maps.append(
             Figure(
                 title=f"{title}: {setting}",
                 note=f"Rows are {short(down)}, columns are {short(across)}; the darker, the larger.",
@@ -111,7 +111,7 @@ def _maps(rows: Sequence[Row], keys: Sequence[str], name: str) -> list[Figure]:
                 ),
             )
         )
-    return made
+    return maps
 
 
 def _numeric(values: Sequence[str]) -> bool:

@@ -53,8 +53,8 @@ def _run_missing(sweep: Sweep, console: Console) -> None:
     def run_one(cell: SweepCell, title: str) -> str:
         if cell.changed:
             console.print(f"{title}: its overrides or its config have changed, it is run again", markup=False)
-        left = _left(sweep)
-        after = "" if left is None else f"; {clock(left)} left"
+        remaining = _left(sweep)
+        after = "" if remaining is None else f"; {clock(remaining)} left"
         console.print(f"{title} ... log: {cell.log}{after}", markup=False, soft_wrap=True, style="dim")
         with Watch(cell, total=sweep.steps, console=console) as watch:
             record = cell.run(watch.look)
@@ -100,10 +100,10 @@ def _show(table: Sequence[Row], sweep: Sweep, console: Console) -> None:
 def _write_pictures(sweep: Sweep, table: Sequence[Row], console: Console) -> None:
     """The chart and the report; without them a sweep has still succeeded."""
     folder = sweep.directory.path
-    done = [cell.directory for cell in sweep.cells if cell.done]
+    directories = [cell.directory for cell in sweep.cells if cell.done]
     writers: dict[str, Callable[[Path], object]] = {"chart.png": partial(draw, table)}
-    if done:
-        writers["report.html"] = partial(_write_report, done, axes_section(table))
+    if directories:
+        writers["report.html"] = partial(_write_report, directories, axes_section(table))
     names = ["table.md", "table.csv", "table.tex"]
     for name, write in writers.items():
         try:

@@ -144,5 +144,5 @@ def _check_setting(setting: Setting, name: str, directory: Path | None, override
         cfg = compose_config(name, [*overrides, *setting.overrides], directory)
         host_of(cfg).explain(cfg)
     except (ValueError, OmegaConfBaseException, HydraException) as error:
-        said = " ".join(str(error).split()) if isinstance(error, HydraException) else error
-        raise ValueError(f"the setting {setting.name} cannot run: {said}") from error
+        text = " ".join(str(error).split()) if isinstance(error, HydraException) else error
+        raise ValueError(f"the setting {setting.name} cannot run: {text}") from error

@@ -76,8 +76,8 @@ def parse_settings(text: str) -> tuple[Setting, ...]:
     Raises:
         ValueError: a name that is no setting, with the nearest that is.
     """
-    named = [_named(name.strip()) for name in text.split(",")]
-    return tuple(dict.fromkeys(itertools.chain.from_iterable(named)))
+    settings = [_named(name.strip()) for name in text.split(",")]
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(settings)))
 
 
 def _named(name: str) -> Sequence[Setting]:
@@ -99,9 +99,9 @@ def varied(settings: Sequence[Setting], axes: Sequence[tuple[str, Sequence[str]]
     combination of the others.
     """
     combined = [
-        replace(setting, values=tuple(zip([key for key, _ in axes], chosen, strict=True)))
+        replace(setting, values=tuple(zip([key for key, _ in axes], combination, strict=True)))
         for setting in settings
-        for chosen in itertools.product(*(values for _, values in axes))
+        for combination in itertools.product(*(values for _, values in axes))
     ]
     return tuple(dict.fromkeys(one if one.active else replace(one, values=one.baseline) for one in combined))
 

@@ -162,5 +162,5 @@ def _sum(values: Mapping[str, float], tags: Sequence[str]) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return statistics.fmean(numbers) if numbers else None

@@ -47,16 +47,16 @@ def screen(rows: Sequence[Row], *, goal: float = GOAL) -> Table:
     heads, lines = headers(rows, goal), _lines(rows)
     reached = any(row.quantities["seconds_to_goal"] for row in rows)
     left_out = ("rollout s", "learner s") if reached else (f"s to {goal:.0%}", f"steps to {goal:.0%}")
-    kept = [column for column, head in enumerate(heads) if head not in left_out]
-    titles = [heads[column].replace(" ", "\n", 1).replace("_", "_\n") for column in kept]
-    return table.screen(titles, [[line[column] for column in kept] for line in lines], space=1)
+    columns = [column for column, head in enumerate(heads) if head not in left_out]
+    titles = [heads[column].replace(" ", "\n", 1).replace("_", "_\n") for column in columns]
+    return table.screen(titles, [[line[column] for column in columns] for line in lines], space=1)
 
 
 def markdown(rows: Sequence[Row], *, title: str, off: str, goal: float = GOAL) -> str:
     """The table with its title, the failures, what the columns mean and what `off` is."""
     notes = "\n".join(f"* {note}" for note in (*failures(rows), *CAPTION, off))
-    made = table.markdown(headers(rows, goal), _lines(rows), numbers=True)
-    return f"# {title}\n\n{made}\n\n{notes}\n"
+    text = table.markdown(headers(rows, goal), _lines(rows), numbers=True)
+    return f"# {title}\n\n{text}\n\n{notes}\n"
 
 
 def latex(rows: Sequence[Row], *, goal: float = GOAL) -> str:

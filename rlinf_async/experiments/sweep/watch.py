@@ -43,7 +43,7 @@ class Watch:
         if not steps:
             return None
         # The first step, which also fills the pipeline, takes longer than others.
-        counted = steps[1:] or steps
-        each = sum(step.get("async/step_seconds", 0.0) for step in counted) / len(counted)
-        left = clock(each * max(0, self._total - len(steps)))
-        return f"{self._name}: step {len(steps)}/{self._total}, {left} left"
+        regular = steps[1:] or steps
+        each = sum(step.get("async/step_seconds", 0.0) for step in regular) / len(regular)
+        remaining = clock(each * max(0, self._total - len(steps)))
+        return f"{self._name}: step {len(steps)}/{self._total}, {remaining} left"

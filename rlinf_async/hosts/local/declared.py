@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.tensors import Tree, map_tensors
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -36,7 +37,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
             on tasks, which they cannot.
     """
     make = load_class(ENVS, _named(cfg, "env", "env_class"))
-    given: Any = OmegaConf.to_container(cfg.env, resolve=True)
+    envs = plain(cfg.env)
     section = {
         "total_num_envs": settings.total_envs,
         "group_size": settings.group_size,
@@ -44,18 +45,18 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": False,
-        **given,
+        **envs,
     }
     if section["auto_reset"]:
         raise ValueError(
             "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false"
         )
     refuse(list(cannot_take_on(section, settings.asynchrony, key="env")))
-    built: Counter[int] = Counter()
+    builds: Counter[int] = Counter()
 
     def build(first: int, size: int) -> DeclaredEnvs:
-        seed = section["seed"] + ANOTHER_SEED * built[first]
-        built[first] += 1
+        seed = section["seed"] + ANOTHER_SEED * builds[first]
+        builds[first] += 1
         shard_section = OmegaConf.create({**section, "seed": seed})
         return DeclaredEnvs(make(shard_section, size, first // size, settings.plan.shards, None), size)
 

@@ -25,14 +25,14 @@ def estimated(rollout: Tensors, settings: LocalSettings) -> Tensors:
     """
     rewards, valid = rollout["rewards"], valid_steps(rollout["ended"])
     advantages, returns = _advantages(rollout, valid, settings)
-    share = counted = valid.float()
+    share = count = valid.float()
     if settings.weighting == "episode":
-        share, counted = share * len(share) / share.sum(dim=0), torch.ones_like(share)
+        share, count = share * len(share) / share.sum(dim=0), torch.ones_like(share)
     return {
         **rollout,
         "valid": valid,
         "share": share,
-        "counted": counted,
+        "counted": count,
         "advantages": advantages,
         "returns": returns if returns is not None else torch.zeros_like(rewards),
     }

@@ -15,8 +15,8 @@ from rich.table import Table
 from rlinf_async import __version__
 from rlinf_async.config import AsyncConfig, words
 from rlinf_async.core.names import did_you_mean
-from rlinf_async.hosts.async_block import read_block
-from rlinf_async.hosts.host import RayCluster
+from rlinf_async.hosts.async_block import plain, read_block
+from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.refusals import unserved
 from rlinf_async.hosts.local.saved_policy import save_policy
@@ -110,15 +110,8 @@ class LocalHost:
         if closing := Adapting(settings.run).closing(str(run_dir)):
             display.note(closing)
 
-    def explain(
-        self,
-        cfg: DictConfig,
-        *,
-        gpus: int | None = None,
-        nodes: int | None = None,
-        gpu_memory: float | None = None,
-    ) -> dict[str, Any]:
-        if (gpus, nodes, gpu_memory) != (None, None, None):
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+        if cluster != HERE:
             raise ValueError("a run of the local host is one process of this machine: it takes no cluster")
         settings = settings_of(cfg)
         return {
@@ -137,10 +130,8 @@ class LocalHost:
             table.add_row(name, words(value) if name == "levels" else str(value))
         console.print(table)
 
-    def resolved(
-        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
-    ) -> dict[str, Any]:
-        return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+        return plain(cfg)
 
     def workload(self, cfg: DictConfig) -> Workload:
         settings = settings_of(cfg)
@@ -169,15 +160,15 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
         ValueError: a key that `LocalSettings` has not or that is not served, or settings that do not fit
             together.
     """
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    given = dict(plain.get("settings") or {})
-    known = [field.name for field in fields(LocalSettings) if field.name != "asynchrony"]
-    for name in given:
-        if name not in known:
-            raise ValueError(f"unknown key settings.{name}{did_you_mean(name, known)}")
-    asynchrony = AsyncConfig.from_mapping(read_block(plain))
+    values = plain(cfg)
+    block = dict(values.get("settings") or {})
+    names = [field.name for field in fields(LocalSettings) if field.name != "asynchrony"]
+    for name in block:
+        if name not in names:
+            raise ValueError(f"unknown key settings.{name}{did_you_mean(name, names)}")
+    asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(unserved(asynchrony)))
-    return LocalSettings(asynchrony=asynchrony, **given)
+    return LocalSettings(asynchrony=asynchrony, **block)
 
 
 def _title(settings: LocalSettings) -> str:

@@ -147,10 +147,10 @@ class LocalTraining:
             "logprobs": tensors["logprobs"],
         }
         flat = map_tensors(lambda tensor: tensor.flatten(0, 1), inputs)
-        known = None
+        pair = None
         if self._settings.asynchrony.recomputes:
-            known = (tensors["proximal"].flatten(0, 1).cpu(), tensors["logprobs"].flatten(0, 1).cpu())
-        return flat, tensors["staleness"].flatten().cpu(), known
+            pair = (tensors["proximal"].flatten(0, 1).cpu(), tensors["logprobs"].flatten(0, 1).cpu())
+        return flat, tensors["staleness"].flatten().cpu(), pair
 
     def score(self, inputs: Tree) -> Pair:
         scored = self.model.logprobs(inputs["states"], inputs["actions"])  # type: ignore[arg-type]
@@ -207,8 +207,8 @@ class LocalTraining:
 
 def _optimizer(model: ActorCritic, *, lr: float, value_lr: float) -> torch.optim.Optimizer:
     critic = list(model.critic.parameters())
-    apart = set(map(id, critic))
-    actor = [parameter for parameter in model.parameters() if id(parameter) not in apart]
+    critic_ids = set(map(id, critic))
+    actor = [parameter for parameter in model.parameters() if id(parameter) not in critic_ids]
     groups = [{"params": actor, "lr": lr}, {"params": critic, "lr": value_lr}]
     optimizer = torch.optim.Adam(groups, eps=1e-5)
     # RLinf lets its optimizer take an empty step when it is built, which Adam's bias correction counts.

@@ -41,22 +41,22 @@ class RolloutRecorder:
         outputs, answers = [*self._outputs, output], self._answers
         rollout: Tree = {
             "states": _seen(outputs, [*answers, answer]),
-            "ended": torch.stack([shown.ended for shown in outputs]),
-            "rewards": torch.stack([shown.rewards for shown in outputs[1:]]),
-            "actions": torch.stack([given.actions for given in answers]),
-            "logprobs": torch.stack([given.logprobs for given in answers]),
-            "versions": torch.stack([torch.full_like(given.values, given.version) for given in answers]),
-            "values": torch.stack([given.values for given in [*answers, answer]]),
+            "ended": torch.stack([each.ended for each in outputs]),
+            "rewards": torch.stack([each.rewards for each in outputs[1:]]),
+            "actions": torch.stack([each.actions for each in answers]),
+            "logprobs": torch.stack([each.logprobs for each in answers]),
+            "versions": torch.stack([torch.full_like(each.values, each.version) for each in answers]),
+            "values": torch.stack([each.values for each in [*answers, answer]]),
         }
         payloads = [slice_samples(rollout, *ends, dim=1) for ends in self._plan.piece_ends]
-        versions = [given.version for given in answers]
+        versions = [each.version for each in answers]
         return pieces(self._ticket, payloads, plan=self._plan, versions=versions)
 
     def _check(self, output: ShardOutput, answer: Answer) -> None:
         check_finite(
             self._survive,
-            seen={"rewards": output.rewards, **_fields(output)},
-            thought={"actions": answer.actions, "logprobs": answer.logprobs, "values": answer.values},
+            observed={"rewards": output.rewards, **_fields(output)},
+            scores={"actions": answer.actions, "logprobs": answer.logprobs, "values": answer.values},
             version=answer.version,
         )
 
@@ -64,7 +64,7 @@ class RolloutRecorder:
 def _seen(outputs: list[ShardOutput], answers: list[Answer]) -> torch.Tensor | Tree:
     inputs = [answer.inputs for answer in answers if answer.inputs is not None]
     if not inputs:
-        return torch.stack([shown.states for shown in outputs])  # type: ignore[misc]
+        return torch.stack([output.states for output in outputs])  # type: ignore[misc]
     return concatenate([map_tensors(lambda tensor: tensor.unsqueeze(0), each) for each in inputs])
 
 

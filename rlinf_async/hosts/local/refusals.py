@@ -21,9 +21,9 @@ def unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Every key that asks for what there is not here. None is refused that says what is done anyway."""
     usual = AsyncConfig()
     for key, why in UNSERVED.items():
-        given = attrgetter(key)(asynchrony)
-        if given not in (attrgetter(key)(usual), 0):
+        value = attrgetter(key)(asynchrony)
+        if value not in (attrgetter(key)(usual), 0):
             yield Reason(
-                f"async.{key}={given!r} is not served by the local host: {why}; leave it out",
+                f"async.{key}={value!r} is not served by the local host: {why}; leave it out",
                 f"~async.{key}",
             )

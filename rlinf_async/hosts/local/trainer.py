@@ -42,7 +42,7 @@ PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
 
 @dataclass(frozen=True, kw_only=True)
 class LocalResult:
-    """What a run left behind: the books, the weights, and a report and metrics per batch if they are kept."""
+    """What a run left behind: its ledger and weights, and a report and metrics per batch if they are kept."""
 
     reports: tuple[StepReport, ...]
     metrics: tuple[dict[str, float], ...]

@@ -41,8 +41,8 @@ def _critic(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 def _precision(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf.config import torch_dtype_from_precision
 
-    for part in ("actor", "rollout"):
-        key = f"{part}.model.precision"
+    for component in ("actor", "rollout"):
+        key = f"{component}.model.precision"
         try:
             torch_dtype_from_precision(lookup(cfg, key))
         except ValueError:

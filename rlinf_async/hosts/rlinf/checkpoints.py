@@ -54,8 +54,8 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
 def set_aside(cfg: DictConfig, say: Callable[[str], None]) -> None:
     """Put aside what an earlier run has left in the directory of this one, which begins now."""
     run_dir = Path(cfg.runner.logger.log_path).absolute()
-    named = cfg.runner.get("resume_dir")
-    goes_on = bool(named) and Path(named).resolve().is_relative_to(run_dir.resolve())
+    resume_dir = cfg.runner.get("resume_dir")
+    goes_on = bool(resume_dir) and Path(resume_dir).resolve().is_relative_to(run_dir.resolve())
     RunDir(run_dir).set_aside(goes_on=goes_on, weights=checkpoints(cfg).absolute(), say=say)
 
 
@@ -69,9 +69,9 @@ def resolve_resume(cfg: DictConfig) -> list[str]:
     """
     parent = checkpoints(cfg)
     tidy(parent)
-    named = cfg.runner.get("resume_dir")
-    if named != AUTO:
-        resume_step(named)
+    resume_dir = cfg.runner.get("resume_dir")
+    if resume_dir != AUTO:
+        resume_step(resume_dir)
         return []
     newest = find_newest(parent)
     cfg.runner.resume_dir = str(newest.folder) if newest.folder else None

@@ -68,14 +68,14 @@ def check_rlinf(tree: RLinfTree | None) -> Check:
     return Check("rlinf", "ok", f"{tree.version} in {tree.root}")
 
 
-def check_ray(found: str | None) -> Check:
-    mend = f"pip install 'ray[default]>={'.'.join(map(str, RAY_FIXES[-1][0]))},<3'"
-    if found is None:
-        return Check("ray", "fail", "not installed", mend)
-    holes = [reason for fixed, reason in RAY_FIXES if release(found) < fixed]
+def check_ray(installed: str | None) -> Check:
+    remedy = f"pip install 'ray[default]>={'.'.join(map(str, RAY_FIXES[-1][0]))},<3'"
+    if installed is None:
+        return Check("ray", "fail", "not installed", remedy)
+    holes = [reason for fixed, reason in RAY_FIXES if release(installed) < fixed]
     if holes:
-        return Check("ray", "warn", f"{found} has {'; '.join(holes)}", mend)
-    return Check("ray", "ok", found)
+        return Check("ray", "warn", f"{installed} has {'; '.join(holes)}", remedy)
+    return Check("ray", "ok", installed)
 
 
 def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
@@ -99,13 +99,13 @@ def check_worker_hook(code: str = WORKER_PROBE) -> Check:
 def check_models(transformers: str | None) -> Check:
     """Which of RLinf's models have their packages here; only a run of one of the others needs more."""
     here = sorted(name for name, package in PACKAGES.items() if is_here(package))
-    others = sorted({package for package in PACKAGES.values() if not is_here(package)})
+    absent = sorted({package for package in PACKAGES.values() if not is_here(package)})
     detail = f"transformers {transformers}" if transformers else "no transformers"
     detail += (
         f"; the packages of {', '.join(here)} are here" if here else "; mlp, cnn and flow policies alone"
     )
-    if others:
-        detail += f"; without {', '.join(others)}"
+    if absent:
+        detail += f"; without {', '.join(absent)}"
     return Check("models", "ok", detail)
 
 

@@ -10,7 +10,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.async_block import KEY, read_block, resolved_rollout
+from rlinf_async.hosts.async_block import KEY, plain, read_block, resolved_rollout
+from rlinf_async.hosts.host import HERE, AssumedCluster
 from rlinf_async.hosts.reasons import RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
@@ -26,13 +27,13 @@ def read_fit(cfg: DictConfig) -> Fit:
         ValueError: the block is not valid.
     """
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
-    return fit(_plain(cfg)) if asynchrony.active else Fit(asynchrony=asynchrony)
+    return fit(_values(cfg)) if asynchrony.active else Fit(asynchrony=asynchrony)
 
 
-def _plain(cfg: DictConfig) -> dict[str, Any]:
+def _values(cfg: DictConfig) -> dict[str, Any]:
     """The config as RLinf counts with it, and the block with what RLinf's own asynchronous keys ask for."""
-    plain = as_rlinf_counts(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
-    return {**plain, KEY: translated(plain, read_block(cfg))}
+    counted = as_rlinf_counts(plain(cfg))
+    return {**counted, KEY: translated(counted, read_block(cfg))}
 
 
 def asks_for_levels(cfg: DictConfig) -> bool:
@@ -48,7 +49,7 @@ def uses_us(cfg: DictConfig) -> bool:
     """Whether workers must load this package: a level is on, or an environment or model of ours is used."""
     if asks_for_levels(cfg) or cfg.actor.model.model_type in entry_points(group="rlinf_async.models").names:
         return True
-    return any(OmegaConf.select(cfg, f"env.{part}.env_class") for part in ("train", "eval"))
+    return any(OmegaConf.select(cfg, f"env.{mode}.env_class") for mode in ("train", "eval"))
 
 
 def resolve(
@@ -62,14 +63,14 @@ def resolve(
     Raises:
         ValueError: an unsupported feature or sizes that do not fit, with the remedy.
     """
-    plain = _plain(cfg)
-    fitted = fit(plain)
-    if other_algorithm(plain):
+    values = _values(cfg)
+    fitted = fit(values)
+    if other_algorithm(values):
         refuse(fitted.reasons)  # its sizes are others
     try:
         if sizes is None:
-            sizes = world_sizes(plain["cluster"], cluster or machines(cfg))
-        settings = RLinfSettings.read(plain, fitted.asynchrony, sizes)
+            sizes = world_sizes(values["cluster"], cluster or machines(cfg))
+        settings = RLinfSettings.read(values, fitted.asynchrony, sizes)
     except ValueError as error:
         raise RefusedError([*fitted.reasons, *reasons_of(error)]) from error
     refuse(fitted.reasons)
@@ -91,10 +92,10 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
             cfg[KEY] = OmegaConf.merge(cfg[KEY], {"rollout": resolved_rollout(settings)})
 
 
-def machines(cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None) -> Machines:
-    """The cluster that `cfg` is placed on: as many nodes as it says, each like this machine, unless told."""
+def machines(cfg: DictConfig, cluster: AssumedCluster = HERE) -> Machines:
+    """The machines that the processes of `cfg` are placed on, with the numbers that `cluster` leaves open."""
     return Machines(
-        nodes=int(cfg.cluster.get("num_nodes", 1)) if nodes is None else nodes,
-        gpus=torch.cuda.device_count() if gpus is None else gpus,
-        named=gpus is not None or nodes is not None,
+        nodes=int(cfg.cluster.get("num_nodes", 1)) if cluster.nodes is None else cluster.nodes,
+        gpus=torch.cuda.device_count() if cluster.gpus is None else cluster.gpus,
+        named=cluster.gpus is not None or cluster.nodes is not None,
     )

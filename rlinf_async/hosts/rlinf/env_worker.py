@@ -61,16 +61,16 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     ) -> list[Any]:
         mode = "eval" if self.enable_eval and env_cfg is self.cfg.env.eval else "train"
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
-        built: list[Any] = []
+        envs: list[Any] = []
 
         def build(*, seed_offset: int, **kwargs: Any) -> Any:
             def build_stage(stage: int) -> Any:
                 return env_cls(seed_offset=seed_offset + stage, **kwargs)
 
             # RLinf asks for one stage after the other: with the first, all are built, each in its thread.
-            if not built:
-                built.extend(in_threads(self._threads[mode], build_stage, apart=self._apart))
-            return built[seed_offset % self.stage_num]
+            if not envs:
+                envs.extend(in_threads(self._threads[mode], build_stage, in_processes=self._apart))
+            return envs[seed_offset % self.stage_num]
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
 
@@ -111,7 +111,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def renew(self, stage: int, step: int) -> None:
         """`rebuild` the environments of a stage for training, at the checkpoint after `step`."""
-        with self._rebuilds.renewing(stage, step, apart=self._apart):
+        with self._rebuilds.renewing(stage, step, in_processes=self._apart):
             self.rebuild("train", stage)
 
     @property
@@ -123,15 +123,15 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         # As in the base class, but each shard in its thread.
         if self.enable_train and self.cfg.env.train.auto_reset:
             resets = in_threads(
-                self._threads["train"], lambda stage: self.env_list[stage].reset(), apart=self._apart
+                self._threads["train"], lambda stage: self.env_list[stage].reset(), in_processes=self._apart
             )
             for observation, _ in resets:
                 self.last_obs_list.append(observation)
                 self.last_intervened_info_list.append((None, None))
         if self.train_enable_offload and self.cfg.env.train.get("enable_init_offload", True):
-            each(self._offloads("train"), apart=self._apart)
+            each(self._offloads("train"), in_processes=self._apart)
         if self.eval_enable_offload:
-            each(self._offloads("eval"), apart=self._apart)
+            each(self._offloads("eval"), in_processes=self._apart)
 
     def _offloads(self, mode: str) -> list[Callable[[], Future[Any]]]:
         return [
@@ -152,7 +152,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return results
 
     async def _offload(self, mode: str) -> None:
-        offload = partial(each, self._offloads(mode), apart=self._apart)
+        offload = partial(each, self._offloads(mode), in_processes=self._apart)
         await asyncio.get_running_loop().run_in_executor(None, offload)
 
     async def interact(self, *_: object, **__: object) -> None:

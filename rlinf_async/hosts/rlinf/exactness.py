@@ -26,7 +26,7 @@ def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]
         "streamer": streamer_exactness(
             settings,
             one_step=f"actor.global_batch_size={settings.samples_per_batch}",
-            others=list(_means_of_micro_batches(cfg)),
+            more=list(_means_of_micro_batches(cfg)),
         ),
     }
 

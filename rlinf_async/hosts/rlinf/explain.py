@@ -6,29 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.async_block import read_block
-from rlinf_async.hosts.explanation import (
-    BESIDE,
-    Row,
-    correction_rows,
-    deaths,
-    level_facts,
-    level_rows,
-    remarks,
-    show_rows,
-    size_facts,
-    size_rows,
-    why_so_many,
-)
+from rlinf_async.hosts import explanation, footprint_rows
+from rlinf_async.hosts.async_block import plain, read_block
+from rlinf_async.hosts.host import HERE, AssumedCluster
 from rlinf_async.hosts.rlinf.config import machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import Fit
-from rlinf_async.hosts.rlinf.footprints import footprints, rows
+from rlinf_async.hosts.rlinf.footprints import footprints
 from rlinf_async.hosts.rlinf.hooks import is_active
 from rlinf_async.hosts.rlinf.host import SECTIONS
 from rlinf_async.hosts.rlinf.keys import without_effect
@@ -40,12 +29,8 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
 
 
-def explain(
-    cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None, gpu_memory: float | None = None
-) -> dict[str, Any]:
-    """Plain data that `--json` prints, for a cluster of so many nodes with so many accelerators each.
-
-    By default there are as many nodes as the config says, each like this machine.
+def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+    """What a run of `cfg` would do on `cluster`, as plain data that `--json` prints.
 
     Raises:
         ValueError: the config cannot run, with the remedy.
@@ -53,36 +38,36 @@ def explain(
     missing = [section for section in SECTIONS if section not in cfg]
     if missing:
         raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
-    cluster = machines(cfg, gpus=gpus, nodes=nodes)
+    placed = machines(cfg, cluster)
     fitted = read_fit(cfg) if is_active(cfg) else Fit(asynchrony=AsyncConfig())
     asynchrony = fitted.asynchrony
     facts: dict[str, Any] = {
-        **level_facts(asynchrony),
+        **explanation.level_facts(asynchrony),
         "dropped": dict(fitted.dropped),
         "changes": [asdict(change) for change in fitted.changes],
         "classes": replacements() if asynchrony.active else {},
         "shards": None,
         "exactness": dict.fromkeys(asynchrony.levels, "off"),
-        "cluster": {"nodes": cluster.nodes, "gpus_per_node": cluster.gpus, "assumed": not cluster.named},
-        "placement": OmegaConf.to_container(cfg.cluster.component_placement, resolve=True),
+        "cluster": {"nodes": placed.nodes, "gpus_per_node": placed.gpus, "assumed": not placed.named},
+        "placement": plain(cfg.cluster.component_placement),
     }
     if not asynchrony.active:
         return facts
-    settings = resolve(cfg, cluster=cluster)
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    facts["exactness"] = exactness(plain, settings)
+    settings = resolve(cfg, cluster=placed)
+    values = plain(cfg)
+    facts["exactness"] = exactness(values, settings)
     return {
         **facts,
-        **size_facts(settings, why=_why_so_many(cfg, settings)),
-        "publication": _publication(settings),
-        "deaths": deaths(settings),
-        "memory": footprints(plain, settings, cluster, gpu_memory=gpu_memory),
-        "translated": translations(plain, read_block(cfg)) if asynchrony.train.enabled else [],
+        **explanation.run_facts(
+            settings, why=_why_so_many(cfg, settings), publication=_publication(settings)
+        ),
+        "memory": footprints(values, settings, placed, gpu_memory=cluster.gpu_memory),
+        "translated": translations(values, read_block(cfg)) if asynchrony.train.enabled else [],
         "remarks": [
-            *_beyond(plain, cluster),
-            *([] if cluster.named else _absent(plain)),
-            *without_effect(plain),
-            *effects(plain, settings, cluster),
+            *_beyond(values, placed),
+            *([] if placed.named else _absent(values)),
+            *without_effect(values),
+            *effects(values, settings, placed),
             *_remarks(cfg, settings),
         ],
     }
@@ -105,7 +90,7 @@ def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:
 
 def _why_so_many(cfg: DictConfig, settings: RLinfSettings) -> str:
     """Where the number of shards comes from."""
-    return why_so_many(
+    return explanation.why_so_many(
         cfg.env.train,
         settings.asynchrony.rollout,
         stages=int(cfg.rollout.get("pipeline_stage_num", 1)),
@@ -116,7 +101,7 @@ def _why_so_many(cfg: DictConfig, settings: RLinfSettings) -> str:
 def _publication(settings: RLinfSettings) -> str:
     """How new weights reach the inference ranks, and what that costs."""
     if settings.publishes_beside_training:
-        return BESIDE
+        return explanation.BESIDE
     return (
         f"published by RLinf's own transport ({settings.weight_syncer}): learner and inference stop for it; "
         "async.publication=beside, whatever the weight syncer, does not"
@@ -124,47 +109,47 @@ def _publication(settings: RLinfSettings) -> str:
 
 
 def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
-    found = []
+    lines = []
     if cfg.algorithm.loss_type == ASYNC_PPO and settings.asynchrony.recomputes:
-        found.append(
+        lines.append(
             "RLinf's asynchronous PPO interpolates the proximal policy; here it is recomputed, which is "
             "exact; async.train.proximal=loglinear interpolates"
         )
     if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
-        found.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
-    return [*found, *remarks(settings, auto_reset=bool(cfg.env.train.auto_reset))]
+        lines.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
+    return [*lines, *explanation.remarks(settings, auto_reset=bool(cfg.env.train.auto_reset))]
 
 
 def show(facts: Mapping[str, Any], console: Console) -> None:
     """Print `explain`'s facts for a reader."""
-    memory = rows(facts["memory"]) if "memory" in facts else ()
+    memory = footprint_rows.rows(facts["memory"]) if "memory" in facts else ()
     lines = (*_level_rows(facts), *_class_rows(facts), *_place_rows(facts), *memory)
-    show_rows(lines, facts.get("remarks", []), console)
+    explanation.show_rows(lines, facts.get("remarks", []), console)
 
 
-def _level_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
-    yield from level_rows(facts, none="none: RLinf's own workers and runner run")
+def _level_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
+    yield from explanation.level_rows(facts, none="none: RLinf's own workers and runner run")
     for name, why in facts["dropped"].items():
         yield f"  {name}", f"off: {why}"
     for change in facts["changes"]:
         yield "changed", f"{change['key']}={_plain(change['value'])}: {change['why']}"
-    yield from correction_rows(facts)
+    yield from explanation.correction_rows(facts)
     for line in facts.get("translated", []):
         yield "RLinf's key", line
 
 
-def _class_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+def _class_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
     """Without their modules, of which `--json` tells: a reader wants to know whether a class is replaced."""
-    for stock, ours in facts["classes"].items():
-        module, _, name = ours.partition(":")
+    for stock, replacement in facts["classes"].items():
+        module, _, name = replacement.partition(":")
         yield "class", f"{stock.rsplit('.', 1)[1]} -> {name} ({module.partition('.')[0]})"
 
 
-def _place_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+def _place_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
     yield "cluster", _machines(facts["cluster"])
     yield "placement", "; ".join(f"{names}: {_plain(where)}" for names, where in facts["placement"].items())
     if facts["shards"] is not None:
-        yield from size_rows(facts)
+        yield from explanation.size_rows(facts)
 
 
 def _machines(cluster: Mapping[str, Any]) -> str:

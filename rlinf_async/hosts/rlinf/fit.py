@@ -60,23 +60,23 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
         return Fit(asynchrony=asynchrony)
     if other := other_algorithm(cfg):
         return Fit(asynchrony=asynchrony, reasons=(other,))
-    found = unsupported(cfg, asynchrony)
-    stopped = {level for levels in found.values() for level in levels}
+    refusals = unsupported(cfg, asynchrony)
+    stopped = {level for levels in refusals.values() for level in levels}
     dropped = stopped & preset_levels(cfg.get("async"))
     remaining = asynchrony.without(dropped)
     if not remaining.active:
         dropped, remaining = set(), asynchrony
-    refused = [refusal for refusal, levels in found.items() if not dropped.issuperset(levels)]
+    refused = [refusal for refusal, levels in refusals.items() if not dropped.issuperset(levels)]
     changes = tuple(_changes(cfg, remaining))
     reasons = [
         *contradictions(cfg, remaining),
-        *(_reason(cfg, refusal, found[refusal]) for refusal in refused),
+        *(_reason(cfg, refusal, refusals[refusal]) for refusal in refused),
     ]
     if asynchrony.offload == "keep":
         reasons += [_cannot_keep(change) for change in changes]
     return Fit(
         asynchrony=asynchrony if reasons else remaining,
-        dropped={level: _why(cfg, level, found) for level in LEVELS if level in dropped},
+        dropped={level: _why(cfg, level, refusals) for level in LEVELS if level in dropped},
         changes=changes,
         reasons=tuple(reasons),
     )

@@ -14,6 +14,7 @@ import ray
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf import compat
@@ -80,9 +81,9 @@ def _resolved(cfg: DictConfig) -> RLinfSettings:
 
 def _absent(cfg: DictConfig) -> list[Reason]:
     register_models()
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    refuse(malformed(plain))
-    return [*absent(plain), *failing(plain)]
+    values = plain(cfg)
+    refuse(malformed(values))
+    return [*absent(values), *failing(values)]
 
 
 def load_in_workers(active: bool) -> None:
@@ -245,9 +246,9 @@ def _config_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
     if not is_active(_config_of(args, kwargs)):
         return object.__new__(cls)
-    ours = runner_replacement(cls)
-    runner: Any = object.__new__(ours)
-    if not issubclass(ours, cls):
+    subclass = runner_replacement(cls)
+    runner: Any = object.__new__(subclass)
+    if not issubclass(subclass, cls):
         runner.__init__(*args, **kwargs)  # Python does so for instances of `cls` only
     return runner
 

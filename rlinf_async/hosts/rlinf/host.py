@@ -8,13 +8,14 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async import __version__
 from rlinf_async.core.nested import lookup
 from rlinf_async.extras import RLINF
-from rlinf_async.hosts.host import RayCluster
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.workload import Workload
@@ -76,33 +77,24 @@ class RLinfHost:
 
         train(cfg, dashboard=dashboard)
 
-    def explain(
-        self,
-        cfg: DictConfig,
-        *,
-        gpus: int | None = None,
-        nodes: int | None = None,
-        gpu_memory: float | None = None,
-    ) -> dict[str, Any]:
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         from rlinf_async.hosts.rlinf.explain import explain
 
-        return explain(cfg, gpus=gpus, nodes=nodes, gpu_memory=gpu_memory)
+        return explain(cfg, cluster)
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
         from rlinf_async.hosts.rlinf.explain import show
 
         show(facts, console)
 
-    def resolved(
-        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
-    ) -> dict[str, Any]:
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         from rlinf_async.hosts.rlinf.config import machines, resolve, write_back
         from rlinf_async.hosts.rlinf.hooks import is_active
 
         resolved = copy.deepcopy(cfg)
         if is_active(cfg):
-            write_back(resolved, resolve(resolved, cluster=machines(cfg, gpus=gpus, nodes=nodes)))
-        return OmegaConf.to_container(resolved, resolve=True)  # type: ignore[return-value]
+            write_back(resolved, resolve(resolved, cluster=machines(cfg, cluster)))
+        return plain(resolved)
 
     def workload(self, cfg: DictConfig) -> Workload:
         from rlinf_async.hosts.rlinf.workload import workload

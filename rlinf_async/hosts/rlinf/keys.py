@@ -123,7 +123,7 @@ def fate(key: str) -> Fate | None:
         (UNREAD, "unread"),
         (SERVED, "served"),
     )
-    return next((name for table, name in tables if any(fnmatchcase(key, known) for known in table)), None)
+    return next((name for table, name in tables if any(fnmatchcase(key, pattern) for pattern in table)), None)
 
 
 def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:

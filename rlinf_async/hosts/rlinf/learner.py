@@ -14,8 +14,7 @@ from rlinf.utils.metric_utils import compute_rollout_metrics
 
 from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise
-from rlinf_async.core.ratios import SAMPLES
-from rlinf_async.core.tensors import Tree, concatenate, size_of
+from rlinf_async.core.tensors import Tree, concatenate, leaf, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
 from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_dict_for_train
@@ -26,6 +25,7 @@ from rlinf_async.hosts.rlinf.settings import LOSSES, RLinfSettings
 from rlinf_async.hosts.rlinf.shards import TrainedShards
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.reporting import prefixed
 
 REPORTED = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout that RLinf's rollout metrics are made of."""
@@ -36,15 +36,13 @@ def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> Stream
     visits = FirstVisits()
     if settings.asynchrony.correction != "none":
         actor.correct(LOSSES[settings.loss], settings.asynchrony.train, visits)
-    # Scoring one sample in a hundred takes a few thousandths of the time of training on all.
-    one_in_a_hundred = settings.samples_per_batch // settings.plan.learner_ranks // 100
     return StreamingLearner(
         FSDPTraining(actor, settings, visits),
         settings,
         parameters=TrainedShards(actor),
         busy=busy,
         rank=actor._rank,
-        probe_size=min(SAMPLES, max(1, one_in_a_hundred)),
+        probe_size=settings.probe_size,
     )
 
 
@@ -86,7 +84,7 @@ class FSDPTraining:
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = concatenate(bootstraps)
         elif self._settings.asynchrony.correction != "none":
-            rollout["number"] = self._visits.number(*rollout["prev_logprobs"].shape[:2])  # type: ignore[union-attr]
+            rollout["number"] = self._visits.number(*leaf(rollout, "prev_logprobs").shape[:2])
         return rollout
 
     def _examine(self, rollout: Tree) -> Premise:
@@ -150,14 +148,11 @@ class FSDPTraining:
         return self._named(compute_rollout_metrics(concatenate(self._reports, dim=1)), trained)
 
     def _named(self, rollout: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, float]:
-        metrics = {f"rollout/{name}": float(value) for name, value in rollout.items()}
-        return metrics | {
-            f"train/{name}": float(value) for name, value in {**train, **self._examined}.items()
-        }
+        return prefixed("rollout", rollout) | prefixed("train", {**train, **self._examined})
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         def flat(name: str) -> torch.Tensor:
-            return rollout[name].flatten(0, 1)  # type: ignore[union-attr]
+            return leaf(rollout, name).flatten(0, 1)
 
         pair = None
         if "proximal_logprobs" in rollout:
@@ -171,8 +166,8 @@ class FSDPTraining:
         return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored)
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
-        added: dict[str, float] = all_reduce_dict(sums, op=dist.ReduceOp.SUM)
-        return added
+        total: dict[str, float] = all_reduce_dict(sums, op=dist.ReduceOp.SUM)
+        return total
 
     def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         cfg = self._actor.cfg

@@ -11,7 +11,7 @@ from rlinf.algorithms.registry import get_policy_loss, register_policy_loss
 
 from rlinf_async.config import TrainConfig
 from rlinf_async.core.first_visits import FirstVisits
-from rlinf_async.core.objectives import importance_weight, loglinear
+from rlinf_async.core.objectives import importance_weight, loglinear, weight_measures
 
 NAME = "rlinf_async_corrected"
 
@@ -69,13 +69,12 @@ class CorrectedLoss:
     def __call__(self, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         behaviour, mask = kwargs["old_logprobs"], kwargs["loss_mask"]
         proximal = self._proximal(kwargs["logprobs"].detach(), behaviour)
-        weights = importance_weight(
-            proximal, behaviour, correction=self._train.correction, max_weight=self._train.weight_bound
-        )
+        bounds: Any = {"correction": self._train.correction, "max_weight": self._train.weight_bound}
+        weights = importance_weight(proximal, behaviour, **bounds)
         advantages = kwargs["advantages"] * weights
         changed = {"old_logprobs": proximal, "advantages": advantages}
         loss, metrics = self._base(**{**self._defaults, **kwargs, **changed})
-        return loss, metrics | self._weight_metrics(weights, proximal - behaviour, mask)
+        return loss, metrics | _means(weight_measures(weights, proximal, behaviour, **bounds), mask)
 
     def _proximal(self, current: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
         if self._micro_batch is None:
@@ -89,20 +88,13 @@ class CorrectedLoss:
         proximal = self._micro_batch["proximal_logprobs"].to(behaviour.device).float()
         return at_ratio_level(proximal, self._level, self._action_dim)
 
-    @torch.no_grad()
-    def _weight_metrics(
-        self, weights: torch.Tensor, log_ratios: torch.Tensor, mask: torch.Tensor | None
-    ) -> dict[str, torch.Tensor]:
-        if mask is not None:
-            mask = mask.expand_as(weights)
-            weights, log_ratios = weights[mask], log_ratios[mask]
-        if not weights.numel():
-            return {}
-        metrics = {"actor/behaviour_weight": weights.mean(), "actor/behaviour_kl": -log_ratios.mean()}
-        if self._train.correction != "decoupled":
-            over = log_ratios.exp() > self._train.weight_bound
-            metrics["actor/behaviour_bounded"] = over.float().mean()
-        return metrics
+
+def _means(measures: Mapping[str, torch.Tensor], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """Means over what `mask`, which broadcasts to each, leaves; none where it leaves nothing."""
+    chosen = {
+        name: entry if mask is None else entry[mask.expand_as(entry)] for name, entry in measures.items()
+    }
+    return {name: entry.mean() for name, entry in chosen.items() if entry.numel()}
 
 
 def at_ratio_level(logprobs: torch.Tensor, level: str, action_dim: int) -> torch.Tensor:

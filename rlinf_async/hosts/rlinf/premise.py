@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from rlinf_async.core import premise
-from rlinf_async.core.premise import Premise, Sums, differences, drawn_by
-from rlinf_async.core.tensors import Tree, map_tensors
+from rlinf_async.core.premise import Premise, Sums
+from rlinf_async.core.tensors import Tree, leaf, size_of
 from rlinf_async.hosts.rlinf.proximal import forward, model_name, samples_of
 
 HALF = ("bf16", "fp16", "16", "bf16-mixed", "16-mixed")
@@ -17,25 +15,22 @@ HALF = ("bf16", "fp16", "16", "bf16-mixed", "16-mixed")
 
 
 def compare(actor: Any, rollout: Tree, batch: int, *, most: int, values: bool) -> Sums:
-    """One forward pass over samples of batch `batch` that its own policy drew; to be added over the ranks.
-
-    Call it before the batch has changed the weights, on every rank. Ranks without such samples take part
-    in the pass and count nothing.
+    """`core.premise.compare` of the samples of batch `batch` in `rollout`, scored by `actor`.
 
     Args:
-        rollout: fields of [T, B, ...], with values of T + 1 observations.
+        rollout: fields of [T, B, ...], with `prev_values` of T + 1 observations if `values` are compared.
         most: samples that one pass may have.
     """
-    stored_values = {"prev_values": rollout["prev_values"][:-1]} if values else {}  # type: ignore[index]
+    stored_values = {"prev_values": leaf(rollout, "prev_values")[:-1]} if values else {}
     samples = samples_of({**rollout, **stored_values}, "versions", *stored_values)
-    rows = drawn_by(samples.pop("versions").flatten().long(), batch, most=most)  # type: ignore[union-attr]
-    part: dict[str, Any] = map_tensors(lambda tensor: tensor[rows if len(rows) else [0]], samples)
-    (output,) = forward(actor, part, max(1, len(rows)), logprobs=True, values=values)
-    stored = output.get("prev_logprobs", part["prev_logprobs"])
-    pair: tuple[torch.Tensor, torch.Tensor] | None = None
-    if values:
-        pair = output["values"], part["prev_values"]
-    return differences(output["logprobs"], stored, pair, counts=bool(len(rows)))
+    versions = leaf(samples, "versions").flatten().long()
+
+    def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
+        (output,) = forward(actor, chosen, size_of(chosen), logprobs=True, values=values)
+        pairs = {"logprobs": (output["logprobs"], output.get("prev_logprobs", chosen["prev_logprobs"]))}
+        return pairs | ({"values": (output["values"], chosen["prev_values"])} if values else {})
+
+    return premise.compare(samples, versions, batch, most=most, score=score)
 
 
 def judge(sums: Mapping[str, float], cfg: Any, warn: Callable[[str], None]) -> Premise:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.presence import absent_env_classes, absent_loggers, is_here
+from rlinf_async.hosts.presence import absent_env_classes, absent_loggers, is_here, no_numbers
 from rlinf_async.hosts.reasons import Reason, unknown
 
 SIMULATORS = {
@@ -75,7 +75,7 @@ FILES = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path
 
 def malformed(cfg: Mapping[str, Any]) -> list[Reason]:
     """Keys of `cfg` (plain data) that must be counted with, and cannot be."""
-    return list(_numbers(cfg))
+    return list(no_numbers(cfg, counts=WHOLE, optional=WHOLE_IF_THERE, signed=SIGNED, real=REAL))
 
 
 def absent(cfg: Mapping[str, Any]) -> list[Reason]:
@@ -94,29 +94,12 @@ def _on_this_machine(cfg: Mapping[str, Any]) -> bool:
     return (lookup(cfg, "cluster.num_nodes") or 1) == 1 and not lookup(cfg, "cluster.node_groups")
 
 
-def _numbers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    values = {key: lookup(cfg, key) for key in (*WHOLE, *WHOLE_IF_THERE, *SIGNED, *REAL)}
-    for key, value in values.items():
-        if value is None and key not in WHOLE:
-            continue
-        if key in REAL and not _is_number(value, (int, float)):
-            yield Reason(f"{key}={value!r} must be a number")
-        elif key in SIGNED and not _is_number(value, int):
-            yield Reason(f"{key}={value!r} must be a whole number")
-        elif key in (*WHOLE, *WHOLE_IF_THERE) and (not _is_number(value, int) or value < 1):
-            yield Reason(f"{key}={value!r} must be a whole number of at least 1")
-
-
-def _is_number(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
-
-
 def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf.config import SupportedModel
 
-    name, known = lookup(cfg, "actor.model.model_type"), sorted(SupportedModel.models)
-    if name not in known:
-        yield unknown("actor.model.model_type", name, known, "a model of RLinf or of rlinf_async.models")
+    name, models = lookup(cfg, "actor.model.model_type"), sorted(SupportedModel.models)
+    if name not in models:
+        yield unknown("actor.model.model_type", name, models, "a model of RLinf or of rlinf_async.models")
 
 
 def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -134,10 +117,10 @@ def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf.envs import SupportedEnvType
 
     types = [kind.value for kind in SupportedEnvType]
-    for part in ("train", "eval"):
-        kind = lookup(cfg, f"env.{part}.env_type")
-        if lookup(cfg, f"env.{part}") and kind not in types:
-            yield unknown(f"env.{part}.env_type", kind, types, "an environment of RLinf")
+    for mode in ("train", "eval"):
+        kind = lookup(cfg, f"env.{mode}.env_type")
+        if lookup(cfg, f"env.{mode}") and kind not in types:
+            yield unknown(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
     yield from absent_env_classes(cfg)
 
 
@@ -155,12 +138,12 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _files(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    named: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for key in FILES:
         path = lookup(cfg, key)
         if isinstance(path, str) and path.startswith(("/", "./", "../", "~")):
-            named.setdefault(path, key)  # rollout.model.model_path mostly repeats the actor's
-    for path, key in named.items():
+            keys.setdefault(path, key)  # rollout.model.model_path mostly repeats the actor's
+    for path, key in keys.items():
         if not Path(path).expanduser().exists():
             yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
 

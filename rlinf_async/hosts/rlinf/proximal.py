@@ -9,7 +9,7 @@ import torch
 from rlinf.utils.nested_dict_process import put_tensor_device
 
 from rlinf_async.core.scores import joined
-from rlinf_async.core.tensors import Tree, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tree, leaf, map_tensors, size_of, slice_samples
 
 SAMPLE = ("forward_inputs", "prev_logprobs")
 """Fields of a rollout that make a sample which can be scored again."""
@@ -33,7 +33,7 @@ def recompute(
     Raises:
         FloatingPointError: a result is not finite; it would end up in the weights.
     """
-    steps, width = rollout["prev_logprobs"].shape[:2]  # type: ignore[union-attr]
+    steps, width = leaf(rollout, "prev_logprobs").shape[:2]
     model = model_name(actor.cfg)
     outputs = list(forward(actor, samples_of(rollout), micro_batch_size, logprobs=True, values=values))
     _add(rollout, "proximal_logprobs", joined(outputs, "logprobs", model=model))
@@ -41,7 +41,10 @@ def recompute(
         _add(rollout, "acted_logprobs", joined(outputs, "prev_logprobs", model=model))
     if values:
         # Whatever was stored goes with it: of the last observation only the value is wanted.
-        last = {"forward_inputs": bootstrap_inputs, "prev_logprobs": rollout["prev_logprobs"][-1]}  # type: ignore[index]
+        last: Tree = {
+            "forward_inputs": bootstrap_inputs,
+            "prev_logprobs": leaf(rollout, "prev_logprobs")[-1],
+        }
         tail = list(forward(actor, last, micro_batch_size, logprobs=False, values=True))
         rollout["prev_values"] = joined([*outputs, *tail], "values", model=model).reshape(
             steps + 1, width, -1
@@ -78,7 +81,7 @@ def forward(
 
 
 def _add(rollout: Tree, name: str, flat: torch.Tensor) -> None:
-    steps, width = rollout["prev_logprobs"].shape[:2]  # type: ignore[union-attr]
+    steps, width = leaf(rollout, "prev_logprobs").shape[:2]
     rollout[name] = flat.reshape(steps, width, *flat.shape[1:])
 
 

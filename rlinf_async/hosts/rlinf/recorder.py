@@ -78,8 +78,8 @@ class ShardRecorder:
         env = output.env
         check_finite(
             self._settings.asynchrony.survive,
-            seen={"rewards": env.rewards, "states": env.obs.get("states")},
-            thought={name: answer.get(name) for name in ("actions", "prev_logprobs", "prev_values")},
+            observed={"rewards": env.rewards, "states": env.obs.get("states")},
+            scores={name: answer.get(name) for name in ("actions", "prev_logprobs", "prev_values")},
             version=answer["version"],
         )
         if env.intervene_actions is not None:

@@ -45,15 +45,15 @@ class Refusal:
     key: str
     unless: Callable[[Any], bool]
     levels: tuple[str, ...]
-    mend: str
+    remedy: str
     override: str = ""
-    """`mend` as a Hydra override, where it is one."""
+    """`remedy` as a Hydra override, where it is one."""
     where: Callable[[Mapping[str, Any], AsyncConfig], bool] = _always
     """The runs with one of `levels` on that it concerns."""
 
     def says(self, value: object) -> str:
-        """That it does not support the setting, and the mend; whoever it is comes before."""
-        return f"does not support {self.key}={value!r}; {self.mend}"
+        """That it does not support the setting, and the remedy; whoever it is comes before."""
+        return f"does not support {self.key}={value!r}; {self.remedy}"
 
 
 def _off(value: object) -> bool:

@@ -60,29 +60,29 @@ def replacement(cls: type) -> type:
     """
     if dotted(cls) in entry_points(group=GROUP).names:
         return load_class(GROUP, dotted(cls))
-    known = next((base for base in cls.__mro__ if dotted(base) in WORKERS), None)
-    if known is None:
+    base_class = next((base for base in cls.__mro__ if dotted(base) in WORKERS), None)
+    if base_class is None:
         raise ValueError(
             f"async is on, and {dotted(cls)} is no worker that rlinf-async can make asynchronous: it extends "
             f"none of {', '.join(WORKERS)}. Provide a class by an entry point {GROUP}: {dotted(cls)}, or use "
             "async.mode=off"
         )
-    role = WORKERS[dotted(known)]
+    role = WORKERS[dotted(base_class)]
     replacement_class = load_class(GROUP, role)
-    return replacement_class if cls is known else _before(replacement_class, cls, known, role)
+    return replacement_class if cls is base_class else _before(replacement_class, cls, base_class, role)
 
 
-def _before(ours: Any, users: type, known: type, role: str) -> type:
+def _before(replacement: Any, users: type, base: type, role: str) -> type:
     """Our class with the user's behind it, so that what he overrides is what ours extend."""
-    own = users.__mro__[: users.__mro__.index(known)]
-    lost = sorted({name for cls in own for name in BYPASSED[role] if name in vars(cls)})
-    if lost:
+    own = users.__mro__[: users.__mro__.index(base)]
+    bypassed = sorted({name for cls in own for name in BYPASSED[role] if name in vars(cls)})
+    if bypassed:
         raise ValueError(
-            f"async is on, and {dotted(users)} overrides {', '.join(lost)} of RLinf's {known.__name__}, "
+            f"async is on, and {dotted(users)} overrides {', '.join(bypassed)} of RLinf's {base.__name__}, "
             "which the asynchronous loops do not call. Provide a subclass of rlinf-async's worker by an "
             f"entry point {GROUP}: {dotted(users)}, or use async.mode=off"
         )
-    return type(ours)(f"Async{users.__name__}", (ours, users), {"__module__": users.__module__})
+    return type(replacement)(f"Async{users.__name__}", (replacement, users), {"__module__": users.__module__})
 
 
 def runner_replacement(cls: type) -> type:
@@ -91,8 +91,8 @@ def runner_replacement(cls: type) -> type:
     Raises:
         ValueError: `cls` is a runner of the user's, whose own loop would not run.
     """
-    ours = load_class("rlinf_async.runners", "embodied")
-    if issubclass(cls, ours):
+    runner = load_class("rlinf_async.runners", "embodied")
+    if issubclass(cls, runner):
         return cls
     if dotted(cls) not in RUNNERS:
         raise ValueError(
@@ -100,7 +100,7 @@ def runner_replacement(cls: type) -> type:
             "not run. Provide a subclass of rlinf-async's runner by an entry point "
             "rlinf_async.runners: embodied, or use async.mode=off"
         )
-    return ours
+    return runner
 
 
 def replacements() -> dict[str, str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.offload import offloading
-from rlinf_async.hosts.simulators import shards_per_worker
+from rlinf_async.hosts.simulators import divide
 from rlinf_async.hosts.sizes import Evaluation, fair_share, split_requests
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.padding import buckets_up_to
@@ -120,15 +120,15 @@ class RLinfSettings(RunSettings):
 def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Episodes that are no whole number of chunks of actions."""
     chunk = int(cfg["actor"]["model"]["num_action_chunks"])
-    for part in ("train", "eval") if _evaluating(cfg) else ("train",):
+    for mode in ("train", "eval") if _evaluating(cfg) else ("train",):
         # RLinf asks for it in evaluation, too, and says so.
-        steps = int(cfg["env"][part].get("max_steps_per_rollout_epoch", chunk))
+        steps = int(cfg["env"][mode].get("max_steps_per_rollout_epoch", chunk))
         if steps % chunk:
             nearest = max(1, round(steps / chunk)) * chunk
             yield Reason(
-                f"env.{part}.max_steps_per_rollout_epoch={steps} is no multiple of actor.model."
+                f"env.{mode}.max_steps_per_rollout_epoch={steps} is no multiple of actor.model."
                 f"num_action_chunks={chunk}; nearest: {nearest}",
-                f"env.{part}.max_steps_per_rollout_epoch={nearest}",
+                f"env.{mode}.max_steps_per_rollout_epoch={nearest}",
             )
 
 
@@ -168,11 +168,10 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         rollout_epochs=int(train.get("rollout_epoch", 1)),
         group_size=int(train.get("group_size") or 1),
     )
-    shards = shards_per_worker(
+    return divide(
+        one_each,
         train,
         asynchrony.rollout,
-        one_each,
         stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
         evaluates=_evaluation(cfg).fits,
     )
-    return replace(one_each, shards_per_worker=shards)

@@ -68,12 +68,12 @@ class StockRecords:
         self._run_dir = RunDir(Path(cfg.runner.logger.log_path))
         self._run_dir.path.mkdir(parents=True, exist_ok=True)
         self._run_dir.write_config(OmegaConf.to_yaml(cfg, resolve=True))
-        known = versions()
+        releases = versions()
         self._run_dir.begin(
             {"stock": True, "levels": dict.fromkeys(("train", "rollout", "streamer"), False)}
             | {"max_staleness": 0, "steps": self._total},
-            title=f"RLinf {known['rlinf']}: its own runner and workers; every level is off",
-            versions=known,
+            title=f"RLinf {releases['rlinf']}: its own runner and workers; every level is off",
+            versions=releases,
             fresh=not resume_step(cfg.runner.get("resume_dir")),
         )
         self._spans = SpanLog(self._run_dir.trace, process=Process.DRIVER)

@@ -72,8 +72,8 @@ def _starting_ray(*, dashboard: bool) -> Iterator[None]:
 
     def init(**kwargs: Any) -> Any:
         starts_one = os.environ.get("RAY_ADDRESS") == "local" or "address" not in kwargs
-        given: dict[str, Any] = {"include_dashboard": dashboard} if starts_one else {}
-        return start(**kwargs, **given)
+        options: dict[str, Any] = {"include_dashboard": dashboard} if starts_one else {}
+        return start(**kwargs, **options)
 
     with patch.object(ray, "init", init):
         yield

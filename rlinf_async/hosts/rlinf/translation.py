@@ -54,11 +54,11 @@ def translated(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, An
     """The `async` block with what the config says by RLinf's own keys; an explicit key of the block wins."""
     result = dict(block)
     for translation, value in _present(cfg):
-        given = dict(result.get(translation.level) or {})
-        if _contradicts(translation, given):
+        values = dict(result.get(translation.level) or {})
+        if _contradicts(translation, values):
             continue
-        wanted = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
-        result[translation.level] = {**wanted, **given}
+        defaults = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
+        result[translation.level] = {**defaults, **values}
     return result
 
 
@@ -66,15 +66,15 @@ def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> list[str]:
     """What `translated` does, a line for each key of RLinf's, and why one has no effect."""
     lines = []
     for translation, value in _present(cfg):
-        given = dict(block.get(translation.level) or {})
+        values = dict(block.get(translation.level) or {})
         path = f"async.{translation.level}"
-        wanted = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
-        if _contradicts(translation, given) or not wanted.keys() - given.keys():
-            settings = ", ".join(f"{path}.{name}={given[name]}" for name in wanted if name in given)
+        defaults = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
+        if _contradicts(translation, values) or not defaults.keys() - values.keys():
+            settings = ", ".join(f"{path}.{name}={values[name]}" for name in defaults if name in values)
             lines.append(f"{translation.key}={value} has no effect: {settings} says otherwise")
         else:
-            made = ", ".join(f"{path}.{name}={given.get(name, wanted[name])}" for name in wanted)
-            lines.append(f"{translation.key}={value} -> {made}")
+            text = ", ".join(f"{path}.{name}={values.get(name, defaults[name])}" for name in defaults)
+            lines.append(f"{translation.key}={value} -> {text}")
     return lines
 
 
@@ -86,9 +86,9 @@ def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
     return [(translation, value) for translation, value in pairs if value is not None]
 
 
-def _contradicts(translation: Translation, given: Mapping[str, Any]) -> bool:
+def _contradicts(translation: Translation, values: Mapping[str, Any]) -> bool:
     """Whether the block asks for something else than what the translation is part of."""
     return any(
-        fixed is not None and name in given and given[name] != fixed
+        fixed is not None and name in values and values[name] != fixed
         for name, fixed in translation.settings.items()
     )

@@ -32,21 +32,21 @@ class Snapshot(CopiedWeights):
         # What a forward pass without gradients has left gathered may be another version's.
         reshard(self._actor.model)
         state = self._actor.get_rollout_state_dict()
-        chosen = {
+        tensors = {
             name: state[name] for name in self.choose(state, changing=set(self._actor.param_names_need_sync))
         }
-        places = self.places(chosen, self._types(chosen)) if self._actor._is_weight_sender else {}
-        for name, shard in chosen.items():
+        places = self.places(tensors, self._types(tensors)) if self._actor._is_weight_sender else {}
+        for name, shard in tensors.items():
             tensor = materialize_tensor(shard)  # every rank takes part
             if places:
                 write(places[name], tensor)
-        wait_for(*chosen.values())
+        wait_for(*tensors.values())
         return self.copied()
 
-    def _types(self, chosen: Mapping[str, torch.Tensor]) -> Types:
+    def _types(self, tensors: Mapping[str, torch.Tensor]) -> Types:
         """As RLinf's: the type that its bucket syncer is told to send, else the receiver's."""
         dtype = OmegaConf.select(self._actor.cfg, "weight_syncer.bucket.bucket_dtype")
         if dtype is None or OmegaConf.select(self._actor.cfg, "weight_syncer.type") != "bucket":
             return self.types
         trained = set(self._actor.param_names_need_sync)
-        return {**self.types, **dict.fromkeys(trained & chosen.keys(), normalize_dtype(dtype))}
+        return {**self.types, **dict.fromkeys(trained & tensors.keys(), normalize_dtype(dtype))}

@@ -61,12 +61,12 @@ def _logged(backends: Any) -> tuple[str, ...]:
     `backends`: as RLinf's logger reads it, a list, one name, or null for none.
     """
     if backends is None:
-        named: tuple[str, ...] = ()
+        loggers: tuple[str, ...] = ()
     else:
-        named = tuple(backends) if isinstance(backends, ListConfig) else (str(backends),)
-    if "tensorboard" in named:
+        loggers = tuple(backends) if isinstance(backends, ListConfig) else (str(backends),)
+    if "tensorboard" in loggers:
         return ()
-    return (f"++runner.logger.logger_backends=[{','.join((*named, 'tensorboard'))}]",)
+    return (f"++runner.logger.logger_backends=[{','.join((*loggers, 'tensorboard'))}]",)
 
 
 def _needed(cfg: DictConfig, key: str) -> Any:

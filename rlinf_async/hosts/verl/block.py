@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlinf_async.core.nested import lookup
 
@@ -21,12 +21,7 @@ def is_ours(config: object) -> bool:
     return isinstance(v1, DictConfig) and v1.get("trainer_mode") == MODE
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The config without interpolations; what is missing is the text `???`, as OmegaConf has it."""
-    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
-
-
-def given(cfg: Mapping[str, Any], key: str) -> Any:
+def value_at(cfg: Mapping[str, Any], key: str) -> Any:
     """The value at a dotted key; None where it is absent or missing."""
     value = lookup(cfg, key)
     return None if value == "???" else value
@@ -38,7 +33,7 @@ def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> in
     Raises:
         ValueError: it is none.
     """
-    value = given(cfg, key)
+    value = value_at(cfg, key)
     value = default if value is None else value
     if value is None:
         raise ValueError(f"{key} is missing; set it to a whole number of at least 1")

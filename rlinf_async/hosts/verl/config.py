@@ -9,10 +9,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.async_block import KEY, read_block, resolved_rollout
+from rlinf_async.hosts.async_block import KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
-from rlinf_async.hosts.verl.block import given, plain, whole
+from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
 from rlinf_async.hosts.verl.refusals import not_added_up, refused
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -65,18 +65,18 @@ def write_back(config: DictConfig, settings: VerlSettings) -> None:
         OmegaConf.update(config, f"{ACTOR}.optim.total_training_steps", settings.batches)
 
 
-def environment_section(config: DictConfig, part: str) -> DictConfig:
+def environment_section(config: DictConfig, mode: str) -> DictConfig:
     """`env.train` or `env.eval` as environment classes get it."""
-    return OmegaConf.create(section(plain(config), part))
+    return OmegaConf.create(section(plain(config), mode))
 
 
 def _keeping(cfg: Mapping[str, Any], survive: SurviveConfig) -> SurviveConfig:
     """With veRL's own keys for how many checkpoints are kept, where `keep` does not say it."""
     if survive.keep != "all":
         return survive
-    if given(cfg, "trainer.remove_previous_ckpt_in_save"):
+    if value_at(cfg, "trainer.remove_previous_ckpt_in_save"):
         return replace(survive, keep=1)
-    return replace(survive, keep=given(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
+    return replace(survive, keep=value_at(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
 
 
 def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
@@ -88,7 +88,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     )
     micro_batch = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
     micro = whole(cfg, f"{ACTOR}.ppo_micro_batch_size_per_gpu") if micro_batch == "auto" else int(micro_batch)
-    estimator = str(given(cfg, "algorithm.adv_estimator"))
+    estimator = str(value_at(cfg, "algorithm.adv_estimator"))
     if not streams(estimator) and asynchrony.streamer.normalization == "auto":
         asynchrony = replace(asynchrony, streamer=replace(asynchrony.streamer, normalization="deferred"))
     pads = level_2.enabled and level_2.pad is True
@@ -98,7 +98,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         horizon=decisions,
         steps_per_decision=whole(cfg, "vla.model.num_action_chunks"),
         action_dim=whole(cfg, "vla.model.action_dim"),
-        ratio_level=given(cfg, "vla.ratio_level") or "chunk",
+        ratio_level=value_at(cfg, "vla.ratio_level") or "chunk",
         batches=whole(cfg, "trainer.total_training_steps"),
         global_batch_size=whole(cfg, f"{ACTOR}.ppo_mini_batch_size") * group_size(cfg) * decisions,
         micro_batch_size=micro,
@@ -107,11 +107,11 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         buckets=buckets_up_to(most, least=plan.envs_per_shard) if pads else (),
         estimator=estimator,
         normalizes=normalizes(estimator),
-        gamma=float(given(cfg, "algorithm.gamma")),
-        lam=float(given(cfg, "algorithm.lam")),
-        norm_by_std=bool(given(cfg, "algorithm.norm_adv_by_std_in_grpo")),
+        gamma=float(value_at(cfg, "algorithm.gamma")),
+        lam=float(value_at(cfg, "algorithm.lam")),
+        norm_by_std=bool(value_at(cfg, "algorithm.norm_adv_by_std_in_grpo")),
         auto_reset=bool(section(cfg, "train")["auto_reset"]),
-        value_clip=float(given(cfg, "critic.cliprange_value")),
-        seed=int(given(cfg, f"{ACTOR}.data_loader_seed") or 0),
-        save_every=max(0, int(given(cfg, "trainer.save_freq") or 0)),
+        value_clip=float(value_at(cfg, "critic.cliprange_value")),
+        seed=int(value_at(cfg, f"{ACTOR}.data_loader_seed") or 0),
+        save_every=max(0, int(value_at(cfg, "trainer.save_freq") or 0)),
     )

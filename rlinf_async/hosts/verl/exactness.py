@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
-from rlinf_async.hosts.verl.block import given
+from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.estimators import streams
 from rlinf_async.hosts.verl.policy_losses import SELECTING
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -16,15 +16,15 @@ ACTOR = "actor_rollout_ref.actor"
 
 def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
     """`exact`, `approximate (why; what is exact)` or `off`, for each level of a plain config."""
-    mode = given(cfg, f"{ACTOR}.policy_loss.loss_mode")
+    mode = value_at(cfg, f"{ACTOR}.policy_loss.loss_mode")
     selects = f"{mode} chooses within a micro-batch, of which arrival decides who is in it"
     return {
         "train": train_exactness(settings.asynchrony),
         "rollout": rollout_exactness(settings.asynchrony),
         "streamer": streamer_exactness(
             settings,
-            one_step=f"{ACTOR}.ppo_mini_batch_size={given(cfg, 'data.train_batch_size')}",
+            one_step=f"{ACTOR}.ppo_mini_batch_size={value_at(cfg, 'data.train_batch_size')}",
             deferred="normalization is deferred" if streams(settings.estimator) else settings.estimator,
-            others=[selects] if mode in SELECTING else [],
+            more=[selects] if mode in SELECTING else [],
         ),
     }

@@ -9,19 +9,9 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.entry_points import find
-from rlinf_async.hosts.explanation import (
-    BESIDE,
-    correction_rows,
-    deaths,
-    level_facts,
-    level_rows,
-    remarks,
-    show_rows,
-    size_facts,
-    size_rows,
-    why_so_many,
-)
-from rlinf_async.hosts.verl.block import given, plain, whole
+from rlinf_async.hosts import explanation
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.exactness import exactness
 from rlinf_async.hosts.verl.processes import WORKERS
@@ -48,15 +38,13 @@ def explain(config: DictConfig) -> dict[str, Any]:
     """
     cfg, settings = plain(config), read(config)
     return {
-        **level_facts(settings.asynchrony),
+        **explanation.level_facts(settings.asynchrony),
         "classes": {
             f"rlinf_async.verl_workers.{name}": find(WORKERS, name).value for name in ("env", "inference")
         },
         "exactness": exactness(cfg, settings),
-        "device": given(cfg, "trainer.device"),
-        **size_facts(settings, why=_why_so_many(cfg, settings)),
-        "publication": BESIDE,
-        "deaths": deaths(settings),
+        "device": value_at(cfg, "trainer.device"),
+        **explanation.run_facts(settings, why=_why_so_many(cfg, settings), publication=explanation.BESIDE),
         "evaluation": _evaluation(cfg),
         "remarks": list(_remarks(cfg, settings)),
     }
@@ -64,7 +52,7 @@ def explain(config: DictConfig) -> dict[str, Any]:
 
 def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
     """Where the number of shards comes from."""
-    return why_so_many(
+    return explanation.why_so_many(
         section(cfg, "train"),
         settings.asynchrony.rollout,
         stages=whole(cfg, "env.stages", default=1),
@@ -75,33 +63,35 @@ def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
 def _evaluation(cfg: Mapping[str, Any]) -> str:
     if not evaluates(cfg):
         return "none"
-    every = given(cfg, "trainer.test_freq") or -1
+    every = value_at(cfg, "trainer.test_freq") or -1
     when = [
-        *(["before training"] if given(cfg, "trainer.val_before_train") else []),
+        *(["before training"] if value_at(cfg, "trainer.val_before_train") else []),
         *([f"every {every} steps and after the last"] if every > 0 else []),
     ]
-    return f"{given(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
+    return f"{value_at(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
 
 
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     for key, why in WITHOUT_EFFECT.items():
-        if given(cfg, key) not in (None, USUAL.get(key)):
+        if value_at(cfg, key) not in (None, USUAL.get(key)):
             yield f"{key} has no effect: {why}"
-    if not given(cfg, f"{ACTOR}.shuffle") and settings.optimizer_steps > 1:
+    if not value_at(cfg, f"{ACTOR}.shuffle") and settings.optimizer_steps > 1:
         yield (
             f"{ACTOR}.shuffle=false, veRL's default, makes each optimizer step of the same environments; "
             f"{ACTOR}.shuffle=true mixes them"
         )
-    yield from remarks(settings, auto_reset=settings.auto_reset)
+    yield from explanation.remarks(settings, auto_reset=settings.auto_reset)
 
 
 def show(facts: Mapping[str, Any], console: Console) -> None:
     """Print `explain`'s facts for a reader."""
     lines = (
-        *level_rows(facts, none="none: every part waits for the others, around veRL's own update"),
-        *correction_rows(facts),
+        *explanation.level_rows(
+            facts, none="none: every part waits for the others, around veRL's own update"
+        ),
+        *explanation.correction_rows(facts),
         ("evaluation", facts["evaluation"]),
         ("device", str(facts["device"])),
-        *size_rows(facts),
+        *explanation.size_rows(facts),
     )
-    show_rows(lines, facts["remarks"], console)
+    explanation.show_rows(lines, facts["remarks"], console)

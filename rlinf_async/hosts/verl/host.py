@@ -13,9 +13,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.host import RayCluster
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
 from rlinf_async.hosts.reasons import refuse
-from rlinf_async.hosts.verl.block import is_ours, plain
+from rlinf_async.hosts.verl.block import is_ours
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.attempt import check_left
@@ -46,8 +47,8 @@ class VerlHost:
         return is_ours(cfg)
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
-        named = lookup(cfg, "ray_kwargs.ray_init.address")
-        return "own" if not named and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
+        address = lookup(cfg, "ray_kwargs.ray_init.address")
+        return "own" if not address and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.preparations import make_ready
@@ -77,17 +78,10 @@ class VerlHost:
                 OmegaConf.update(cfg, key, os.environ[PLATFORM], force_add=True)
         train(cfg)
 
-    def explain(
-        self,
-        cfg: DictConfig,
-        *,
-        gpus: int | None = None,
-        nodes: int | None = None,
-        gpu_memory: float | None = None,
-    ) -> dict[str, Any]:
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         from rlinf_async.hosts.verl.explain import explain
 
-        _no_cluster(gpus, nodes, gpu_memory)
+        _no_cluster(cluster)
         return explain(cfg)
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
@@ -95,12 +89,10 @@ class VerlHost:
 
         show(facts, console)
 
-    def resolved(
-        self, cfg: DictConfig, *, gpus: int | None = None, nodes: int | None = None
-    ) -> dict[str, Any]:
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         from rlinf_async.hosts.verl.config import read, write_back
 
-        _no_cluster(gpus, nodes, None)
+        _no_cluster(cluster)
         resolved = copy.deepcopy(cfg)
         write_back(resolved, read(resolved))
         return plain(resolved)
@@ -121,8 +113,8 @@ class VerlHost:
         return versions()
 
 
-def _no_cluster(gpus: int | None, nodes: int | None, gpu_memory: float | None) -> None:
-    if (gpus, nodes, gpu_memory) != (None, None, None):
+def _no_cluster(cluster: AssumedCluster) -> None:
+    if cluster != HERE:
         raise ValueError(
             "a config of veRL names its cluster itself: set trainer.nnodes, trainer.n_gpus_per_node and "
             "vla.inference.ranks in the place of --nodes, --gpus and --gpu-memory"

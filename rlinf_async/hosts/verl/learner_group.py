@@ -12,6 +12,7 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, Ra
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import ActorConfig, TrainingWorkerConfig
 
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.learner_worker import LearnerWorker
 from rlinf_async.hosts.verl.model_config import MODEL_TYPE, PolicyModelConfig
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -74,7 +75,7 @@ def actor_config(config: DictConfig, settings: VerlSettings) -> ActorConfig:
 def worker_config(config: DictConfig, settings: VerlSettings, actor: ActorConfig) -> TrainingWorkerConfig:
     """What veRL's training worker is built from."""
     model = PolicyModelConfig(
-        section=OmegaConf.to_container(config.vla.model, resolve=True),  # type: ignore[arg-type]
+        section=plain(config.vla.model),
         ckpt_path=OmegaConf.select(config, "vla.ckpt_path"),
         value_lr=OmegaConf.select(config, "critic.optim.lr"),
         seed=settings.seed,

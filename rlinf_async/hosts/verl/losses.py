@@ -14,7 +14,7 @@ from verl.utils.torch_functional import masked_mean
 from verl.workers.config import ActorConfig
 
 from rlinf_async.core.first_visits import FirstVisits
-from rlinf_async.core.objectives import importance_weight, loglinear
+from rlinf_async.core.objectives import importance_weight, loglinear, weight_measures
 from rlinf_async.hosts.verl.policy_losses import TOKENS
 from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
 
@@ -98,14 +98,10 @@ class PolicyLoss:
         elif train.proximal == "first_visit":
             anchor = self.visits.anchor(data["number"], logprobs)
         weights = importance_weight(anchor, behaviour, correction=correction, max_weight=train.weight_bound)
-        difference = anchor - behaviour
-        measures = {
-            "actor/behaviour_weight": masked_mean(weights, mask).item(),
-            "actor/behaviour_kl": -masked_mean(difference, mask).item(),
-        }
-        if correction != "decoupled":
-            over = (difference.exp() > train.weight_bound).float()
-            measures["actor/behaviour_bounded"] = masked_mean(over, mask).item()
+        entries = weight_measures(
+            weights, anchor, behaviour, correction=correction, max_weight=train.weight_bound
+        )
+        measures = {name: masked_mean(entry, mask).item() for name, entry in entries.items()}
         return anchor, weights, Metric.from_dict(measures, aggregation=AggregationType.MEAN)
 
     def _entropy(self, entropy: torch.Tensor, data: TensorDict) -> tuple[torch.Tensor, dict[str, Any]]:

@@ -15,7 +15,7 @@ TOKENS = "token-mean"
 """veRL's default `loss_agg_mode`; streamed micro-batches are sums then, divided when a step is made."""
 
 
-def mend(loss_mode: str, loss_agg_mode: str) -> str:
+def override_for(loss_mode: str, loss_agg_mode: str) -> str:
     """What to set so that micro-batches of this loss add up to its step, as an override; empty if they do."""
     if loss_mode in ALONE:
         return "async.streamer.enabled=false"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from rlinf_async.core.premise import Sums, differences, drawn_by
-from rlinf_async.core.tensors import Tree, map_tensors
+from rlinf_async.core import premise
+from rlinf_async.core.premise import Sums
+from rlinf_async.core.tensors import Tree, size_of
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.scoring import flat_inputs, forward
 
@@ -16,25 +15,22 @@ FULL = (None, "fp32", "float32")
 
 
 def compare(engine: PolicyEngine, rollout: Tree, batch: int, *, most: int, values: bool) -> Sums:
-    """One forward pass over samples of batch `batch` that its own policy drew; to be added over the ranks.
-
-    Call it before the batch has changed the weights, on every rank. Ranks without such samples take part
-    in the pass and count nothing.
+    """`core.premise.compare` of the samples of batch `batch` in `rollout`, scored by `engine`.
 
     Args:
-        rollout: fields of [T, B, ...], with values of T + 1 observations.
+        rollout: fields of [T, B, ...], with `values` of T + 1 observations if they are compared.
         most: samples that one pass may have.
     """
     fields: dict[str, Any] = dict(rollout)
-    rows = drawn_by(fields["versions"].flatten(), batch, most=most)
-    at = rows if len(rows) else [0]
-    inputs = map_tensors(lambda tensor: tensor[at], flat_inputs(fields["forward_inputs"]))
-    (output,) = forward(engine, inputs, max(1, len(rows)), values=values)
-    stored = fields["logprobs"].flatten(0, 1)[at]
-    pair: tuple[torch.Tensor, torch.Tensor] | None = None
+    samples = {"inputs": flat_inputs(fields["forward_inputs"]), "logprobs": fields["logprobs"].flatten(0, 1)}
     if values:
-        pair = output["values"], fields["values"][:-1].flatten()[at]
-    return differences(output["logprobs"], stored, pair, counts=bool(len(rows)))
+        samples["values"] = fields["values"][:-1].flatten()
+
+    def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
+        (output,) = forward(engine, chosen["inputs"], size_of(chosen), values=values)
+        return {name: (output[name], chosen[name]) for name in chosen if name != "inputs"}
+
+    return premise.compare(samples, fields["versions"].flatten(), batch, most=most, score=score)
 
 
 def is_half(engine: PolicyEngine) -> bool:

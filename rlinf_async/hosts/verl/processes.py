@@ -9,7 +9,8 @@ from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.verl.block import given, plain
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import evaluates, horizon, section
 from rlinf_async.ray_runtime.coordinator import Coordinator
@@ -28,14 +29,14 @@ def check_places(settings: VerlSettings, *, on_gpu: bool) -> None:
         ValueError: there are not enough, with what to set.
     """
     plan = settings.plan
-    needed = {"CPU": plan.learner_ranks + plan.env_workers + plan.inference_ranks}
+    need = {"CPU": plan.learner_ranks + plan.env_workers + plan.inference_ranks}
     if on_gpu:
-        needed["GPU"] = plan.learner_ranks + plan.inference_ranks
+        need["GPU"] = plan.learner_ranks + plan.inference_ranks
     free, total = ray.available_resources(), ray.cluster_resources()
-    for kind, count in needed.items():
+    for kind, count in need.items():
         if free.get(kind, 0) < count:
             used = total.get(kind, 0) - free.get(kind, 0)
-            mend = (
+            remedy = (
                 f"set ray_kwargs.ray_init.num_cpus to at least {count + used:g}, which places processes and "
                 "may be more than there are cores"
                 if kind == "CPU"
@@ -44,7 +45,7 @@ def check_places(settings: VerlSettings, *, on_gpu: bool) -> None:
             raise ValueError(
                 f"{plan.learner_ranks} learner ranks, {plan.env_workers} env workers and "
                 f"{plan.inference_ranks} inference ranks need {count} {kind} of Ray, which has "
-                f"{free.get(kind, 0):g} of {total.get(kind, 0):g} free; {mend}"
+                f"{free.get(kind, 0):g} of {total.get(kind, 0):g} free; {remedy}"
             )
 
 
@@ -64,7 +65,7 @@ def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu:
     actor = ray.remote(load_class(WORKERS, "inference")).options(
         num_cpus=1, num_gpus=int(on_gpu), **restarts(settings, "inference")
     )
-    arguments = (given(cfg, "vla.model"), given(cfg, "vla.ckpt_path"), settings)
+    arguments = (value_at(cfg, "vla.model"), value_at(cfg, "vla.ckpt_path"), settings)
     return [actor.remote(*arguments, rank) for rank in range(settings.plan.inference_ranks)]
 
 

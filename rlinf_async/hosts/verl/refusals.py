@@ -9,9 +9,9 @@ from typing import Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.tasks import cannot_take_on
-from rlinf_async.hosts.verl.block import given
+from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.estimators import REFUSED, WITH_VALUES, streams
-from rlinf_async.hosts.verl.policy_losses import mend
+from rlinf_async.hosts.verl.policy_losses import override_for
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import evaluates, section
 
@@ -119,7 +119,7 @@ REFUSALS = (
 def refused(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Everything in a plain config that is not served."""
     for refusal in REFUSALS:
-        value = given(cfg, refusal.key)
+        value = value_at(cfg, refusal.key)
         if not refusal.serves(value):
             override = f"{refusal.key}={refusal.use}"
             yield Reason(
@@ -133,8 +133,8 @@ def refused(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]
 
 def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
     """A policy loss whose micro-batches do not add up to an optimizer step, where they are streamed."""
-    name, mode = (str(given(cfg, f"{ACTOR}.{key}")) for key in ("policy_loss.loss_mode", "loss_agg_mode"))
-    override = mend(name, mode) if settings.streams else ""
+    name, mode = (str(value_at(cfg, f"{ACTOR}.{key}")) for key in ("policy_loss.loss_mode", "loss_agg_mode"))
+    override = override_for(name, mode) if settings.streams else ""
     if override:
         yield Reason(
             f"async.streamer does not support {ACTOR}.policy_loss.loss_mode={name} with loss_agg_mode={mode}"
@@ -144,14 +144,14 @@ def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Rea
 
 
 def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    name = str(given(cfg, "algorithm.adv_estimator"))
+    name = str(value_at(cfg, "algorithm.adv_estimator"))
     if name in REFUSED:
         yield Reason(
             f"trainer_mode vla_async does not support algorithm.adv_estimator={name}: {REFUSED[name]}; use "
             "gae or grpo",
             "algorithm.adv_estimator=grpo",
         )
-    elif name in WITH_VALUES and given(cfg, "vla.model.add_value_head") is False:
+    elif name in WITH_VALUES and value_at(cfg, "vla.model.add_value_head") is False:
         yield Reason(
             f"algorithm.adv_estimator={name} needs values; set vla.model.add_value_head=true",
             "vla.model.add_value_head=true",
@@ -189,26 +189,26 @@ def _contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator
             "rollouts; use trainer.test_freq=-1 and trainer.val_before_train=false",
             "trainer.test_freq=-1 trainer.val_before_train=false",
         )
-    precision = given(cfg, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype")
+    precision = value_at(cfg, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype")
     if asynchrony.streamer.enabled and str(precision) in ("fp16", "float16"):
         yield Reason(
             f"async.streamer does not support {ACTOR}.fsdp_config.mixed_precision.param_dtype={precision}: "
             "its scaler may skip a step; use bf16",
             f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16",
         )
-    if evaluates(cfg) and not isinstance(given(cfg, "env.eval"), Mapping):
+    if evaluates(cfg) and not isinstance(value_at(cfg, "env.eval"), Mapping):
         yield Reason(
             "trainer.test_freq or trainer.val_before_train asks for evaluation, and there is no env.eval; "
             "add that block, or use trainer.test_freq=-1 and trainer.val_before_train=false",
             "trainer.test_freq=-1 trainer.val_before_train=false",
         )
     yield from cannot_take_on(section(cfg, "train"), asynchrony)
-    mode = given(cfg, "trainer.resume_mode")
+    mode = value_at(cfg, "trainer.resume_mode")
     if mode not in ("auto", "resume_path", "disable"):
         yield Reason(f"trainer.resume_mode={mode!r} must be auto, resume_path or disable; nearest: auto")
-    if given(cfg, "vla.ratio_level") not in (None, "token", "action", "chunk"):
+    if value_at(cfg, "vla.ratio_level") not in (None, "token", "action", "chunk"):
         yield Reason(
-            f"vla.ratio_level={given(cfg, 'vla.ratio_level')!r} must be token, action or chunk; "
+            f"vla.ratio_level={value_at(cfg, 'vla.ratio_level')!r} must be token, action or chunk; "
             "nearest: chunk",
             "vla.ratio_level=chunk",
         )

@@ -9,7 +9,7 @@ import torch
 from verl.utils.device import get_device_id
 
 from rlinf_async.core.scores import joined
-from rlinf_async.core.tensors import Tree, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tree, leaf, map_tensors, size_of, slice_samples
 from rlinf_async.hosts.verl.engine import PolicyEngine
 
 
@@ -25,8 +25,7 @@ def score_rollout(
     Raises:
         FloatingPointError: a result is not finite; it would end up in the weights.
     """
-    stored = rollout["logprobs"]
-    assert isinstance(stored, torch.Tensor)
+    stored = leaf(rollout, "logprobs")
     steps, width = stored.shape[:2]
     inputs, model = flat_inputs(rollout["forward_inputs"]), model_name(engine)
     outputs = list(forward(engine, inputs, micro_batch_size, values=bootstrap is not None))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.simulators import shards_per_worker
+from rlinf_async.hosts.simulators import divide
 from rlinf_async.hosts.sizes import Evaluation, split_requests
-from rlinf_async.hosts.verl.block import given, whole
+from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -23,41 +22,41 @@ def group_size(cfg: Mapping[str, Any]) -> int:
     return whole(cfg, f"{ROLLOUT}.n", default=1)
 
 
-def section(cfg: Mapping[str, Any], part: str) -> dict[str, Any]:
+def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
     """`env.train` or `env.eval` with what the other keys of the config say about it.
 
     Raises:
         ValueError: it is missing, or names no class.
     """
-    written = given(cfg, f"env.{part}")
-    if not isinstance(written, Mapping):
-        raise ValueError(f"env.{part}={written!r} must be a block with env_class and total_num_envs")
-    if not written.get("env_class"):
-        raise ValueError(f"env.{part}.env_class is missing; name an entry point of rlinf_async.envs")
+    block = value_at(cfg, f"env.{mode}")
+    if not isinstance(block, Mapping):
+        raise ValueError(f"env.{mode}={block!r} must be a block with env_class and total_num_envs")
+    if not block.get("env_class"):
+        raise ValueError(f"env.{mode}.env_class is missing; name an entry point of rlinf_async.envs")
     return {
-        "env_type": written["env_class"],
-        "group_size": group_size(cfg) if part == "train" else 1,
-        "seed": given(cfg, f"{ACTOR}.data_loader_seed") or 0,
+        "env_type": block["env_class"],
+        "group_size": group_size(cfg) if mode == "train" else 1,
+        "seed": value_at(cfg, f"{ACTOR}.data_loader_seed") or 0,
         "auto_reset": False,
         "ignore_terminations": False,
-        "is_eval": part == "eval",
-        **written,
+        "is_eval": mode == "eval",
+        **block,
     }
 
 
-def horizon(cfg: Mapping[str, Any], part: str) -> int:
+def horizon(cfg: Mapping[str, Any], mode: str) -> int:
     """Decisions in one rollout.
 
     Raises:
         ValueError: a rollout is not made of whole decisions.
     """
-    env, chunks = section(cfg, part), whole(cfg, "vla.model.num_action_chunks")
+    env, chunks = section(cfg, mode), whole(cfg, "vla.model.num_action_chunks")
     key = "max_steps_per_rollout_epoch" if env.get("max_steps_per_rollout_epoch") else "max_episode_steps"
-    steps = whole(cfg, f"env.{part}.{key}")
+    steps = whole(cfg, f"env.{mode}.{key}")
     if steps % chunks:
         nearest = max(1, round(steps / chunks)) * chunks
         raise ValueError(
-            f"env.{part}.{key}={steps} is not made of decisions of vla.model.num_action_chunks={chunks} "
+            f"env.{mode}.{key}={steps} is not made of decisions of vla.model.num_action_chunks={chunks} "
             f"steps; nearest: {nearest}"
         )
     return steps // chunks
@@ -69,7 +68,7 @@ def learner_ranks(cfg: Mapping[str, Any]) -> int:
 
 def inference_ranks(cfg: Mapping[str, Any]) -> int:
     """`vla.inference.ranks`, else the accelerators that veRL sets aside for rollouts, else one."""
-    nodes = given(cfg, f"{ROLLOUT}.nnodes") or 0
+    nodes = value_at(cfg, f"{ROLLOUT}.nnodes") or 0
     aside = nodes * whole(cfg, f"{ROLLOUT}.n_gpus_per_node", default=1)
     return whole(cfg, "vla.inference.ranks", default=aside or 1)
 
@@ -94,7 +93,7 @@ def rollout_epochs(cfg: Mapping[str, Any]) -> int:
 
 def evaluates(cfg: Mapping[str, Any]) -> bool:
     """Whether the run has evaluations."""
-    return (given(cfg, "trainer.test_freq") or -1) > 0 or bool(given(cfg, "trainer.val_before_train"))
+    return (value_at(cfg, "trainer.test_freq") or -1) > 0 or bool(value_at(cfg, "trainer.val_before_train"))
 
 
 def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
@@ -112,14 +111,13 @@ def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
         rollout_epochs=rollout_epochs(cfg),
         group_size=group_size(cfg),
     )
-    shards = shards_per_worker(
+    return divide(
+        one_each,
         section(cfg, "train"),
         asynchrony.rollout,
-        one_each,
         stages=whole(cfg, "env.stages", default=1),
         evaluates=evaluation(cfg).fits,
     )
-    return replace(one_each, shards_per_worker=shards)
 
 
 def evaluation(cfg: Mapping[str, Any]) -> Evaluation:

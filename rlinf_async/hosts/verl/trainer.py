@@ -13,6 +13,7 @@ from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils.tracking import Tracking
 
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.verl.block import MODE
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, step_folder
@@ -117,7 +118,7 @@ class VLAAsyncTrainer(PPOTrainer):
             project_name=trainer.project_name,
             experiment_name=trainer.experiment_name,
             default_backend=trainer.logger,
-            config=OmegaConf.to_container(self.config, resolve=True),
+            config=plain(self.config),
         )
         self.run.train(evaluate_first=bool(trainer.val_before_train))
 

@@ -16,8 +16,7 @@ from verl.workers.config import ActorConfig
 
 from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise, judge
-from rlinf_async.core.ratios import SAMPLES
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors, size_of
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, valid_decisions
 from rlinf_async.hosts.verl.engine import PolicyEngine
@@ -30,6 +29,7 @@ from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
+from rlinf_async.ray_runtime.reporting import prefixed
 
 LOG = logging.getLogger(__name__)
 
@@ -62,15 +62,13 @@ def engine_learner(
     Args:
         actor: veRL's `actor_rollout_ref.actor`; `algorithm` its section of that name.
     """
-    # Scoring one sample in a hundred takes a few thousandths of the time of training on all.
-    one_in_a_hundred = settings.samples_per_batch // settings.plan.learner_ranks // 100
     return StreamingLearner(
         EngineTraining(worker, settings, actor=actor, algorithm=algorithm, spans=spans),
         settings,
         parameters=worker.engine.trained_shards,
         busy=busy,
         rank=worker.engine.get_data_parallel_rank(),
-        probe_size=min(SAMPLES, max(1, one_in_a_hundred)),
+        probe_size=settings.probe_size,
     )
 
 
@@ -127,15 +125,15 @@ class EngineTraining:
         self._engine.optimizer_zero_grad()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        trees = [{name: held for name, held in piece.payload.items() if _holds(held)} for piece in pieces]
+        trees = [{name: value for name, value in piece.payload.items() if _holds(value)} for piece in pieces]
         rollout = concatenate(trees, dim=1)
         if self._critic and "values" not in rollout:
             raise ValueError(
                 "algorithm.adv_estimator=gae needs values, and the policy gave none; set "
                 "vla.model.add_value_head=true, or another algorithm.adv_estimator"
             )
-        rollout["staleness"] = self._batch - rollout["versions"]  # type: ignore[assignment, operator]
-        rollout["number"] = self._visits.number(*rollout["staleness"].shape)  # type: ignore[union-attr]
+        rollout["staleness"] = staleness = self._batch - leaf(rollout, "versions")
+        rollout["number"] = self._visits.number(*staleness.shape)
         if self.premise is None:
             self.premise = self._worker.premise = self._examine(rollout)
         return rollout
@@ -173,7 +171,7 @@ class EngineTraining:
         return rollout["valid"]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
-        self._reports.append({name: rollout[name] for name in REPORTED})  # type: ignore[misc]
+        self._reports.append({name: leaf(rollout, name) for name in REPORTED})
         behaviour = self._ratios(rollout, "logprobs")
         columns: Tree = {
             "forward_inputs": flat_inputs(rollout["forward_inputs"]),
@@ -181,19 +179,17 @@ class EngineTraining:
         }
         if self._settings.asynchrony.correction != "none":
             columns["behaviour_log_probs"] = behaviour
-            columns |= {name: rollout[name].flatten() for name in ("staleness", "number")}  # type: ignore[union-attr]
+            columns |= {name: leaf(rollout, name).flatten() for name in ("staleness", "number")}
         valid = _spread(rollout["valid"], behaviour)
         columns |= {"response_mask": valid, "loss_mask": valid}
         columns["advantages"] = _spread(rollout["advantages"], behaviour)
         if self._critic:
             columns["returns"] = _spread(rollout["returns"], behaviour)
-            columns["values"] = _spread(rollout["values"][:-1], behaviour)  # type: ignore[index]
+            columns["values"] = _spread(leaf(rollout, "values")[:-1], behaviour)
         return map_tensors(lambda tensor: tensor[order], columns)
 
     def _ratios(self, rollout: Tree, name: str) -> torch.Tensor:
-        logprobs = rollout[name]
-        assert isinstance(logprobs, torch.Tensor)
-        return at_level(logprobs.float().flatten(0, 1), self._settings)
+        return at_level(leaf(rollout, name).float().flatten(0, 1), self._settings)
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
         data = self.batch_of(samples, micro_batch_size=size_of(samples))
@@ -254,26 +250,24 @@ class EngineTraining:
 
     def _named(self, trained: Mapping[str, float]) -> dict[str, float]:
         rollouts = of_rollouts(self._reports, self._group)
-        return {f"rollout/{name}": value for name, value in rollouts.items()} | {
-            f"train/{name}": value for name, value in {**trained, **self._examined}.items()
-        }
+        return prefixed("rollout", rollouts) | prefixed("train", {**trained, **self._examined})
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         behaviour = self._ratios(rollout, "logprobs")
         pair = (self._ratios(rollout, "proximal"), behaviour) if "proximal" in rollout else None
         inputs: Tree = {"forward_inputs": flat_inputs(rollout["forward_inputs"]), "behaviour": behaviour}
-        return inputs, rollout["staleness"].flatten(), pair  # type: ignore[union-attr]
+        return inputs, leaf(rollout, "staleness").flatten(), pair
 
     def score(self, inputs: Tree) -> Pair:
         (output,) = forward(self._engine, inputs["forward_inputs"], size_of(inputs), values=False)  # type: ignore[arg-type]
-        return at_level(output["logprobs"].float(), self._settings), inputs["behaviour"]  # type: ignore[return-value]
+        return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
         return summed(sums, self._group)
 
 
-def _holds(held: object) -> bool:
-    return held is not None and not (isinstance(held, dict) and not held)
+def _holds(value: object) -> bool:
+    return value is not None and not (isinstance(value, dict) and not value)
 
 
 def _spread(per_decision: Any, like: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rlinf_async.hosts.verl.block import given, plain, whole
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.sizes import ACTOR, section
 from rlinf_async.hosts.workload import Workload
 
@@ -22,16 +23,16 @@ def workload(cfg: DictConfig) -> Workload:
     """
     values = plain(cfg)
     train = section(values, "train")
-    seeds = {f"{ACTOR}.data_loader_seed": int(given(values, f"{ACTOR}.data_loader_seed") or 0)}
-    if given(values, "env.train.seed") is not None:
+    seeds = {f"{ACTOR}.data_loader_seed": int(value_at(values, f"{ACTOR}.data_loader_seed") or 0)}
+    if value_at(values, "env.train.seed") is not None:
         seeds["env.train.seed"] = int(train["seed"])
     steps = "trainer.total_training_steps"
     # A run that found the checkpoint of another would go on from there.
-    apart = given(values, "trainer.resume_mode") == "auto"
+    resumes = value_at(values, "trainer.resume_mode") == "auto"
     return Workload(
         run_dir="vla.run_dir",
         steps=(steps, whole(values, steps)),
         seeds=seeds,
-        overrides=("trainer.resume_mode=disable",) if apart else (),
+        overrides=("trainer.resume_mode=disable",) if resumes else (),
         off=OFF,
     )

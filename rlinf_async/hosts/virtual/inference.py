@@ -37,9 +37,9 @@ class VirtualRank:
 
 def forward_s(policy: PolicyTimes, batch: Sequence[Pending]) -> float:
     """Seconds of the forward passes for a batch: of all, and of those whose episodes have just ended."""
-    ended = sum(pending.size for pending in batch if pending.request.payload)
+    finals = sum(pending.size for pending in batch if pending.request.payload)
     seconds = policy.forward_s(sum(pending.size for pending in batch))
-    return seconds + (policy.forward_s(ended) if ended else 0.0)
+    return seconds + (policy.forward_s(finals) if finals else 0.0)
 
 
 class RankWeights:

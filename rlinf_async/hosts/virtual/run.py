@@ -53,7 +53,7 @@ def predict(
         order: the seed by which tasks are drawn that are ready at the same time; None: in their order.
 
     Raises:
-        RuntimeError: the books do not add up.
+        RuntimeError: the ledger does not add up.
     """
     return run(VirtualRun(settings, times, run_dir=run_dir).train(), order=order)
 
@@ -177,7 +177,7 @@ class VirtualRun:
         self._weights.offer(0, ())
         await self._weights.published(0)
         sending: asyncio.Task[None] | None = None
-        ended = self._now()
+        end = self._now()
         for batch in range(self._settings.batches):
             with spans.span("learn", step=batch + 1):
                 await asyncio.gather(*(learner.learn(batch) for learner in learners))
@@ -186,9 +186,9 @@ class VirtualRun:
             self._trained_at.append(max(learner.trained_at for learner in learners))
             if sending is not None:
                 await sending  # a copy leaves before the next takes its place
-            began, ended = ended, self._now()
+            began, end = end, self._now()
             waited = max(learner.waited for learner in learners)
-            sending = asyncio.create_task(self._send(batch + 1, ended - began, waited, sender))
+            sending = asyncio.create_task(self._send(batch + 1, end - began, waited, sender))
             if not self._settings.publishes_beside_training:
                 await sending
         if sending is not None:

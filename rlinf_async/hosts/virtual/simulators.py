@@ -62,10 +62,10 @@ class Draws:
                 raise ValueError(f"{name}={value!r} must be a finite number of at least 0")
 
     @classmethod
-    def of(cls, seen: Sequence[float]) -> Draws:
+    def of(cls, sample: Sequence[float]) -> Draws:
         """Of measured seconds, at least one."""
-        mean = float(np.mean(seen))
-        return cls(mean=mean, cv=float(np.std(seen)) / mean if mean else 0.0, seen=tuple(seen))
+        mean = float(np.mean(sample))
+        return cls(mean=mean, cv=float(np.std(sample)) / mean if mean else 0.0, seen=tuple(sample))
 
     def stream(self, rng: np.random.Generator, factor: float = 1.0) -> Iterator[float]:
         """Endless draws, `factor` times as long."""
@@ -122,8 +122,8 @@ class _Batch:
         return 1.0 if self._times.vectorised else tasks[env % len(tasks)]
 
     def take_on(self, first: int) -> None:
-        taken = (self._factor(first + index) for index in range(len(self._envs)))
-        self._slower = [factor / own for factor, own in zip(taken, self._own, strict=True)]
+        factors = (self._factor(first + index) for index in range(len(self._envs)))
+        self._slower = [factor / own for factor, own in zip(factors, self._own, strict=True)]
 
     def reset(self) -> Stint:
         if self._times.episode:

@@ -16,7 +16,7 @@ from rlinf_async.hosts.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
-from rlinf_async.hosts.workers.shard import Episodes, EvalShard, TrainShard
+from rlinf_async.hosts.workers.shard import Episodes, EvalShard, Stage, TrainShard
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, in_threads
 
 ENVS = "rlinf_async.envs"
@@ -54,31 +54,25 @@ class EnvActor(ShardWorker):
         start_again(self._sections["train"], generation=self.generation)
         for mode, section in self._sections.items():
             build = partial(self._build, mode)
-            apart = simulators_apart(section)
+            in_processes = simulators_apart(section)
             threads = self._threads[mode]
-            self._envs[mode] = await asyncio.to_thread(in_threads, threads, build, apart=apart)
+            self._envs[mode] = await asyncio.to_thread(in_threads, threads, build, in_processes=in_processes)
 
     def train_shard(self, stage: int) -> TrainShard:
-        return TrainShard(
-            self._envs["train"][stage],
-            self._sections["train"],
-            size=self._settings.plan.envs_per_shard,
-            horizon=self._horizons["train"],
-            simulators=self.simulators("train", stage),
-            rebuild=partial(self._rebuild, "train", stage),
-            renew=partial(self._renew, stage),
-            busy=self._busy,
-            stage=stage,
-        )
+        renew = partial(self._renew, stage)
+        return TrainShard(self._stage("train", stage), renew=renew, busy=self._busy, number=stage)
 
     def eval_shard(self, stage: int) -> EvalShard:
-        return EvalShard(
-            self._envs["eval"][stage],
-            self._sections["eval"],
-            size=self._size("eval"),
-            horizon=self._horizons["eval"],
-            simulators=self.simulators("eval", stage),
-            rebuild=partial(self._rebuild, "eval", stage),
+        return EvalShard(self._stage("eval", stage))
+
+    def _stage(self, mode: str, stage: int) -> Stage:
+        return Stage(
+            env=self._envs[mode][stage],
+            section=self._sections[mode],
+            size=self._size(mode),
+            horizon=self._horizons[mode],
+            simulators=self.simulators(mode, stage),
+            rebuild=partial(self._rebuild, mode, stage),
         )
 
     def recorder(
@@ -104,7 +98,7 @@ class EnvActor(ShardWorker):
 
     def _renew(self, stage: int, step: int) -> Any:
         """As `_rebuild` for training, at the checkpoint after `step`."""
-        with self._rebuilds.renewing(stage, step, apart=simulators_apart(self._sections["train"])):
+        with self._rebuilds.renewing(stage, step, in_processes=simulators_apart(self._sections["train"])):
             return self._rebuild("train", stage)
 
     def _build(self, mode: str, stage: int) -> Any:

@@ -71,8 +71,8 @@ class ShardRecorder:
         """What the decision before has led to, and what the policy thinks of where it has led."""
         check_finite(
             self._settings.asynchrony.survive,
-            seen={"rewards": output.rewards, "states": output.observation.get("states")},
-            thought={name: answer.get(name) for name in ("actions", "logprobs", "values")},
+            observed={"rewards": output.rewards, "states": output.observation.get("states")},
+            scores={name: answer.get(name) for name in ("actions", "logprobs", "values")},
             version=int(answer["version"]),
         )
         last = len(self._versions) == self._settings.horizon
@@ -85,10 +85,10 @@ class ShardRecorder:
             self._values.append(answer["values"].float())
 
     def _rewards_of(self, output: ShardOutput, answer: Mapping[str, Any]) -> torch.Tensor:
-        beyond = answer.get("bootstrap_values")
-        if beyond is None or not self._settings.auto_reset:
+        bootstrap = answer.get("bootstrap_values")
+        if bootstrap is None or not self._settings.auto_reset:
             return output.rewards
-        return output.rewards + self._settings.gamma * torch.where(output.truncated, beyond.float(), 0.0)
+        return output.rewards + self._settings.gamma * torch.where(output.truncated, bootstrap.float(), 0.0)
 
 
 def _inputs(output: ShardOutput, answer: Mapping[str, Any]) -> Tensors:

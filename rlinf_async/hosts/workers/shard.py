@@ -40,45 +40,46 @@ Renew = Callable[[int], Any]
 """As `Rebuild`, at the checkpoint after the step that it is given."""
 
 
-class TrainShard:
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Environments that step together in a thread of their own, and how they were built."""
+
+    env: Any
+    section: Mapping[str, Any]
+    """The `env` section of the config that `env` was built from."""
+    size: int
+    horizon: int
+    """Decisions in one rollout."""
+    simulators: SimulatorThread
+    rebuild: Rebuild
+
+
+class _Shard:
+    """What a shard for training and one for evaluation have in common."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._env, self._simulators, self._rebuild = stage.env, stage.simulators, stage.rebuild
+        self._auto_reset = bool(stage.section["auto_reset"])
+        self.size, self.horizon = stage.size, stage.horizon
+
+
+class TrainShard(_Shard):
     """Training environments of one stage; fills `loops.ports.ShardEnv`."""
 
-    def __init__(
-        self,
-        env: Any,
-        cfg: Mapping[str, Any],
-        *,
-        size: int,
-        horizon: int,
-        simulators: SimulatorThread,
-        rebuild: Rebuild,
-        renew: Renew,
-        busy: BusyMeter,
-        stage: int,
-    ) -> None:
-        """`cfg`: the section that `env` was built from."""
-        self._env, self._size, self._horizon = env, size, horizon
-        self._rebuild, self._renew = rebuild, renew
-        self._auto_reset = bool(cfg["auto_reset"])
-        self._ignores_ends = bool(cfg["ignore_terminations"])
-        self._simulators, self._busy, self._stage = simulators, busy, stage
+    def __init__(self, stage: Stage, *, renew: Renew, busy: BusyMeter, number: int) -> None:
+        """`number`: of the stage in its env worker, under which `busy` counts it."""
+        super().__init__(stage)
+        self._renew, self._busy, self._number = renew, busy, number
+        self._ignores_ends = bool(stage.section["ignore_terminations"])
         self._last: ShardOutput | None = None
         self._taken_on: tuple[int, int] | None = None
 
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def horizon(self) -> int:
-        return self._horizon
-
     async def start(self) -> ShardOutput:
-        with self._busy.busy(self._stage):
+        with self._busy.busy(self._number):
             return await self._simulators.reset(self._start)
 
     async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
-        with self._busy.busy(self._stage):
+        with self._busy.busy(self._number):
             return await self._simulators.step(lambda: self._step(answer["actions"]))
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
@@ -108,7 +109,7 @@ class TrainShard:
             if self._taken_on is not None:
                 self._env.take_on(*self._taken_on)
             observation, _ = self._env.reset()
-        self._last = started(observation, self._size)
+        self._last = started(observation, self.size)
         return self._last
 
     def _step(self, actions: torch.Tensor) -> ShardOutput:
@@ -138,35 +139,15 @@ class TrainShard:
         return _chosen(info.get("episode"), None)
 
 
-class EvalShard:
+class EvalShard(_Shard):
     """Evaluation environments of one stage; every episode counts once, when it ends."""
 
-    def __init__(
-        self,
-        env: Any,
-        cfg: Mapping[str, Any],
-        *,
-        size: int,
-        horizon: int,
-        simulators: SimulatorThread,
-        rebuild: Rebuild,
-    ) -> None:
-        """`cfg`: the section that `env` was built from."""
-        self._env, self._size, self._horizon = env, size, horizon
-        self._simulators, self._rebuild = simulators, rebuild
-        self._auto_reset = bool(cfg["auto_reset"])
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
         self._observation: Observation | None = None
-        self._ended = torch.zeros(size, dtype=torch.bool)
+        self._ended = torch.zeros(stage.size, dtype=torch.bool)
         self.episodes: Episodes = []
         self._complete = 0
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def horizon(self) -> int:
-        return self._horizon
 
     async def start(self) -> Observation:
         return await self._simulators.reset(self._start)
@@ -193,29 +174,27 @@ class EvalShard:
         if self._auto_reset and self._observation is not None:
             return self._observation
         self._env.is_start = True
-        self._ended = torch.zeros(self._size, dtype=torch.bool)
+        self._ended = torch.zeros(self.size, dtype=torch.bool)
         self._observation, _ = self._env.reset()
         return self._observation
 
     def _step(self, actions: torch.Tensor) -> Observation:
         observations, _, terminations, truncations, infos = self._env.chunk_step(actions)
-        done = (terminations | truncations)[:, -1].cpu()
-        new = done if self._auto_reset else done & ~self._ended
-        self._ended = self._ended | done
+        at_end = (terminations | truncations)[:, -1].cpu()
+        new = at_end if self._auto_reset else at_end & ~self._ended
+        self._ended = self._ended | at_end
         info = _last(infos) or {}
         if new.any():
-            ended = (info.get("final_info") or info).get("episode")
-            self.episodes.append(_chosen(ended, new))
+            statistics = (info.get("final_info") or info).get("episode")
+            self.episodes.append(_chosen(statistics, new))
         self._observation = _last(observations)
         return self._observation
 
 
 def started(observation: Observation, size: int) -> ShardOutput:
     """What a rollout of `size` environments begins with."""
-    nobody = torch.zeros(size, dtype=torch.bool)
-    return ShardOutput(
-        observation=observation, rewards=torch.zeros(size), ended=nobody, truncated=nobody.clone()
-    )
+    none = torch.zeros(size, dtype=torch.bool)
+    return ShardOutput(observation=observation, rewards=torch.zeros(size), ended=none, truncated=none.clone())
 
 
 def _last(values: object) -> Any:

@@ -16,8 +16,8 @@ HEADER = ("after step", "setting", "from", "to", "what", "guessed", "gained", "w
 
 def changes(subjects: Sequence[Subject]) -> list[Section]:
     """A table for each run that has changed something; no section if none has."""
-    known = [(subject, spans) for subject in subjects if (spans := _spans(subject))]
-    if not known:
+    with_spans = [(subject, spans) for subject in subjects if (spans := _spans(subject))]
+    if not with_spans:
         return []
     section = Section(
         id="changes",
@@ -25,7 +25,7 @@ def changes(subjects: Sequence[Subject]) -> list[Section]:
         title="What the run has changed by itself",
         sentence="With async.adapt: every trial of another setting, and whether it was kept. A gain is in "
         "throughput, with its standard error, over as many steps before and after.",
-        tables=[_table(subject, spans, alone=len(known) == 1) for subject, spans in known],
+        tables=[_table(subject, spans, alone=len(with_spans) == 1) for subject, spans in with_spans],
     )
     return [section]
 
@@ -46,5 +46,5 @@ def _table(subject: Subject, spans: Sequence[Mapping[str, Any]], *, alone: bool)
 def _row(span: Mapping[str, Any]) -> list[str]:
     cells = [str(span.get(name, NONE)) for name in ("step", "knob", "before", "after", "verdict")]
     guess, gain, error = (span.get(name) for name in ("guess", "gain", "error"))
-    seen = f"{gain:+.1%} ± {error:.1%}" if finite(gain) and finite(error) else NONE
-    return [*cells, f"{guess:.1%}" if finite(guess) else NONE, seen, str(span.get("because", NONE))]
+    effect = f"{gain:+.1%} ± {error:.1%}" if finite(gain) and finite(error) else NONE
+    return [*cells, f"{guess:.1%}" if finite(guess) else NONE, effect, str(span.get("because", NONE))]

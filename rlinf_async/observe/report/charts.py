@@ -25,15 +25,15 @@ READABLE = 0.07
 WHOLE = Axis(low=0.0, high=1.0, ticks=[(at / 4, share(at / 4)) for at in range(5)])
 
 
-def of_runs(shown: Sequence[Subject], every: Sequence[Subject]) -> Legend:
+def of_runs(subjects: Sequence[Subject], every: Sequence[Subject]) -> Legend:
     """Which colour is which of the runs that are shown; nothing where the page is about one."""
-    keys = [(subject.label, palette.of_run(subject.index)) for subject in shown]
+    keys = [(subject.label, palette.of_run(subject.index)) for subject in subjects]
     return [("", keys)] if len(every) > 1 else []
 
 
 def over_steps(
     title: str,
-    found: Sequence[tuple[Subject, Sequence[Point]]],
+    series: Sequence[tuple[Subject, Sequence[Point]]],
     *,
     note: str,
     form: Form,
@@ -41,18 +41,18 @@ def over_steps(
     high: float | None = None,
 ) -> Figure | None:
     """A line over the steps for each run that has points; None where no run has two."""
-    known = [(subject, line) for subject, line in found if line]
-    if not any(len(line) > 1 for _, line in known):
+    lines = [(subject, line) for subject, line in series if line]
+    if not any(len(line) > 1 for _, line in lines):
         return None
     return line_figure(
         title,
-        [Line.of_run(subject, line) for subject, line in known],
+        [Line.of_run(subject, line) for subject, line in lines],
         note=note,
         axis="step",
         form=form,
         low=low,
         high=high,
-        legend=of_runs([subject for subject, _ in known], [subject for subject, _ in found]),
+        legend=of_runs([subject for subject, _ in lines], [subject for subject, _ in series]),
     )
 
 
@@ -85,10 +85,10 @@ def legend(subjects: Sequence[Subject], window: Callable[[Subject], Interval | N
         timelines = [
             (timeline, at) for s in subjects if (at := window(s)) for timeline in of_part(s.timelines, part)
         ]
-        seen = {
+        colours = {
             word for timeline, at in timelines for word, share in timeline.shares(at).items() if share > 0
         }
-        keys = [(word, palette.OF_WORDS[word]) for word in part.words if word in seen and word != REST]
+        keys = [(word, palette.OF_WORDS[word]) for word in part.words if word in colours and word != REST]
         groups.append((f"{part.member}s", keys))
     return [(name, keys) for name, keys in groups if keys]
 
@@ -116,9 +116,9 @@ def _bar(label: str, spent: Sequence[tuple[str, float]]) -> str:
 AGES = (("fresh", palette.LIGHT_ORANGE), ("in flight", palette.ORANGE), ("in queue", palette.GREY))
 
 
-def staleness(found: Sequence[tuple[Subject, Staleness]]) -> Figure:
+def staleness(series: Sequence[tuple[Subject, Staleness]]) -> Figure:
     """How many versions old the trajectories of one or of several runs were, and where they aged."""
-    bars = [(subject.label, row[0], row[1:]) for subject, ages in found for row in ages.histogram()]
+    bars = [(subject.label, row[0], row[1:]) for subject, ages in series for row in ages.histogram()]
     x = _groups([label for label, _, _ in bars], [str(version) for _, version, _ in bars])
     y = round_axis([sum(parts) for _, _, parts in bars], share, low=0.0)
     marks = []
@@ -133,9 +133,9 @@ def staleness(found: Sequence[tuple[Subject, Staleness]]) -> Figure:
     return Figure(
         title="Staleness of trained trajectories",
         note=". ".join(
-            f"{_named(subject, found)} {ages.mean_in_flight:.2f} versions passed in flight on average "
+            f"{_named(subject, series)} {ages.mean_in_flight:.2f} versions passed in flight on average "
             f"and {ages.mean_in_queue:.2f} in the queue"
-            for subject, ages in found
+            for subject, ages in series
         )
         + ".",
         drawing=plot(marks, x, y, height=260),
@@ -143,7 +143,7 @@ def staleness(found: Sequence[tuple[Subject, Staleness]]) -> Figure:
         table=Table(
             header=("versions old", *(word for word, _ in AGES)),
             rows=[
-                (f"{label}: {version}" if len(found) > 1 else str(version), *map(share, parts))
+                (f"{label}: {version}" if len(series) > 1 else str(version), *map(share, parts))
                 for label, version, parts in bars
             ],
         ),
@@ -159,27 +159,27 @@ def _groups(labels: Sequence[str], names: Sequence[str]) -> Axis:
     return replace(axis, captions=[(middle / count, label) for label, middle in middles.items()])
 
 
-def _named(subject: Subject, found: Sequence[object]) -> str:
-    return f"In {subject.label}" if len(found) > 1 else "Of the staleness,"
+def _named(subject: Subject, points: Sequence[object]) -> str:
+    return f"In {subject.label}" if len(points) > 1 else "Of the staleness,"
 
 
-def refusals(found: Sequence[tuple[Subject, Mapping[str, int]]], every: Sequence[Subject]) -> Figure:
+def refusals(series: Sequence[tuple[Subject, Mapping[str, int]]], every: Sequence[Subject]) -> Figure:
     """Trajectories that were refused, by reason."""
-    reasons = sorted({reason for _, counts in found for reason in counts})
-    x = round_axis([count for _, counts in found for count in counts.values()], number, low=0.0)
+    reasons = sorted({reason for _, counts in series for reason in counts})
+    x = round_axis([count for _, counts in series for count in counts.values()], number, low=0.0)
     bars, names = [], []
     for reason in reasons:
-        for subject, counts in found:
+        for subject, counts in series:
             count, colour = counts.get(reason, 0), palette.of_run(subject.index)
             title = f"{subject.label}: {reason} {count}"
             bars.append(f'<div class="bar">{stacked([(x.place(count), colour, colour, "", title)])}</div>')
-            names.append(reason if len(found) == 1 else f"{reason}: {subject.label}")
+            names.append(reason if len(series) == 1 else f"{reason}: {subject.label}")
     return Figure(
         title="Refused trajectories by reason",
         drawing=rows(names, "".join(bars), x, row=ROW),
-        legend=of_runs([subject for subject, _ in found], every),
+        legend=of_runs([subject for subject, _ in series], every),
         table=Table(
-            header=("reason", *(subject.label for subject, _ in found)),
-            rows=[(reason, *(str(counts.get(reason, 0)) for _, counts in found)) for reason in reasons],
+            header=("reason", *(subject.label for subject, _ in series)),
+            rows=[(reason, *(str(counts.get(reason, 0)) for _, counts in series)) for reason in reasons],
         ),
     )

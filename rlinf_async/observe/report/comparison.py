@@ -54,9 +54,9 @@ FIGURES: Sequence[tuple[str, Read, Callable[[float | None], str]]] = (
 
 def figures(subjects: Sequence[Subject]) -> Table:
     """A row for each figure that any run has, with the ratio to the first run."""
-    first, others = subjects[0], subjects[1:]
+    first, rest = subjects[0], subjects[1:]
     header = ["", first.label]
-    for subject in others:
+    for subject in rest:
         header += [subject.label, "/ first"]
     rows = []
     for name, read, form in FIGURES:
@@ -64,7 +64,7 @@ def figures(subjects: Sequence[Subject]) -> Table:
         if all(read(subject.measures) is None for subject in subjects):
             continue
         row = [name, form(base)]
-        for subject in others:
+        for subject in rest:
             value = read(subject.measures)
             row += [form(value), ratio(value, base)]
         rows.append(row)

@@ -26,18 +26,18 @@ def curves(subjects: Sequence[Subject]) -> list[Figure]:
 def _figure(subjects: Sequence[Subject], name: str, title: str, along: str, axis: str) -> Figure | None:
     trained = [(subject, points(subject, f"env/{name}", along)) for subject in subjects]
     evaluated = [(subject, points(subject, f"eval/{name}", along)) for subject in subjects]
-    known = [(subject, found) for subject, found in trained if found]
-    if not known:
+    lines = [(subject, curve) for subject, curve in trained if curve]
+    if not lines:
         return None
-    rings = [Line.of_run(subject, found, rings=True) for subject, found in evaluated if found]
+    rings = [Line.of_run(subject, curve, rings=True) for subject, curve in evaluated if curve]
     percent = name == "success_once"
     return line_figure(
         f"{title} over {axis.split(' since')[0]}",
-        [*(Line.of_run(subject, found) for subject, found in known), *rings],
+        [*(Line.of_run(subject, curve) for subject, curve in lines), *rings],
         note="Circles are evaluations." if rings else "",
         axis=axis,
         form=share if percent else number,
         low=0.0 if percent else None,
         high=1.0 if percent else None,
-        legend=of_runs([subject for subject, _ in known], subjects),
+        legend=of_runs([subject for subject, _ in lines], subjects),
     )

@@ -45,10 +45,10 @@ def dot(point: Point, x: Axis, y: Axis, *, colour: str, tooltip: str, ring: bool
 
 
 def column(
-    left: float, right: float, low: float, high: float, x: Axis, y: Axis, *, fill: str, tooltip: str
+    start: float, right: float, low: float, high: float, x: Axis, y: Axis, *, fill: str, tooltip: str
 ) -> str:
     """A bar that stands, between places of both axes."""
-    x0, x1, y0, y1 = x.place(left), x.place(right), y.place(low), y.place(high)
+    x0, x1, y0, y1 = x.place(start), x.place(right), y.place(low), y.place(high)
     box = f'x="{_unit(x0)}" y="{_unit(1 - y1)}" width="{_unit(x1 - x0)}" height="{_unit(y1 - y0)}"'
     return f'<rect {box} fill="{fill}"><title>{escape(tooltip)}</title></rect>'
 
@@ -65,19 +65,19 @@ def plot(marks: Iterable[str], x: Axis, y: Axis, *, height: int) -> str:
     )
 
 
-def rows(names: Sequence[str], drawn: str, x: Axis, *, row: int, zooms: bool = False) -> str:
-    """Rows of `row` pixels with their names at the left; `drawn` fills the place beside them.
+def rows(names: Sequence[str], content: str, x: Axis, *, row: int, zooms: bool = False) -> str:
+    """Rows of `row` pixels with their names at the left; `content` fills the place beside them.
 
     With `zooms`, the reader can make that place wider than the page.
     """
-    left = "".join(f"<li>{escape(name)}</li>" for name in names)
+    labels = "".join(f"<li>{escape(name)}</li>" for name in names)
     axis = _labels("x", [(x.place(value), text) for value, text in x.ticks])
     grid = "".join(f'<b style="left:{100 * x.place(value):.6g}%"></b>' for value, _ in x.ticks)
     wider = '<label class="zoom"><input type="checkbox"> 8 times as wide</label>' if zooms else ""
     size = f"--row:{row}px;--rows:{len(names)}"
-    canvas = f'<div class="canvas"><div class="lines">{grid}</div>{drawn}{axis}</div>'
+    canvas = f'<div class="canvas"><div class="lines">{grid}</div>{content}{axis}</div>'
     pane = f'<div class="pane" tabindex="0">{canvas}</div>'
-    return f'<div class="rows" style="{size}">{wider}<ul class="names">{left}</ul>{pane}</div>'
+    return f'<div class="rows" style="{size}">{wider}<ul class="names">{labels}</ul>{pane}</div>'
 
 
 def stacked(parts: Iterable[tuple[float, str, str, str, str]]) -> str:
@@ -96,8 +96,8 @@ def heat(
     texts: Sequence[Sequence[str]],
 ) -> str:
     """A map of cells with their numbers in them, the darker the larger; None is an empty cell."""
-    known = [value for line in values for value in line if value is not None]
-    least, most = min(known, default=0.0), max(known, default=0.0)
+    numbers = [value for line in values for value in line if value is not None]
+    least, most = min(numbers, default=0.0), max(numbers, default=0.0)
 
     def cell(value: float | None, text: str) -> str:
         strength = 0.0 if value is None else 0.15 + 0.7 * ((value - least) / (most - least or 1.0))

@@ -16,21 +16,21 @@ HEADER = ("after", "process", "shard", "what", "error", "what was done", "lost",
 
 def faults(subjects: Sequence[Subject]) -> Section:
     """A table for each run in which something has failed."""
-    known = [subject for subject in subjects if subject.run.faults]
+    faulty = [subject for subject in subjects if subject.run.faults]
     return Section(
         id="faults",
         nav="Faults",
         title="What has failed, and what was done about it",
         sentence="Every fault: who has failed, what it cost, and how long it took until work went on. Of "
         "errors only the types are shown; failures.jsonl in the run directory has their words.",
-        tables=[_table(subject, alone=len(known) == 1) for subject in known],
+        tables=[_table(subject, alone=len(faulty) == 1) for subject in faulty],
     )
 
 
 def _table(subject: Subject, *, alone: bool) -> Table:
     faults, began = subject.run.faults, subject.run.facts.get("began")
-    counts, shown = subject.run.fault_counts, min(len(faults), MOST_ROWS)
-    left_out = f" The last {shown} are shown." if counts.kinds.total() > shown else ""
+    counts, count = subject.run.fault_counts, min(len(faults), MOST_ROWS)
+    left_out = f" The last {count} are shown." if counts.kinds.total() > count else ""
     return Table(
         header=HEADER,
         rows=[_row(fault, began) for fault in faults[-MOST_ROWS:]],
@@ -45,5 +45,5 @@ def _row(fault: Mapping[str, Any], began: object) -> list[str]:
     cells = [str(fault.get(name, NONE)) for name in ("process", "shard", "what")]
     kind = str(fault.get("error")).partition(":")[0]
     error = kind if kind.isidentifier() else NONE
-    done = [str(fault.get(name, NONE)) for name in ("action", "lost")]
-    return [after, *cells, error, *done, duration(took) if finite(took) else NONE]
+    words = [str(fault.get(name, NONE)) for name in ("action", "lost")]
+    return [after, *cells, error, *words, duration(took) if finite(took) else NONE]

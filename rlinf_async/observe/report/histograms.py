@@ -32,24 +32,26 @@ Series = tuple[str, str, str, list[float]]
 def batch_sizes(subjects: Sequence[Subject]) -> Figure | None:
     """Samples in a forward pass: a bar for each size, or for ranges of sizes where they are many."""
     series = [(s, _sizes(s)) for s in subjects]
-    known = [(subject, sizes) for subject, sizes in series if sizes]
-    if not known:
+    with_sizes = [(subject, sizes) for subject, sizes in series if sizes]
+    if not with_sizes:
         return None
-    different = {size for _, sizes in known for size in sizes}
+    different = {size for _, sizes in with_sizes for size in sizes}
     width = 1 if len(different) <= BARS else math.ceil(max(different) / BARS)
     bins = sorted({_bin(size, width) for size in different})
-    counts = [(subject, len(sizes), Counter(_bin(size, width) for size in sizes)) for subject, sizes in known]
+    counts = [
+        (subject, len(sizes), Counter(_bin(size, width) for size in sizes)) for subject, sizes in with_sizes
+    ]
     return Figure(
         title="Batch size of forward passes",
         note=" ".join(
-            f"{_whose(subject, known)}{len(sizes)} forward passes of {number(statistics.fmean(sizes))} "
+            f"{_whose(subject, with_sizes)}{len(sizes)} forward passes of {number(statistics.fmean(sizes))} "
             f"samples on average{_limit(subject)}."
-            for subject, sizes in known
+            for subject, sizes in with_sizes
         ),
         drawing=_columns(bins, counts, width),
-        legend=of_runs([subject for subject, _ in known], subjects),
+        legend=of_runs([subject for subject, _ in with_sizes], subjects),
         table=Table(
-            header=("samples", *(subject.label for subject, _ in known)),
+            header=("samples", *(subject.label for subject, _ in with_sizes)),
             rows=[
                 (_range(low, width), *(share(count[low] / total) for _, total, count in counts))
                 for low in bins
@@ -64,10 +66,10 @@ def _columns(bins: Sequence[int], counts: Sequence[tuple[Subject, int, Counter[i
     marks, each = [], 0.8 / len(counts)
     for at, low in enumerate(bins):
         for place, (subject, total, count) in enumerate(counts):
-            part, left = count[low] / total, at + 0.1 + place * each
-            title = f"{subject.label}: {_range(low, width)} samples in {share(part)} of the passes"
+            height, start = count[low] / total, at + 0.1 + place * each
+            title = f"{subject.label}: {_range(low, width)} samples in {share(height)} of the passes"
             colour = palette.of_run(subject.index)
-            marks.append(column(left, left + each, 0.0, part, x, y, fill=colour, tooltip=title))
+            marks.append(column(start, start + each, 0.0, height, x, y, fill=colour, tooltip=title))
     return plot(marks, x, y, height=HEIGHT)
 
 
@@ -162,5 +164,5 @@ def _limit(subject: Subject) -> str:
     return f" (at most {most})" if on and isinstance(most, int) else ""
 
 
-def _whose(subject: Subject, known: Sequence[Any]) -> str:
-    return f"{subject.label}: " if len(known) > 1 else ""
+def _whose(subject: Subject, subjects: Sequence[Any]) -> str:
+    return f"{subject.label}: " if len(subjects) > 1 else ""

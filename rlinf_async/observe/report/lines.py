@@ -52,10 +52,10 @@ def points(subject: Subject, name: str, along: str) -> list[Point]:
     return thinned(result)
 
 
-def thinned(found: Sequence[Point]) -> list[Point]:
+def thinned(points: Sequence[Point]) -> list[Point]:
     """Means of neighbours, where points are many; each at the place of the last of them."""
-    size = -(-len(found) // MOST_POINTS)
-    groups = [found[at : at + size] for at in range(0, len(found), size)] if size else []
+    size = -(-len(points) // MOST_POINTS)
+    groups = [points[at : at + size] for at in range(0, len(points), size)] if size else []
     return [(group[-1][0], statistics.fmean(value for _, value in group)) for group in groups]
 
 
@@ -105,7 +105,7 @@ def _table(lines: Sequence[Line], axis: str, form: Form) -> Table:
     """Some points of each line, evenly chosen, and the last."""
     rows = []
     for each in lines:
-        kept = each.points[:: max(1, len(each.points) // MOST_ROWS)]
-        chosen = itertools.chain(kept, each.points[-1:])
-        rows += [(each.label, number(at), form(value)) for at, value in chosen]
+        thin = each.points[:: max(1, len(each.points) // MOST_ROWS)]
+        points = itertools.chain(thin, each.points[-1:])
+        rows += [(each.label, number(at), form(value)) for at, value in points]
     return Table(header=("", axis, "value"), rows=list(dict.fromkeys(rows)))

@@ -76,9 +76,9 @@ class Measures:
 def measure(run: RunFiles) -> Measures:
     """The measures of a run, as far as its records go."""
     lines = [line for line in run.metrics if line.get("async/step_seconds", 0.0) > 0]
-    counted = lines[1:] or lines
+    regular = lines[1:] or lines
     window = measured(run.spans)
-    measures: dict[str, Any] = _of_metrics(counted) if counted else {}
+    measures: dict[str, Any] = _of_metrics(regular) if regular else {}
     if window is not None:
         measures |= _of_spans(run, window)
     return Measures(
@@ -98,12 +98,12 @@ def _of_metrics(lines: Sequence[Line]) -> dict[str, Any]:
     # Runs that did not record the busiest process have one of each kind, or its mean.
     busiest = {name: _mean(lines, f"async/busiest/{name}") for name in busy}
     bound = {name: busiest[name] if busiest[name] is not None else busy[name] for name in busy}
-    known = {name: share for name, share in bound.items() if share is not None}
+    shares = {name: share for name, share in bound.items() if share is not None}
     return {
         "rate": sum(line.get("async/env_steps", 0.0) for line in lines) / total,
         "step_s": statistics.median(seconds),
         "busy": {name: share for name, share in busy.items() if share is not None},
-        "busiest": {**known, "publication": min(1.0, publication / total)} if known else {},
+        "busiest": {**shares, "publication": min(1.0, publication / total)} if shares else {},
         "publication_s": publication / len(lines),
         "staleness": _mean(lines, "async/staleness/mean", weight="async/env_steps"),
         "staleness_max": max(_values(lines, "async/staleness/max"), default=None),

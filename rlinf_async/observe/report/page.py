@@ -50,8 +50,8 @@ def render(runs: Sequence[RunFiles], *, first: Section | None = None) -> str:
     """The page about runs from which everything private has been taken out."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    shown = subjects(runs)
-    every = [*([first] if first is not None else []), *sections(shown)]
+    views = subjects(runs)
+    every = [*([first] if first is not None else []), *sections(views)]
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE),
         autoescape=True,
@@ -60,8 +60,8 @@ def render(runs: Sequence[RunFiles], *, first: Section | None = None) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("page.html.j2").render(
-        title=_title([subject.label for subject in shown]),
-        headlines=[_headline(subject) for subject in shown],
+        title=_title([subject.label for subject in views]),
+        headlines=[_headline(subject) for subject in views],
         sections=[section for section in every if section.shows],
         empty=[section.title for section in every if not section.shows],
     )

@@ -68,8 +68,8 @@ class RunFiles:
     @property
     def stock(self) -> bool:
         """Whether RLinf's own loop ran here, which leaves none of our records."""
-        ours = (self.facts, self.metrics, self.summary, self.status, self.spans)
-        return not any(ours) and RunDir(self.path).tensorboard.is_dir()
+        records = (self.facts, self.metrics, self.summary, self.status, self.spans)
+        return not any(records) and RunDir(self.path).tensorboard.is_dir()
 
     @property
     def has_driver(self) -> bool:
@@ -88,11 +88,11 @@ def _check(path: Path) -> None:
             raise ValueError(f"{path} does not exist; a run directory is what runner.logger.log_path names")
         if not path.is_dir():
             raise ValueError(f"{path} is a file; give the directory of the run")
-        there = {each.name for each in path.iterdir()}
+        files = {each.name for each in path.iterdir()}
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     names = RunDir(path).known_by
-    if there.isdisjoint(names):
+    if files.isdisjoint(names):
         raise ValueError(f"{path} is no run directory: it has none of {', '.join(names)}")
 
 

@@ -50,10 +50,10 @@ class Subject:
 
 def subjects(runs: Sequence[RunFiles]) -> list[Subject]:
     """In their order, with labels that differ."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     views = []
     for index, run in enumerate(runs):
-        seen[run.name] = count = seen.get(run.name, 0) + 1
+        counts[run.name] = count = counts.get(run.name, 0) + 1
         label = run.name if count == 1 else f"{run.name} ({count})"
         views.append(Subject.of(run, index=index, label=label))
     return views

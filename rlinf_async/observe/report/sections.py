@@ -50,23 +50,23 @@ def _comparison(subjects: Sequence[Subject]) -> Section:
 
 
 def _shares(subjects: Sequence[Subject]) -> Section:
-    known = [subject for subject in subjects if subject.window is not None and subject.timelines]
+    with_timelines = [subject for subject in subjects if subject.window is not None and subject.timelines]
     return Section(
         id="shares",
         nav="Work and waits",
         title="Who works, and who waits for what",
         sentence="How every shard and rank has spent the time from the end of the first step to that of the "
         "last. Orange is work, grey is waiting, blue is moving data or weights, and the rest is pale.",
-        legend=charts.legend(known, lambda subject: subject.window),
-        figures=[charts.shares(subject, subject.window) for subject in known if subject.window],
-        absent=_without(subjects, known, "no trace of shards and ranks"),
+        legend=charts.legend(with_timelines, lambda subject: subject.window),
+        figures=[charts.shares(subject, subject.window) for subject in with_timelines if subject.window],
+        absent=_without(subjects, with_timelines, "no trace of shards and ranks"),
     )
 
 
 def _time_lines(subjects: Sequence[Subject]) -> Section:
-    known = [subject for subject in subjects if len(subject.steps) > 1 and subject.timelines]
+    with_timelines = [subject for subject in subjects if len(subject.steps) > 1 and subject.timelines]
     count = SLOWEST if len(subjects) == 1 else 1
-    pairs = [(subject, step) for subject in known for step in slowest(subject.steps, count)]
+    pairs = [(subject, step) for subject in with_timelines for step in slowest(subject.steps, count)]
     remarks = dict.fromkeys(remark for pair in pairs if (remark := time_line.remark(*pair)))
     return Section(
         id="time-lines",
@@ -80,7 +80,7 @@ def _time_lines(subjects: Sequence[Subject]) -> Section:
             time_line.time_line(subject, step, most_bars=MOST_BARS // len(pairs)) for subject, step in pairs
         ],
         remarks=list(remarks),
-        absent=_without(subjects, known, "no trace of two steps"),
+        absent=_without(subjects, with_timelines, "no trace of two steps"),
     )
 
 
@@ -101,10 +101,10 @@ def _batches(subjects: Sequence[Subject]) -> Section:
 
 def _staleness(subjects: Sequence[Subject]) -> Section:
     ages = [(subject, Staleness.of(subject.run.spans)) for subject in subjects]
-    known = [(subject, found) for subject, found in ages if found.total]
+    with_ages = [(subject, ages_of_run) for subject, ages_of_run in ages if ages_of_run.total]
     refused = [(s, s.measures.refused) for s in subjects if s.measures.refused is not None]
     some = [(subject, counts) for subject, counts in refused if counts]
-    figures: list[Figure] = [charts.staleness(known)] if known else []
+    figures: list[Figure] = [charts.staleness(with_ages)] if with_ages else []
     figures += [charts.refusals(some, subjects)] if some else []
     return Section(
         id="staleness",
@@ -114,7 +114,7 @@ def _staleness(subjects: Sequence[Subject]) -> Section:
         "and whether they passed in flight, while it was collected, or in the queue.",
         figures=figures,
         remarks=["No trajectory was refused."] if refused and not some else [],
-        absent=_without(subjects, [subject for subject, _ in known], "no trace of trained trajectories"),
+        absent=_without(subjects, [subject for subject, _ in with_ages], "no trace of trained trajectories"),
     )
 
 
@@ -154,8 +154,8 @@ def _learning(subjects: Sequence[Subject]) -> Section:
     )
 
 
-def _without(subjects: Sequence[Subject], known: Sequence[Subject], what: str) -> list[str]:
-    lacking = [subject.label for subject in subjects if subject not in known]
+def _without(subjects: Sequence[Subject], subjects_with: Sequence[Subject], what: str) -> list[str]:
+    lacking = [subject.label for subject in subjects if subject not in subjects_with]
     if not lacking:
         return []
     return [f"There is {what}." if len(subjects) == 1 else f"There is {what} of {', '.join(lacking)}."]
@@ -202,8 +202,12 @@ def config_text(subject: Subject) -> str:
 def versions(subject: Subject) -> list[tuple[str, str]]:
     """What ran, and when."""
     facts = subject.run.facts
-    found = facts.get("versions")
-    pairs = [(str(name), str(version)) for name, version in found.items()] if isinstance(found, dict) else []
+    releases = facts.get("versions")
+    pairs = (
+        [(str(name), str(version)) for name, version in releases.items()]
+        if isinstance(releases, dict)
+        else []
+    )
     if "python" in facts:
         pairs.append(("python", str(facts["python"])))
     if "began" in facts:

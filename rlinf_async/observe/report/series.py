@@ -77,9 +77,9 @@ def _figure(subjects: Sequence[Subject], each: Series) -> Figure | None:
 
 def _busy(subject: Subject) -> Figure | None:
     lines = [
-        Line(label=name, colour=colour, points=found)
+        Line(label=name, colour=colour, points=values)
         for name, colour in BUSY.items()
-        if len(found := points(subject, f"async/busiest/{name}", "step")) > 1
+        if len(values := points(subject, f"async/busiest/{name}", "step")) > 1
     ]
     if not lines:
         return None

@@ -73,11 +73,11 @@ def _pieces(facts: object) -> list[tuple[int, int, int]]:
 
 def refused(run: RunFiles) -> dict[str, int] | None:
     """Trajectories that were refused, by reason; None if nothing is known."""
-    books = run.summary.get("trajectories")
-    if not isinstance(books, dict):
+    ledger = run.summary.get("trajectories")
+    if not isinstance(ledger, dict):
         processes = run.status.get("processes")
-        books = processes.get(Process.COORDINATOR.numbered(0)) if isinstance(processes, dict) else None
-    counts = books.get("refused") if isinstance(books, dict) else None
+        ledger = processes.get(Process.COORDINATOR.numbered(0)) if isinstance(processes, dict) else None
+    counts = ledger.get("refused") if isinstance(ledger, dict) else None
     if not isinstance(counts, dict):
         return None
     return {str(reason): count for reason, count in counts.items() if isinstance(count, int)}

@@ -30,18 +30,18 @@ class Step:
 def steps_of(spans: Sequence[Span]) -> list[Step]:
     """The steps that have ended, in order; the first begins with its learning."""
     began: dict[int, float] = {}
-    ended: dict[int, float] = {}
+    ends: dict[int, float] = {}
     for span in spans:
         if span["process"] != Process.DRIVER or "error" in span or not isinstance(span.get("step"), int):
             continue
         number = span["step"]
         if span["kind"] == "learn":
             began[number] = span["began"]
-        ended[number] = max(ended.get(number, span["ended"]), span["ended"])
+        ends[number] = max(ends.get(number, span["ended"]), span["ended"])
     steps: list[Step] = []
     for number in sorted(began):
         start = steps[-1].ended if steps else began[number]
-        steps.append(Step(number=number, began=start, ended=ended[number]))
+        steps.append(Step(number=number, began=start, ended=ends[number]))
     return steps
 
 

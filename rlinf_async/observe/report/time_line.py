@@ -45,12 +45,12 @@ def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
     if paused := _bars(len(rows), _driver(subject, step.window), step.window):
         rows, bars = [*rows, Process.DRIVER], [*bars, *paused]
     visible = [bar for bar in bars if bar[2] >= INVISIBLE * step.seconds]
-    shown = sorted(visible, key=lambda bar: bar[2], reverse=True)[:most_bars]
+    longest = sorted(visible, key=lambda bar: bar[2], reverse=True)[:most_bars]
     x = round_axis([step.seconds], lambda at: f"{number(at)} s", low=0.0, tight=True)
     return Figure(
         title=f"{subject.label}, step {step.number}: {duration(step.seconds)}",
-        note=f"The {cut} shortest bars are left out." if (cut := len(visible) - len(shown)) else "",
-        drawing=drawn_rows(rows, _marks(shown, step.seconds, len(rows)), x, row=ROW, zooms=True),
+        note=f"The {cut} shortest bars are left out." if (cut := len(visible) - len(longest)) else "",
+        drawing=drawn_rows(rows, _marks(longest, step.seconds, len(rows)), x, row=ROW, zooms=True),
         table=_table(lines, step.window),
         wide=True,
     )
@@ -77,9 +77,9 @@ def _bars(row: int, spans: Sequence[Span], window: Interval) -> list[Bar]:
     for span in spans:
         if span["kind"] not in palette.OF_KINDS:
             continue
-        for began, ended in intersection(union([window]), union([(span["began"], span["ended"])])):
+        for began, end in intersection(union([window]), union([(span["began"], span["ended"])])):
             title = f"{words(span['kind'])}, {duration(span['ended'] - span['began'])}{_facts(span)}"
-            bars.append((row, began - window[0], ended - began, str(span["kind"]), title))
+            bars.append((row, began - window[0], end - began, str(span["kind"]), title))
     return bars
 
 
@@ -103,8 +103,8 @@ def _marks(bars: Sequence[Bar], seconds: float, rows: int) -> str:
 
 def _box(bar: Bar, seconds: float) -> str:
     row, began, lasts, _, _ = bar
-    left, width = round(began / seconds * WIDTH), max(1, round(lasts / seconds * WIDTH))
-    return f"M{left} {row * ROW + INSET}h{width}v{ROW - 2 * INSET}h-{width}z"
+    x, width = round(began / seconds * WIDTH), max(1, round(lasts / seconds * WIDTH))
+    return f"M{x} {row * ROW + INSET}h{width}v{ROW - 2 * INSET}h-{width}z"
 
 
 def _facts(span: Span) -> str:
@@ -119,11 +119,11 @@ def _facts(span: Span) -> str:
 
 def remark(subject: Subject, step: Step) -> str:
     """Which timelines are shown, where not all are."""
-    chosen, count = chosen_timelines(subject.timelines, step.window), len(subject.timelines)
-    if len(chosen) == count:
+    timelines, count = chosen_timelines(subject.timelines, step.window), len(subject.timelines)
+    if len(timelines) == count:
         return ""
     return (
-        f"Of the {count} shards and ranks of {subject.label} {len(chosen)} are shown: of those "
+        f"Of the {count} shards and ranks of {subject.label} {len(timelines)} are shown: of those "
         "that are many, the busiest, the median and the idlest of the step."
     )
 
@@ -144,9 +144,14 @@ def _driver(subject: Subject, window: Interval) -> list[Span]:
     return [span for span in spans if span["began"] < window[1] and span["ended"] > window[0]]
 
 
-def _table(chosen: Sequence[tuple[str, Timeline]], window: Interval) -> Table:
+def _table(timelines: Sequence[tuple[str, Timeline]], window: Interval) -> Table:
     rows = []
-    for name, timeline in chosen:
+    for name, timeline in timelines:
         spent = sorted(timeline.shares(window).items(), key=lambda item: item[1], reverse=True)
-        rows.append((name, ", ".join(f"{word} {share(part)}" for word, part in spent if part >= 0.005)))
+        rows.append(
+            (
+                name,
+                ", ".join(f"{word} {share(time_share)}" for word, time_share in spent if time_share >= 0.005),
+            )
+        )
     return Table(header=("", "shares of the step"), rows=rows, numbers=False)

@@ -69,13 +69,13 @@ class Timeline:
 
     def times(self, window: Interval) -> dict[str, list[Interval]]:
         """The window, divided among `part.words`."""
-        spans, left = self.within(window), union([window])
+        spans, rest = self.within(window), union([window])
         times: dict[str, list[Interval]] = {}
         for word, kinds in self.part.uses.items():
-            taken = union((span["began"], span["ended"]) for span in spans if span["kind"] in kinds)
-            times[word] = intersection(left, taken)
-            left = difference(left, taken)
-        return {**times, self.part.rest: left}
+            covered = union((span["began"], span["ended"]) for span in spans if span["kind"] in kinds)
+            times[word] = intersection(rest, covered)
+            rest = difference(rest, covered)
+        return {**times, self.part.rest: rest}
 
     def busy(self, window: Interval) -> float:
         """The share of the time in which it works."""

@@ -67,9 +67,9 @@ def _queued_trajectories(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[
 def _running(stays: Iterable[tuple[float, float, int]]) -> list[Moment]:
     """How many are there, from `(from, until, how many)`; a value for each moment at which that changes."""
     changes: dict[float, int] = defaultdict(int)
-    for began, ended, count in stays:
+    for began, end, count in stays:
         changes[began] += count
-        changes[ended] -= count
+        changes[end] -= count
     now = 0
     moments: list[Moment] = []
     for moment in sorted(changes):

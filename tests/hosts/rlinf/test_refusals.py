@@ -35,7 +35,7 @@ def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_on
         return
     with pytest.raises(ValueError, match=f"async.{level} does not support {refusal.key}=") as caught:
         check(wrong(refusal), level)
-    assert str(caught.value).endswith(refusal.mend)
+    assert str(caught.value).endswith(refusal.remedy)
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.key)

@@ -9,6 +9,7 @@ pytest.importorskip("verl", reason="veRL is not installed")
 from rich.console import Console
 
 from rlinf_async.config_diff import differences
+from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.verl.explain import explain, show
 from rlinf_async.hosts.verl.host import VerlHost
 from tests.hosts.verl.configs import composed
@@ -98,4 +99,4 @@ def test_two_configs_are_compared_by_what_they_do():
 
 def test_a_cluster_is_named_in_the_config_alone():
     with pytest.raises(ValueError, match=r"set trainer\.nnodes"):
-        VerlHost().explain(composed(), gpus=8)
+        VerlHost().explain(composed(), AssumedCluster(gpus=8))

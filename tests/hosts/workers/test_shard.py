@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.hosts.workers.shard import EvalShard, TrainShard
+from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.survive_config import SurviveConfig
@@ -27,17 +27,17 @@ def section(env):
     return {"auto_reset": env.auto_reset, "ignore_terminations": env.ignore_terminations}
 
 
-def common(thread, rebuild=None):
+def stage(env, thread, rebuild=None):
     simulators = SimulatorThread(0, thread, SurviveConfig())
-    return {"size": SIZE, "horizon": 4, "simulators": simulators, "rebuild": rebuild}
+    return Stage(env=env, section=section(env), size=SIZE, horizon=4, simulators=simulators, rebuild=rebuild)
 
 
 def train_shard(env, thread, rebuild=None, renew=None):
-    return TrainShard(env, section(env), busy=BusyMeter(), stage=0, renew=renew, **common(thread, rebuild))
+    return TrainShard(stage(env, thread, rebuild), busy=BusyMeter(), number=0, renew=renew)
 
 
 def eval_shard(env, thread, rebuild=None):
-    return EvalShard(env, section(env), **common(thread, rebuild))
+    return EvalShard(stage(env, thread, rebuild))
 
 
 def rollout(shard, *, decisions=4, length=0.5):
