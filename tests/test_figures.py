@@ -128,6 +128,19 @@ def learning():
     yield "README.md", f"within 5 %, {same}"
     yield "README.md", f"the same within 5 % {same}"
     yield "docs/index.md", f"within 5 % {same}"
+    for task, name in (("press", "`button-press` the same within 5 %"), ("reach", "`reach` undecided")):
+        (row,) = (
+            row for row in read("preregistered")["rows"] if row["setting"] == f"rlinf-{task}-ppo-1-fsdp2"
+        )
+        assert row["verdict"] == ("equivalent" if "same" in name else "undecided")
+        yield "README.md", f"{name} (area {100 * row['difference']:+.1f} %"
+        yield "README.md", f"final success {100 * row['final_difference']:+.1f} %"
+        for kind in ("", "final_"):
+            low, high = (100 * row[f"{kind}{end}"] for end in ("ci_low", "ci_high"))
+            yield (
+                "docs/learning.md",
+                f"{100 * row[f'{kind}difference']:+.1f} % [{low:+.1f}, {high:+.1f}]",
+            )
     default, arrival = "world-ppo-1-lag1-spread", "world-ppo-1-lag1"
     yield "README.md", f"it learned {less(default)} % less, undecided"
     yield "README.md", f"unequal speed: {less(default)} % less (ten seeds, undecided"
