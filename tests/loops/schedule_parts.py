@@ -71,7 +71,12 @@ class Trajectories(Waiting):
     life: Life = field(default_factory=Life)
 
     async def admit(self, shard):
-        return await self._wait_for(self.broker.admit(shard, self.life.generation))
+        earlier = len(self.schedule.bounds) - 1
+        ticket = await self._wait_for(self.broker.admit(shard, self.life.generation))
+        if ticket is not None:
+            allowed = {max(0, ticket.batch - bound) for bound in self.schedule.bounds[earlier:]}
+            assert ticket.oldest in allowed, "admitted under a bound that was not in force"
+        return ticket
 
     async def put(self, ticket, pieces):
         await self.broker.put(ticket, pieces)
@@ -211,11 +216,11 @@ class Learner:
         self.batch = batch
 
     def accept(self, pieces):
-        out, bound = self.schedule.out, self.schedule.bound
+        out = self.schedule.out
         for piece in pieces:
             versions = piece.payload
             assert (piece.rank, piece.ticket.batch) == (self.rank, self.batch)
-            assert self.batch - min(versions) <= bound, "an action is older than the bound"
+            assert min(versions) >= piece.ticket.oldest, "an action is older than the bound"
             assert max(versions) <= self.batch, "an action was made by a policy that is not trained yet"
             out.trained[(self.batch, *piece.key, self.rank)] += 1
             out.staleness[self.batch - min(versions)] += piece.size
