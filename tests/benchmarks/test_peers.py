@@ -1,12 +1,15 @@
 """RLinf's asynchronous PPO as the comparison reads it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from benchmarks.learning import cells, peers
 from benchmarks.learning.peers import MEASURES, PeerCurve
 from benchmarks.learning.preregistration import load
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def scalars(returns, success):
@@ -62,10 +65,13 @@ def test_only_seeds_with_all_three_runs_are_compared(tmp_path, monkeypatch):
     assert "+0.100" in peers.table(stated)
 
 
-def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):
-    published = cells.RESULTS / "peers.json"
+def test_what_is_published_is_what_the_results_give():
+    published = json.loads((cells.RESULTS / "peers.json").read_text())["rows"]
     given = {label: peers._row(load(), by_seed) for label, by_seed in peers.curves(load()).items()}
-    assert json.loads(published.read_text())["rows"] == given, "run `peers --report`"
+    assert published == given, "run `peers --report`"
+    assert peers.table(load()) in (DOCS / "learning.md").read_text(), "run `peers --report`"
+    more = peers._differences(given).partition("fresh env steps ")[2].partition(";")[0]
+    assert f"difference of the area {more}" in " ".join((DOCS.parent / "README.md").read_text().split())
 
 
 def test_a_run_differs_from_the_synchronous_one_in_what_makes_it_asynchronous(tmp_path):
