@@ -24,6 +24,7 @@ from stock_rlinf import validate, world_sizes
 
 from rlinf_async.compose import VERSION_BASE
 from rlinf_async.core.nested import dotted, lookup
+from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.explain import explain
 
 GPUS = 8
@@ -80,7 +81,7 @@ def row(name: str, cfg: DictConfig) -> dict[str, Any]:
 
 def _explained(cfg: DictConfig) -> dict[str, Any]:
     try:
-        facts = explain(cfg, gpus=GPUS)
+        facts = explain(cfg, AssumedCluster(gpus=GPUS))
     except ValueError as error:
         return {"refusal": str(error), "facts": None}
     return {"refusal": None, "facts": facts}
