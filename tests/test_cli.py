@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -239,6 +240,20 @@ def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch)
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         assert invoke("train", "metaworld_ppo_mlp", *options).exit_code == 0
     assert found == ["local", None]
+
+
+def test_an_interrupted_run_ends_undisturbed_by_another_interrupt(monkeypatch):
+    def interrupted(cfg, dashboard):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    host = SimpleNamespace(prepare=lambda cfg: None, ray_cluster=lambda cfg: "none", train=interrupted)
+    monkeypatch.setattr(training, "host_of", lambda cfg: host)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert invoke("train", "metaworld_ppo_mlp").exit_code == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_run_that_starts_itself_again_joins_as_it_was_told_to(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from functools import partial
 from typing import Annotated, NoReturn
@@ -90,6 +91,8 @@ def train(
     try:
         host.train(cfg, dashboard=dashboard)
     except KeyboardInterrupt:
+        # Ray ends its cluster when Python exits: a moment in which another interrupt would only show frames.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise typer.Exit(130) from None
 
 
