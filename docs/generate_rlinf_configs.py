@@ -55,7 +55,7 @@ def _ask(checkout: Path) -> subprocess.Popen[str]:
 def _rows(process: subprocess.Popen[str]) -> list[Row]:
     said, failed = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{process.args} failed:\n{failed}")
+        raise RuntimeError(f"{process.args!r} failed:\n{failed}")
     return [json.loads(line) for line in said.splitlines()]
 
 

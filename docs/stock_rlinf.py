@@ -79,9 +79,10 @@ def validate(cfg: DictConfig, *, gpus: int) -> DictConfig:
     Raises:
         Exception: what RLinf raises when it refuses the config; mostly an AssertionError.
     """
-    with _quietly(), patch.object(rlinf.config, "Cluster", lambda *_, **__: cluster):
+    with _quietly():
         cluster = PaperCluster(cfg.cluster, gpus=gpus)
-        return rlinf.config.validate_cfg(cfg)
+        with patch.object(rlinf.config, "Cluster", lambda *_, **__: cluster):
+            return rlinf.config.validate_cfg(cfg)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,13 +48,7 @@ class Cell:
     def run(self) -> None:
         """Train, and write the curve."""
         # Here, because each host needs what the other does not.
-        if self.host == "local":
-            from benchmarks.learning import local_cell as host
-        elif self.host == "verl":
-            from benchmarks.learning import verl_cell as host
-        else:
-            from benchmarks.learning import rlinf_cell as host
-        host.run(self)
+        import_module(f"benchmarks.learning.{self.host}_cell").run(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,11 +113,11 @@ def _variants(stated: Preregistration, settings: Sequence[Row]) -> str:
             lines.append([variant.setting.name, base.setting.name, str(len(seeds))])
             for measure in MEASURES:
                 unit = np.mean([_value(stated, base, "synchronous", seed, measure) for seed in seeds])
-                sides = [
-                    [_value(stated, row, "asynchronous", seed, measure) / unit for seed in seeds]
+                before, after = (
+                    [float(_value(stated, row, "asynchronous", seed, measure) / unit) for seed in seeds]
                     for row in (base, variant)
-                ]
-                lines[-1].append(_share(tost_paired(*sides, stated.statistic["margin"])))
+                )
+                lines[-1].append(_share(tost_paired(before, after, stated.statistic["margin"])))
     head = ["setting", "against", "seeds", "area, difference", "final, difference"]
     note = (
         "Asynchronous runs of settings that change one thing of another, minus those of that one, paired by "

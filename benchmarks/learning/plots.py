@@ -58,7 +58,7 @@ def equivalence(results: Results) -> Path | None:
     drawn: set[tuple[str, str]] = set()
     figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), sharex=True, sharey=True, layout="constrained")
     for panel, (task, algorithm) in zip(axes.flat, experiments.SETTINGS, strict=True):
-        counts = {}
+        counts: dict[str, list[int]] = {}
         for host in STYLES:
             for label in SIDES:
                 curves = results.curves(
@@ -180,7 +180,7 @@ def _difference(panel: Axes, comparison: Comparison, place: int) -> None:
     tost = comparison.tost
     each = [area_under_curve(other) - area_under_curve(base) for base, other in comparison.pairs]
     panel.plot(each, [place + 0.2] * len(each), "o", color=BLUE, ms=3.5, alpha=0.45, mew=0)
-    if tost.ci_low is not None:
+    if tost.ci_low is not None and tost.ci_high is not None:
         panel.plot([tost.ci_low, tost.ci_high], [place, place], color=BLUE, lw=2)
     panel.plot(tost.difference, place, "D", color=BLUE, ms=6)
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.cells import store
-from benchmarks.learning.preregistered_run import STEPS
-from benchmarks.learning.preregistration import Setting, Side, load
+from benchmarks.learning.preregistration import STEPS, Setting, Side, load
 from benchmarks.learning.rlinf_cell import RUNS, train, trajectories
 from rlinf_async.experiments.sweep.steps import read_scalars
 

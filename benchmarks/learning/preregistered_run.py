@@ -58,7 +58,7 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
         },
         "rollout": {"shards": task.shards},
         "streamer": {"micro_batch_size": piece, "normalization": "running", "steps": "arrival"}
-        | setting.streamer,
+        | dict(setting.streamer),
     }
 
 

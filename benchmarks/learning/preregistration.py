@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -97,11 +98,8 @@ class Run(NamedTuple):
 
     def run(self) -> None:
         """Train, and write the result."""
-        if self.setting.host == "local":
-            from benchmarks.learning import preregistered_run as host
-        else:
-            from benchmarks.learning import preregistered_rlinf as host
-        host.run(*self)
+        module = "preregistered_run" if self.setting.host == "local" else "preregistered_rlinf"
+        import_module(f"benchmarks.learning.{module}").run(*self)
 
 
 def missing(settings: Iterable[Setting]) -> list[Run]:

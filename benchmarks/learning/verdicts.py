@@ -79,10 +79,9 @@ def _row(stated: Preregistration, setting: Setting) -> Row:
     pairs: dict[int, tuple[Any, Any]] = {}
     uncounted = []
     for seed in setting.seeds:
-        runs = [_read(stated, setting, side, seed) for side in SIDES]
-        if None in runs:
+        synchronous, asynchronous = (_read(stated, setting, side, seed) for side in SIDES)
+        if synchronous is None or asynchronous is None:
             continue
-        synchronous, asynchronous = runs
         if short := shortfall(stated, setting, asynchronous):
             uncounted.append(f"{setting.name}, seed {seed}: {short}")
         else:

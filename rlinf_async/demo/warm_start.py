@@ -107,7 +107,17 @@ class ClonedPolicy(nn.Module):
         return self.actor_mean(self.backbone(states))
 
 
-class CloningSettings(Protocol):
+class SuccessBand(Protocol):
+    """The share of episodes that the policy which is searched for solves."""
+
+    @property
+    def lowest_success(self) -> float: ...
+
+    @property
+    def highest_success(self) -> float: ...
+
+
+class CloningSettings(SuccessBand, Protocol):
     """What cloning, and the search for a policy of the wanted strength, are told; see WarmStart."""
 
     @property
@@ -121,12 +131,6 @@ class CloningSettings(Protocol):
 
     @property
     def max_epochs(self) -> int: ...
-
-    @property
-    def lowest_success(self) -> float: ...
-
-    @property
-    def highest_success(self) -> float: ...
 
 
 class PolicyTrial(Protocol):
@@ -246,7 +250,7 @@ def cloning_epochs(
         yield {name: tensor.detach().clone() for name, tensor in policy.state_dict().items()}
 
 
-def search(settings: CloningSettings, epochs: Iterator[State], trial: PolicyTrial) -> Candidate:
+def search(settings: SuccessBand, epochs: Iterator[State], trial: PolicyTrial) -> Candidate:
     """The first epoch that solves enough, or a mixture with its predecessor if it solves too much."""
     weak = best = Candidate(next(epochs), 0.0)
     for state in epochs:
@@ -260,7 +264,7 @@ def search(settings: CloningSettings, epochs: Iterator[State], trial: PolicyTria
     return best
 
 
-def _between(settings: CloningSettings, weak: Candidate, strong: Candidate, trial: PolicyTrial) -> Candidate:
+def _between(settings: SuccessBand, weak: Candidate, strong: Candidate, trial: PolicyTrial) -> Candidate:
     """Bisect the straight line between two parameter sets until the success lies in the wanted band."""
     for _ in range(BISECTIONS):
         mixed = {name: (tensor + strong.state[name]) / 2 for name, tensor in weak.state.items()}
