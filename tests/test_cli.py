@@ -244,7 +244,7 @@ def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch)
 
 def test_an_interrupted_run_ends_undisturbed_by_another_interrupt(monkeypatch):
     def interrupted(cfg, dashboard):
-        os.kill(os.getpid(), signal.SIGINT)
+        raise KeyboardInterrupt
 
     host = SimpleNamespace(prepare=lambda cfg: None, ray_cluster=lambda cfg: "none", train=interrupted)
     monkeypatch.setattr(training, "host_of", lambda cfg: host)
