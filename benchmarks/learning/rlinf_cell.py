@@ -58,8 +58,10 @@ def _curve(directory: Path, cell: Cell) -> Curve:
     )
 
 
-def train(directory: Path, arguments: Sequence[str]) -> None:
-    """Run `rlinf-async train` with `arguments`, by which it logs into `directory`.
+def train(
+    directory: Path, arguments: Sequence[str], *, program: Sequence[str] = ("rlinf_async.cli", "train")
+) -> None:
+    """Run `program`, a module and its first argument, with `arguments`, by which it logs into `directory`.
 
     Raises:
         RuntimeError: the run failed; the end of its output.
@@ -67,7 +69,7 @@ def train(directory: Path, arguments: Sequence[str]) -> None:
     shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has logged would be read as well
     directory.mkdir(parents=True)
     log = directory / "output.log"
-    command = [sys.executable, "-m", "rlinf_async.cli", "train", *arguments]
+    command = [sys.executable, "-m", *program, *arguments]
     status = run_command(command, log, environment=OWN_CLUSTER, deadline_s=DEADLINE_S)
     if status:
         raise RuntimeError(f"{directory.name} ended with status {status}: {tail(log, 3000)}")

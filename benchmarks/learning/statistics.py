@@ -51,19 +51,20 @@ def moving_mean(values: Sequence[float], window: int = WINDOW) -> np.ndarray:
 
 def seconds_to(curve: Curve, level: float, window: int = WINDOW) -> float | None:
     """Wall-clock until the mean success of `window` batches in a row is at least `level`; None: never."""
-    batch = _batch_at(curve, level, window)
+    batch = batch_at(curve.success, level, window)
     return None if batch is None else float(curve.seconds[batch])
 
 
 def env_steps_to(curve: Curve, level: float, window: int = WINDOW) -> int | None:
     """As `seconds_to`, in env steps."""
-    batch = _batch_at(curve, level, window)
+    batch = batch_at(curve.success, level, window)
     return None if batch is None else int(curve.env_steps[batch])
 
 
-def _batch_at(curve: Curve, level: float, window: int) -> int | None:
+def batch_at(success: Sequence[float], level: float, window: int = WINDOW) -> int | None:
+    """The first batch that ends `window` in a row whose mean success is at least `level`; None: never."""
     # Sums are differences of sums: without the slack, 0.8 four times would miss 0.8.
-    reached = np.flatnonzero(moving_mean(curve.success, window)[window - 1 :] >= level - 1e-9)
+    reached = np.flatnonzero(moving_mean(success, window)[window - 1 :] >= level - 1e-9)
     return int(reached[0]) + window - 1 if reached.size else None
 
 
