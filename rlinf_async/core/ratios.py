@@ -59,16 +59,16 @@ class RatioProbe:
         self._held.clear()
         self._lots.manual_seed(batch)
 
-    def add(self, inputs: Tree, staleness: torch.Tensor, ratios: Pair | None = None) -> None:
+    def add(self, inputs: Tree, staleness: torch.Tensor, scores: Pair | None = None) -> None:
         """Samples of the batch.
 
         Args:
             inputs: what `score` needs.
             staleness: versions between the action and the batch, [B].
-            ratios: what `score` gives by the policy that began the batch; else it is asked in the end.
+            scores: what `score` gives by the policy that began the batch; else it is asked in the end.
         """
         lots = torch.rand(len(staleness), generator=self._lots)
-        proximal, behaviour = ratios or (None, None)
+        proximal, behaviour = scores or (None, None)
         samples: Tree = {"inputs": inputs, "proximal": proximal, "behaviour": behaviour}
         for value in range(self._max_staleness + 1):
             rows = torch.nonzero(staleness == value).flatten()
@@ -103,7 +103,7 @@ class RatioProbe:
 
     def _scores(self, samples: Sequence[Tree]) -> dict[tuple[int, int], Pair]:
         """By version and staleness: of who acted, if it is remembered, and of who began, if that is asked."""
-        has_ratios = samples[0]["proximal"] is not None
+        has_scores = samples[0]["proximal"] is not None
         pairs: dict[tuple[int, int], Pair] = {}
         if self._past is None:
             return pairs
@@ -113,7 +113,7 @@ class RatioProbe:
                 if version in (self._batch, self._batch - staleness):
                     pairs[version, staleness] = self._asked(sample)
 
-        versions = range(self._batch - self._max_staleness, self._batch + (not has_ratios))
+        versions = range(self._batch - self._max_staleness, self._batch + (not has_scores))
         self._past.visit(versions, ask, present=self._batch + 1)
         return pairs
 
