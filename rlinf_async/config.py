@@ -51,6 +51,9 @@ class TrainConfig:
     proximal: Literal["recomputed", "loglinear", "first_visit"] = "recomputed"
     """The policy at the start of the update: recomputed in a pass without gradients, interpolated, or, for
     each sample, the one that trains it first."""
+    scorer: Literal["learner", "inference"] = "learner"
+    """Who recomputes the anchor: the learner, in a pass before it trains, or the inference ranks, which have
+    the same weights, while it trains on what comes first. That is of use where they wait for the learner."""
     balance: Balance = "exact"
     """Whether environments contribute equally to every batch, each with its own task or with the task that is
     next (tasks), or whoever is first contributes more (free)."""
@@ -72,7 +75,13 @@ class TrainConfig:
         check_choice("async.train.correction", self.correction, get_args(Correction))
         check_choice("async.train.balance", self.balance, get_args(Balance))
         check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear", "first_visit"))
+        check_choice("async.train.scorer", self.scorer, ("learner", "inference"))
         check_above_zero("async.train.max_weight", self.max_weight, auto=True)
+        if self.scorer == "inference" and self.proximal != "recomputed":
+            raise ValueError(
+                f"async.train.scorer=inference with proximal={self.proximal}: nothing is scored again; use "
+                "proximal=recomputed, or scorer=learner"
+            )
         if self.proximal != "recomputed" and self.correction == "vtrace":
             raise ValueError(
                 f"async.train.proximal={self.proximal} has no ratios before the update, which "
@@ -203,6 +212,7 @@ class AsyncConfig:
                 "which async.deterministic=true rules out; use async.train.balance=exact"
             )
         self._check_adapt()
+        self._check_scorer()
         for name in ("stall_s", "deadline_s"):
             check_above_zero(f"async.{name}", getattr(self, name))
 
@@ -217,6 +227,20 @@ class AsyncConfig:
                 "async.adapt=true has nothing to change: level 2 is off, and a max_staleness of "
                 f"{self.max_staleness} leaves no bound to choose; use async.rollout.enabled=true or "
                 "async.train.max_staleness=2"
+            )
+
+    def _check_scorer(self) -> None:
+        if self.train.scorer == "learner" or not self.off_policy:
+            return
+        if not (self.rollout.enabled and self.streamer.enabled):
+            raise ValueError(
+                "async.train.scorer=inference has a batch scored piece by piece between other requests, "
+                "which takes levels 2 and 3; use async.mode=full, or async.train.scorer=learner"
+            )
+        if self.publication == "host":
+            raise ValueError(
+                "async.train.scorer=inference waits for the weights that begin a batch to reach inference "
+                "beside training, which async.publication=host does not; use async.publication=beside"
             )
 
     @classmethod

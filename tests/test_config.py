@@ -193,6 +193,23 @@ def uncorrected(**train):
     return AsyncConfig.from_mapping({"mode": "full", "train": {"correction": "none", **train}})
 
 
+@pytest.mark.parametrize(
+    ("block", "named"),
+    [
+        ({"mode": "train"}, "use async.mode=full, or async.train.scorer=learner"),
+        ({"mode": "full", "streamer": {"enabled": False}}, "takes levels 2 and 3"),
+        ({"mode": "full", "publication": "host"}, "use async.publication=beside"),
+        ({"mode": "full", "train": {"proximal": "loglinear"}}, "use proximal=recomputed, or scorer=learner"),
+    ],
+)
+def test_inference_scores_only_what_is_recomputed_piece_by_piece(block, named):
+    train = {**block.get("train", {}), "scorer": "inference"}
+    with pytest.raises(ValueError, match=rf"async.train.scorer=inference.*{named}"):
+        AsyncConfig.from_mapping({**block, "train": train})
+    on_policy = {**block, "train": {"scorer": "inference", "max_staleness": 0}}
+    assert not AsyncConfig.from_mapping(on_policy).recomputes
+
+
 def test_training_off_policy_without_correction_is_refused_with_both_ways_out():
     with pytest.raises(ValueError, match=r"correction=decoupled, or also set async.train.accept_bias=true"):
         uncorrected(max_staleness=2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Mode = Literal["train", "eval"]
+Mode = Literal["train", "eval", "score"]
+"""What is asked for: actions to train on or to evaluate, or scores of actions that were taken."""
 
 Balance = Literal["exact", "tasks", "free"]
 """Who may collect for a place in a batch, and with whose tasks; see `core.admission`."""
@@ -36,7 +37,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRequest:
-    """One shard asks for the actions of its `size` environments.
+    """One shard asks for the actions of its `size` environments, or a learner rank for `size` scores.
 
     A request is never split. `number` is the asker's own: no other request of its process has it. `payload`
     is the host's business (observations, or a handle to them). The inference ranks of the same `node` answer
@@ -68,6 +69,8 @@ class Piece:
     newest: int
     env_steps: int
     payload: Any
+    scores: Any = None
+    """What the policy that anchors the piece thinks of it, [T + 1, B, ...], if inference has said so."""
 
     @property
     def key(self) -> tuple[int, int, int]:

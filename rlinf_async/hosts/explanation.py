@@ -140,6 +140,15 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "episodes weigh more than in the synchronous loop, in training and in the reported success; "
             "async/share tells how much, and async.train.balance=exact keeps their shares"
         )
+    if asynchrony.recomputes and asynchrony.train.scorer == "inference":
+        yield (
+            "async.train.scorer=inference: inference ranks score a batch while the learner trains on what "
+            f"comes first; its own passes are for the first {settings.pieces_taken_together} of "
+            f"{settings.plan.pieces_per_rank} pieces of a rank"
+            if settings.scored_by_inference
+            else "async.train.scorer=inference does nothing here, as nothing is trained on before a batch is "
+            "complete, or inference leaves its accelerator to the learner"
+        )
     if asynchrony.correction != "none" and asynchrony.train.proximal == "first_visit" and several:
         yield (
             f"async.train.proximal=first_visit with {settings.optimizer_steps} optimizer steps a pass: "

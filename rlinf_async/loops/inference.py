@@ -7,23 +7,25 @@ from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 
 async def serve_policy(*, requests: RequestPort, policy: Policy, spans: SpanLog = UNRECORDED) -> None:
-    """Answer batches of action requests until every env shard has hung up.
+    """Answer batches of requests until nobody will ask any more.
 
-    Leaves the spans `idle`, a wait for requests, and `forward`, which names the requests that are answered
-    by `shards` and `numbers`.
+    Leaves the spans `idle`, a wait for requests, and `forward`, which names the requests for actions that are
+    answered by `shards` and `numbers`, or `score`.
     """
     while True:
         with spans.span("idle"):
             batch = await requests.take()
         if batch is None:
             return
-        facts = {
-            "shards": [pending.shard for pending in batch],
-            "numbers": [pending.request.number for pending in batch],
-            "size": sum(pending.size for pending in batch),
-        }
+        size = sum(pending.size for pending in batch)
+        if batch[0].request.mode == "score":
+            span = spans.span("score", size=size)
+        else:
+            shards = [pending.shard for pending in batch]
+            numbers = [pending.request.number for pending in batch]
+            span = spans.span("forward", shards=shards, numbers=numbers, size=size)
         async with requests.answering(batch) as answers:
-            with spans.span("forward", **facts):
+            with span:
                 answers.extend(await policy.act(batch))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from rlinf_async.core.tensors import Tree
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 
 
@@ -137,6 +138,13 @@ class PiecePort(Protocol):
 
         Waits for at least one, or for all of them when `whole`.
         """
+
+
+class Scorer(Protocol):
+    """Inference, as a learner rank asks it what it thinks of actions that were taken."""
+
+    async def score(self, piece: Piece, version: int) -> Tree:
+        """What the policy of `version` thinks of the piece, [T + 1, B, ...], once all ranks have it."""
 
 
 class Learner(Protocol):

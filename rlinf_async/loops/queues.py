@@ -5,7 +5,7 @@ queues that are open to it whose batcher gives one. Level 2 is a choice of queue
 nothing else:
 
     level 2 on    `SharedQueues`: one queue per node, open to all ranks, own node first; a batch leaves as
-                  soon as a rank is idle
+                  soon as a rank is idle; and one for what learner ranks ask, after all others
     level 2 off   `BarrierQueues`: one queue per rank and pipeline stage, open to that rank alone; a batch is
                   everybody who is in flight
 
@@ -21,6 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
 from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.waiting import Bell
 
 B = TypeVar("B", DynamicBatcher[Any], BarrierBatcher[Any])
@@ -39,8 +40,8 @@ class Queues(Protocol):
 
     def __iter__(self) -> Iterator[Queue[Any]]: ...
 
-    def of(self, shard: int, node: str) -> Queue[Any]:
-        """Where `shard`, which runs on `node`, asks."""
+    def of(self, request: ActionRequest) -> Queue[Any]:
+        """Where a request waits."""
 
     def bell(self, rank: int, node: str) -> Bell:
         """Where inference rank `rank`, which runs on `node`, waits."""
@@ -76,12 +77,18 @@ class SharedQueues:
         self._batcher, self._deadline_s = batcher, deadline_s
         self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
         self._limits: dict[str, Any] | None = None
+        self._scores: list[Queue[DynamicBatcher[Any]]] = []
+        """Where learner ranks wait, if they ask: looked into last, as whoever acts stands still meanwhile."""
 
     def __iter__(self) -> Iterator[Queue[DynamicBatcher[Any]]]:
-        return iter(list(self._by_node.values()))
+        return iter([*self._by_node.values(), *self._scores])
 
-    def of(self, shard: int, node: str) -> Queue[DynamicBatcher[Any]]:
-        return self._at(node)
+    def of(self, request: ActionRequest) -> Queue[DynamicBatcher[Any]]:
+        if request.mode != "score":
+            return self._at(request.node)
+        if not self._scores:
+            self._scores.append(self._queue())
+        return self._scores[0]
 
     def bell(self, rank: int, node: str) -> Bell:
         return self._at(node).bell
@@ -114,11 +121,14 @@ class SharedQueues:
 
     def _at(self, node: str) -> Queue[DynamicBatcher[Any]]:
         if node not in self._by_node:
-            batcher = self._batcher()
-            if self._limits is not None:
-                batcher.limit(**self._limits)
-            self._by_node[node] = Queue(batcher=batcher, bell=Bell(deadline_s=self._deadline_s))
+            self._by_node[node] = self._queue()
         return self._by_node[node]
+
+    def _queue(self) -> Queue[DynamicBatcher[Any]]:
+        batcher = self._batcher()
+        if self._limits is not None:
+            batcher.limit(**self._limits)
+        return Queue(batcher=batcher, bell=Bell(deadline_s=self._deadline_s))
 
 
 class BarrierQueues:
@@ -140,8 +150,8 @@ class BarrierQueues:
     def __iter__(self) -> Iterator[Queue[BarrierBatcher[Any]]]:
         return iter(self._queues.values())
 
-    def of(self, shard: int, node: str = "") -> Queue[BarrierBatcher[Any]]:
-        return self._queues[self._keys[shard % len(self._keys)]]
+    def of(self, request: ActionRequest) -> Queue[BarrierBatcher[Any]]:
+        return self._at(request.shard)
 
     def bell(self, rank: int, node: str) -> Bell:
         return self._bells[rank]
@@ -153,12 +163,12 @@ class BarrierQueues:
         queue.bell.ring(1)
 
     def begin(self, shard: int) -> None:
-        self.of(shard).batcher.begin(shard)
+        self._at(shard).batcher.begin(shard)
 
     def end(self, shard: int) -> None:
         """Note that `shard` has ended its rollout, and wake ranks whose batch waited for its request."""
-        self.of(shard).batcher.end(shard)
-        self.wake(self.of(shard))
+        self._at(shard).batcher.end(shard)
+        self.wake(self._at(shard))
 
     def ring(self) -> None:
         for bell in self._bells:
@@ -166,6 +176,9 @@ class BarrierQueues:
 
     def limit(self, *, max_size: int, max_wait: float) -> None:
         """A batch is everybody in flight, whatever the limits."""
+
+    def _at(self, shard: int) -> Queue[BarrierBatcher[Any]]:
+        return self._queues[self._keys[shard % len(self._keys)]]
 
     def _barrier(self, key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Any]:
         members = frozenset(shard for shard, other in enumerate(self._keys) if other == key)

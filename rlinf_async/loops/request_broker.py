@@ -131,7 +131,7 @@ class RequestBroker:
             asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
             return number
         pending = Pending(number=number, request=request, arrived=_now())
-        queue = self._queues.of(request.shard, request.node)
+        queue = self._queues.of(request)
         queue.batcher.add(pending, pending.arrived)
         self._asked[number] = (pending, asker)
         if self._overdue is None:
@@ -180,7 +180,7 @@ class RequestBroker:
         for number in [number for number, by in reversed(self._taken.items()) if by == rank]:
             del self._taken[number]
             pending, _ = self._asked[number]
-            self._queues.of(pending.shard, pending.request.node).batcher.give_back(pending, pending.arrived)
+            self._queues.of(pending.request).batcher.give_back(pending, pending.arrived)
             self.again += 1
         self._queues.ring()
 
@@ -208,8 +208,9 @@ class RequestBroker:
             if batch:
                 numbers = (pending.number for pending in batch)
                 self._taken.update({number: rank for number in numbers if number in self._asked})
-                self.batch_size.add(sum(pending.size for pending in batch))
-                self.batch_wait.add(now - min(pending.arrived for pending in batch))
+                if batch[0].request.mode != "score":
+                    self.batch_size.add(sum(pending.size for pending in batch))
+                    self.batch_wait.add(now - min(pending.arrived for pending in batch))
                 return batch
         return [] if self._closed else None
 

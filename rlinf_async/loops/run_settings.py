@@ -88,7 +88,20 @@ class RunSettings:
     @property
     def anchors_in_the_past(self) -> bool:
         """Whether pieces may arrive after the weights that anchor them have changed."""
-        return self.asynchrony.recomputes and self.steps_while_streaming
+        late = self.steps_while_streaming and not self.scored_by_inference
+        return self.asynchrony.recomputes and late
+
+    @property
+    def scored_by_inference(self) -> bool:
+        """Whether inference scores what the learner does not begin a batch with; only what streams gains."""
+        return self.asynchrony.recomputes and self.streams and self.asynchrony.train.scorer == "inference"
+
+    @property
+    def pieces_taken_together(self) -> int:
+        """Pieces that a learner rank takes in at once: as many as fill a micro-batch, where it streams."""
+        if not self.asynchrony.streamer.enabled:
+            return self.plan.pieces_per_rank
+        return -(-self.micro_batch_size // (self.plan.piece_size * self.horizon))
 
     def compares_versions(self, trained_bytes: float) -> bool:
         """Whether a learner rank that trains so many bytes scores samples by the policies that drew them."""

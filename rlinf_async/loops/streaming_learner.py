@@ -52,8 +52,12 @@ class Training(Protocol):
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         """The pieces side by side, masked, as inference has recorded them."""
 
-    def anchor(self, rollout: Tree) -> None:
-        """Score the rollout by the present weights: log-probabilities of the proximal policy, and values."""
+    def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
+        """Log-probabilities of the proximal policy, and values, for the rollout.
+
+        They are in `scores`, [T + 1, B, ...], where inference has scored it, which holds the weights that
+        the batch began with; else it is scored by the present ones.
+        """
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         """Add `advantages`, not yet normalised over the batch, and returns; the mask of those that count."""
@@ -153,7 +157,7 @@ class StreamingLearner:
             for piece in pieces:
                 self._arrived.append(piece)
                 self._missing -= 1
-                if len(self._arrived) == self._group or not self._missing:
+                if len(self._arrived) == self._settings.pieces_taken_together or not self._missing:
                     self._take_in(sorted(self._arrived, key=lambda piece: piece.key))
                     self._arrived.clear()
 
@@ -165,19 +169,11 @@ class StreamingLearner:
                 metrics |= {f"train/{name}": value for name, value in ratios.items()}
             return metrics
 
-    @property
-    def _group(self) -> int:
-        """Pieces that are taken in together."""
-        if not self._settings.asynchrony.streamer.enabled:
-            return self._settings.plan.pieces_per_rank
-        samples = self._settings.plan.piece_size * self._settings.horizon
-        return -(-self._settings.micro_batch_size // samples)
-
     def _take_in(self, pieces: Sequence[Piece]) -> None:
         rollout = self.training.rollout(pieces)
         if self._settings.asynchrony.recomputes:
             with self._past.at(self._batch) if self._settings.anchors_in_the_past else nullcontext():
-                self.training.anchor(rollout)
+                self.training.anchor(rollout, _scores_of(pieces))
         if self._probe is not None:
             self._probe.add(*self.training.probe_samples(rollout))
         if self._settings.streams and (self._scale.ready or not self._settings.normalizes):
@@ -265,3 +261,9 @@ class StreamingLearner:
     def _shuffled(self, samples: Tree) -> Tree:
         order = torch.randperm(size_of(samples), generator=self._shuffle)
         return map_tensors(lambda tensor: tensor[order.to(tensor.device)], samples)
+
+
+def _scores_of(pieces: Sequence[Piece]) -> Tree | None:
+    """The scores of pieces that are taken in together, side by side; all of them have some, or none."""
+    scores = [piece.scores for piece in pieces if piece.scores is not None]
+    return concatenate(scores, dim=1) if scores else None

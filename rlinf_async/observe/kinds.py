@@ -51,6 +51,7 @@ KINDS = {
         Kind("queued", "in the queue", ("requests",), track="queue"),
         Kind("idle", "waiting for requests", INFERENCE, Role.WAITING, "policy"),
         Kind("forward", "in a forward pass", INFERENCE, Role.WORK, "policy"),
+        Kind("score", "scoring for the learner", INFERENCE, Role.WORK, "policy"),
         Kind("load", "loading weights", INFERENCE, Role.CARRYING, "weights"),
         Kind("fetch", "waiting for trajectories", LEARNER, Role.WAITING, "trajectories"),
         Kind("accept", "training", LEARNER, Role.WORK, "training"),

@@ -41,6 +41,7 @@ class InferenceWorker(Inspectable):
         hand_over_quickly()
         self._inference_rank = rank
         self._model_lock = asyncio.Lock()
+        self._version_held = -1
         self._busy = BusyMeter()
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="inference", initializer=initializer, initargs=initargs
@@ -59,6 +60,17 @@ class InferenceWorker(Inspectable):
             payloads: what the shards have asked with.
             sizes: samples in each of them.
             mode: "train" or "eval", the same for all.
+        """
+        raise NotImplementedError
+
+    def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
+        """What the policy thinks of actions that were taken, on the CPU. A host gives it.
+
+        It is called in the thread of inference.
+
+        Args:
+            samples: [N, ...], as the learner's `scoring_inputs` gives them.
+            values: whether there is a critic whose values are wanted, too.
         """
         raise NotImplementedError
 
@@ -119,6 +131,7 @@ class InferenceWorker(Inspectable):
 
     def _load(self, version: int, chunks: Sequence[dict[str, Any]]) -> None:
         apply(self.policy_module(), chunks)
+        self._version_held = version
         self.weights_changed(version)
         self.begin_sampling(version)
 
@@ -129,6 +142,9 @@ class InferenceWorker(Inspectable):
 
     def _answers(self, batch: list[Pending], payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}
+        for index, pending in enumerate(batch):
+            if pending.request.mode == "score":
+                answers[index] = self._scored(**payloads[index])
         for mode in ("train", "eval"):
             indices = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
             if indices:
@@ -137,3 +153,7 @@ class InferenceWorker(Inspectable):
                     zip(indices, self.answer([payloads[i] for i in indices], sizes, mode), strict=True)
                 )
         return [answers[index] for index in range(len(batch))]
+
+    @torch.no_grad()
+    def _scored(self, samples: dict[str, Any], values: bool) -> dict[str, Any]:
+        return {"version": self._version_held, "scores": self.scores(samples, values=values)}

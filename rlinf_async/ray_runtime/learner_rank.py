@@ -12,14 +12,18 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlinf_async.core.premise import Premise
+from rlinf_async.core.tensors import Tree
 from rlinf_async.loops.learner import learn_batch
-from rlinf_async.loops.ports import Learner
+from rlinf_async.loops.ports import Learner, PiecePort
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.scoring import scored_pieces
 from rlinf_async.loops.skipped_steps import SkippedSteps
 from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.coordinator import PieceClient
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
+from rlinf_async.ray_runtime.request_channel import RequestClient
 from rlinf_async.ray_runtime.seeding import seed_version
 from rlinf_async.ray_runtime.weights import WeightSender
 
@@ -43,7 +47,7 @@ class LearnerRank(Inspectable):
         self._busy = BusyMeter()
         self.skipped = SkippedSteps()
         self._learner: Learner | None = None
-        self._pieces: PieceClient | None = None
+        self._pieces: PiecePort | None = None
         self._weight_sender: WeightSender | None = None
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="learner", initializer=initializer, initargs=initargs
@@ -61,14 +65,24 @@ class LearnerRank(Inspectable):
         """Do `work` in the thread of learning."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    async def learn(self, batch: int, settings: Any, coordinator: Handle) -> dict[str, float]:
+    def scoring_inputs(self, payload: Any) -> Tree:
+        """What inference scores a piece by; see `loops.scoring.InferenceScorer`. A host gives it."""
+        raise NotImplementedError
+
+    def wants_values(self, settings: Any) -> bool:
+        """Whether there is a critic whose values inference is to score, too. A host knows."""
+        raise NotImplementedError
+
+    async def learn(
+        self, batch: int, settings: Any, requests: Handle, coordinator: Handle
+    ) -> dict[str, float]:
         """Train global batch `batch`, offer the weights that come of it, and return its metrics.
 
-        `settings` are a `RunSettings`.
+        `settings` are a `RunSettings`; inference is reached through `requests`.
         """
         if self._learner is None or self._pieces is None:
             self._learner = self.make_learner(settings, self._busy)
-            self._pieces = PieceClient(coordinator, rank=self._learner_rank, until=settings.batches)
+            self._pieces = self._make_pieces(settings, requests, coordinator)
         self.skipped.begin(batch, settings.asynchrony.survive)
         if settings.asynchrony.deterministic:
             await self.compute(seed_version, settings.seed + 1 + self._learner_rank, batch)
@@ -83,6 +97,20 @@ class LearnerRank(Inspectable):
         if settings.publishes_beside_training:
             metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
+
+    def _make_pieces(self, settings: RunSettings, requests: Handle, coordinator: Handle) -> PiecePort:
+        pieces = PieceClient(coordinator, rank=self._learner_rank, until=settings.batches)
+        if not settings.scored_by_inference:
+            return pieces
+        return scored_pieces(
+            pieces,
+            RequestClient(requests, counts_rollouts=False),
+            settings,
+            rank=self._learner_rank,
+            published=coordinator.weights_published.remote,
+            inputs=self.scoring_inputs,
+            values=self.wants_values(settings),
+        )
 
     async def try_to_save(self, *arguments: object) -> str | None:
         """Write a checkpoint by the framework's own `save_checkpoint`; what was wrong, if anything."""

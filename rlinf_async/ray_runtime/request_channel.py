@@ -90,8 +90,10 @@ class RequestChannel(Inspectable):
         batch = await self._broker.take(rank, node, generation)
         if batch is None:
             return None
-        oldest = min(pending.arrived for pending in batch)
-        self.spans.add("queued", oldest, requests=len(batch), size=sum(pending.size for pending in batch))
+        if any(pending.request.mode != "score" for pending in batch):
+            oldest = min(pending.arrived for pending in batch)
+            size = sum(pending.size for pending in batch)
+            self.spans.add("queued", oldest, requests=len(batch), size=size)
         requests = [(pending.number, pending.request) for pending in batch]
         return [[number, one.shard, one.number, one.size, one.mode, one.payload] for number, one in requests]
 

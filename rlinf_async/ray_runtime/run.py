@@ -215,7 +215,9 @@ class AsyncRun:
         if self._turns is not None:
             self._report_all()
             self._turns.give_to_learner(self.step)
-        self._learning = self.fleet.call("learner", "learn", self.step, self.settings, self._coordinator)
+        self._learning = self.fleet.call(
+            "learner", "learn", self.step, self.settings, self._requests, self._coordinator
+        )
         self.fleet.watch(self._learning, "learn on the learner workers")
 
     def _learned(self) -> list[dict[str, float]]:

@@ -86,7 +86,7 @@ def test_one_request_wakes_one_of_two_idle_ranks():
 def test_a_request_that_waits_for_company_wakes_one_of_the_idle_ranks():
     async def main():
         broker = dynamic(max_wait=8.0)
-        batcher, tried = broker._queues.of(0, "").batcher, []
+        batcher, tried = broker._queues._at("").batcher, []
         look = batcher.take
 
         def counting(now):

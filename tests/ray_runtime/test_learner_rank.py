@@ -102,7 +102,7 @@ def learn(rank, coordinator, *, batches, publication="beside", streaming=True):
     settings = run_settings(asynchrony=asynchrony, batches=batches)
 
     async def run():
-        return [await rank.learn(batch, settings, coordinator) for batch in range(batches)]
+        return [await rank.learn(batch, settings, object(), coordinator) for batch in range(batches)]
 
     return asyncio.run(run())
 
@@ -134,7 +134,7 @@ def test_what_a_batch_draws_follows_from_its_number_in_a_deterministic_run(deter
     async def drawn(*batches):
         rank, found = Rank(), {}
         for batch in batches:
-            await rank.learn(batch, settings, Coordinator())
+            await rank.learn(batch, settings, object(), Coordinator())
             found[batch] = torch.rand(1).item()
         return found
 

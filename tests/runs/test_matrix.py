@@ -109,3 +109,19 @@ def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(ended: list[Run
     assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
     # Nobody but the driver has recorded anything.
     assert {span["process"] for span in read_spans(run.directory / "trace")} == {"driver"}
+
+
+SCORED = ("async.mode=full", "algorithm.update_epoch=1", "async.train.scorer=inference")
+
+
+@pytest.mark.shared_run(small("metaworld_ppo_mlp", *SCORED))
+def test_inference_scores_what_the_learner_does_not_begin_with(ended: list[Run]) -> None:
+    (run,) = ended
+    assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
+    spans = read_spans(run.directory / "trace")
+    scored = [span for span in spans if span["kind"] == "score"]
+    assert {span["process"] for span in scored} == {"inference-rank-0"}
+    # The learner begins with two of eight trajectories; with each goes its last observation.
+    assert sum(span["size"] for span in scored) == 3 * 6 * (4 + 1)
+    assert all(line["train/streamed"] >= 0 for line in run.metrics)
+    assert run.summary["staleness"]["max"] <= 1

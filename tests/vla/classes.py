@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf.scheduler.hardware import AcceleratorType
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.proximal import recompute
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
@@ -75,7 +74,6 @@ def answers(worker: BatchingRolloutWorker, *observed: dict[str, Any], mode: str 
 def learner(model: torch.nn.Module, cfg: DictConfig) -> Any:
     """What `recompute` needs of our actor worker."""
     actor = SimpleNamespace(cfg=cfg, model=model, device="cpu", amp_context=nullcontext())
-    actor.forward_kwargs = lambda stored: StreamingActorWorker.forward_kwargs(actor, stored)
     return actor
 
 

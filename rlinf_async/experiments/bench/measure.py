@@ -140,6 +140,7 @@ def own_bounds_of(
     return {
         **bounds,
         "env": env[mode.balance],
+        "inference": bounds["inference"] + window.busy_s("anchor") / window.steps,
         "learner": window.busy_s("train", "score") / window.steps,
     }
 
@@ -168,7 +169,7 @@ def _idle(steady: Window, environments: Mapping[int, Environment], scenario: Sce
 
     Of a real policy only inference is known: the backward passes of its training are not recorded.
     """
-    busy = {"inference": steady.busy_s("act")}
+    busy = {"inference": steady.busy_s("act", "anchor")}
     if scenario.env:
         busy["learner"] = steady.busy_s("train", "score")
         busy["env"] = sum(one.busy_s for one in environments.values()) / scenario.envs

@@ -74,6 +74,11 @@ MODES = {
             overrides=("async.mode=full", "async.train.proximal=loglinear"),
         ),
         Mode(
+            name="full-scorer",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.scorer=inference"),
+        ),
+        Mode(
             name="full-first-visit",
             kind="plugin",
             overrides=("async.mode=full", "async.train.proximal=first_visit"),

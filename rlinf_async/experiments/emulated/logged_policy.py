@@ -10,6 +10,7 @@ from rlinf.models import get_model
 from rlinf.models.embodiment.base_policy import BasePolicy
 from torch import nn
 
+from rlinf_async.experiments.emulated.policy import pass_of
 from rlinf_async.observe.spans import SpanLog
 
 
@@ -22,12 +23,12 @@ class LoggedPolicy(nn.Module, BasePolicy):
     def __init__(self, inner: Any, log: SpanLog) -> None:
         super().__init__()
         self.inner = inner
-        self._log = log
+        self._log, self._acts = log, False
         self.micro_batches: torch.Tensor
         self.register_buffer("micro_batches", torch.zeros(1, dtype=torch.int64))
 
     def predict_action_batch(self, env_obs: dict[str, Any], **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        size = len(env_obs["states"])
+        size, self._acts = len(env_obs["states"]), True
         with self._log.span("act", size=size):
             actions, result = self.inner.predict_action_batch(env_obs=env_obs, **kwargs)
         result["forward_inputs"]["made_by"] = self.micro_batches.repeat(size, 1)
@@ -44,7 +45,7 @@ class LoggedPolicy(nn.Module, BasePolicy):
             facts["samples"] = [hash(row.numpy().tobytes()) for row in forward_inputs["action"].cpu()]
             facts["oldest"] = int(forward_inputs["made_by"].min())
             self.micro_batches += 1
-        with self._log.span("train" if trains else "score", **facts):
+        with self._log.span("train" if trains else pass_of(acts=self._acts), **facts):
             return self.inner.default_forward(forward_inputs=forward_inputs, **kwargs)
 
 

@@ -33,6 +33,7 @@ class EmulatedPolicy(GaussianPolicy):
         self._service = cfg.service
         self._log = SpanLog(cfg.get("service_log"))
         self._device = cfg.get("service_device")
+        self._acts = False
         self._chunks, self._action_dim = int(cfg.num_action_chunks), int(cfg.action_dim)
         self.body = nn.Linear(STATES, WIDTH)
         self.mean = nn.Linear(WIDTH, self._chunks * self._action_dim)
@@ -46,6 +47,7 @@ class EmulatedPolicy(GaussianPolicy):
     def decide(self, env_obs: dict[str, Any]) -> tuple[ActionDistribution, Tensors]:
         states = env_obs["states"]
         size = len(states)
+        self._acts = True
         with holding(self._device), self._log.span("act", size=size):
             time.sleep(self._service.act_fixed_s + self._service.act_sample_s * size)
             output = self._output(states)
@@ -56,7 +58,7 @@ class EmulatedPolicy(GaussianPolicy):
         states, trains = forward_inputs["states"], torch.is_grad_enabled()
         seconds = self._service.train_sample_s * (1.0 if trains else self._service.score_share)
         facts = _samples(forward_inputs) if trains else {"size": len(states)}
-        with self._log.span("train" if trains else "score", **facts):
+        with self._log.span("train" if trains else pass_of(acts=self._acts), **facts):
             time.sleep(seconds * len(states))
             self.micro_batches += int(trains)
             return self._output(states)
@@ -65,6 +67,11 @@ class EmulatedPolicy(GaussianPolicy):
         features = torch.tanh(self.body(states.float() / 100.0))
         mean = self.mean(features).view(-1, self._chunks, self._action_dim)
         return ActionDistribution(mean, self.log_std.exp().expand_as(mean), self.value(features))
+
+
+def pass_of(*, acts: bool) -> str:
+    """The kind of a pass without gradients: of the learner's, or of a policy that acts and scores for it."""
+    return "anchor" if acts else "score"
 
 
 def _samples(forward_inputs: Tensors) -> dict[str, Any]:

@@ -113,6 +113,8 @@ def knobs(job: Job, *, micro_batches: bool) -> Iterator[list[tuple[str, ...]]]:
         micro = job.settings.micro_batch_size
         sizes = (micro // 4, micro // 2, micro, 2 * micro)
         yield [(f"async.streamer.micro_batch_size={size}",) for size in sizes if size]
+    if job.settings.asynchrony.recomputes:
+        yield [(f"async.train.scorer={scorer}",) for scorer in ("inference", "learner")]
 
 
 def beyond(job: Job) -> Iterator[tuple[str, ...]]:

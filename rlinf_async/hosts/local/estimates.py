@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlinf_async.core.objectives import gae, group_relative, importance_weight, valid_steps, vtrace
-from rlinf_async.core.tensors import Tensors
+from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 
@@ -15,6 +15,13 @@ def anchored(rollout: Tensors, model: ActorCritic) -> Tensors:
     """`proximal` log-probabilities, and `values` of all T + 1 observations, by the policy that is trained."""
     proximal, values = model.evaluate(rollout["states"], rollout["actions"])
     return {"proximal": proximal, "values": values}
+
+
+def scoring_inputs(payload: Tree) -> Tree:
+    """What `ActorCritic.evaluate` takes of a piece's payload: [(T + 1) * B, ...], the last actions again."""
+    actions = leaf(payload, "actions")
+    inputs: Tree = {"states": payload["states"], "actions": torch.cat([actions, actions[-1:]])}
+    return map_tensors(lambda tensor: tensor.flatten(0, 1), inputs)
 
 
 def estimated(rollout: Tensors, settings: LocalSettings) -> Tensors:

@@ -51,12 +51,13 @@ class InferenceRank:
         self._version = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"inference-{rank}")
 
-    async def act(self, batch: Sequence[Pending]) -> list[Answer]:
-        """One answer per request, in order."""
+    async def act(self, batch: Sequence[Pending]) -> list[Any]:
+        """One `Answer` per request, in order, or, where scores are asked for, a mapping."""
         payloads = [pending.request.payload for pending in batch]
+        work = self._scores if batch[0].request.mode == "score" else self._forward
         with self._busy.busy(self._rank):
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._forward, payloads)
+            return await loop.run_in_executor(self._thread, work, payloads)
 
     async def load(self, version: int, data: State) -> None:
         """Act with the weights `data` from the next forward pass on."""
@@ -84,3 +85,16 @@ class InferenceRank:
         stops = [0, *accumulate(len(payload["noise"]) for payload in payloads)]
         parts: list[Any] = [slice_samples(outputs, *each) for each in pairwise(stops)]
         return [Answer(**part, version=self._version) for part in parts]
+
+    @torch.no_grad()
+    def _scores(self, payloads: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Log-probabilities and values of each request's samples, [B, ...]."""
+        with self._queue.block():
+            answers = []
+            for payload in payloads:
+                samples: Any = self._queue.put(payload["samples"])
+                with self._queue.watched():
+                    logprobs, values = self._model.evaluate(samples["states"], samples["actions"])
+                scores = {"logprobs": logprobs.cpu(), "values": values.cpu()}
+                answers.append({"version": self._version, "scores": scores})
+            return answers

@@ -105,7 +105,11 @@ class LocalTraining:
             "number": self._visits.number(*tensors["logprobs"].shape[:2]),
         }
 
-    def anchor(self, rollout: Tree) -> None:
+    def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
+        if scores is not None:
+            scored: Tensors = self._queue.put(scores)  # type: ignore[assignment]
+            rollout.update(proximal=scored["logprobs"][:-1], values=scored["values"])
+            return
         with self._queue.watched():
             rollout.update(anchored(rollout, self.model))  # type: ignore[arg-type]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.learner import WAITING, learn_batch
-from rlinf_async.loops.ports import Learner
+from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
@@ -29,16 +30,16 @@ class LearnerThread:
         """Seconds of the last batch in which there was nothing to train on."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
 
-    async def train(self, batch: int, trajectories: TrajectoryBroker) -> dict[str, float]:
+    async def train(self, batch: int, buffer: FailingPieces) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
         loop = asyncio.get_running_loop()
-        pieces = PiecesFromLoop(trajectories, loop)
+        pieces = PiecesFromLoop(buffer, loop)
         learning = loop.run_in_executor(self._thread, self._learn, batch, pieces)
         try:
             metrics = await asyncio.shield(learning)
         finally:
             if not learning.done():
-                trajectories.fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
+                buffer.fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
                 await asyncio.wait([learning])
                 learning.exception()  # which only echoes what has ended the run
         self.waited = metrics.pop(WAITING)
@@ -59,13 +60,31 @@ class LearnerThread:
         )
 
 
-class PiecesFromLoop:
-    """The learner side of a buffer that lives in another event loop; fills `loops.ports.PiecePort`."""
+class FailingPieces(PiecePort, Protocol):
+    """Pieces whose takers can be told that there will be no more."""
 
-    def __init__(self, trajectories: TrajectoryBroker, loop: asyncio.AbstractEventLoop) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Raise `error` in every wait, now and later."""
+
+
+class BufferPieces:
+    """The buffer as the only learner rank sees it; fills `FailingPieces`."""
+
+    def __init__(self, trajectories: TrajectoryBroker) -> None:
         self._trajectories = trajectories
+        self.fail = trajectories.fail
+
+    async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
+        return await self._trajectories.take(0, batch, whole=whole)
+
+
+class PiecesFromLoop:
+    """Pieces that arrive in another event loop; fills `loops.ports.PiecePort`."""
+
+    def __init__(self, pieces: PiecePort, loop: asyncio.AbstractEventLoop) -> None:
+        self._pieces = pieces
         self._loop = loop
 
     async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
-        taking = self._trajectories.take(0, batch, whole=whole)
+        taking = self._pieces.take(batch, whole=whole)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(taking, self._loop))

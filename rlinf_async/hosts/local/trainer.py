@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import torch
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.hosts.local.device import Watch, unwatched
 from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.hosts.local.estimates import scoring_inputs
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.learner_thread import LearnerThread
+from rlinf_async.hosts.local.learner_thread import BufferPieces, FailingPieces, LearnerThread
 from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -29,6 +30,7 @@ from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RankRequests
+from rlinf_async.loops.scoring import scored_pieces
 from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.observe.failures import FaultCounts, record_failure
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
@@ -205,13 +207,32 @@ class LocalRun:
 
     async def train(self) -> LocalResult:
         """Run the loops side by side until the last batch is trained."""
-        await together([self._collect(), *self._serve(), self._learn()])
+        await together([self._feed(), *self._serve()])
         return LocalResult(
             reports=tuple(self._reports),
             metrics=tuple(self._metrics),
             ledger=self._trajectories.ledger,
             weights=_copy(self._model),
         )
+
+    @cached_property
+    def _pieces(self) -> FailingPieces:
+        """What the learner trains on."""
+        run, pieces = self._settings.run, BufferPieces(self._trajectories)
+        if not run.scored_by_inference:
+            return pieces
+
+        async def published(version: int) -> None:
+            """Every rank has it before its batch begins."""
+
+        return scored_pieces(
+            pieces, self._requests, run, rank=0, published=published, inputs=scoring_inputs, values=True
+        )
+
+    async def _feed(self) -> None:
+        """All that asks inference for anything."""
+        await together([self._collect(), self._learn()])
+        self._requests.close()
 
     async def _collect(self) -> None:
         survive, spans = self._settings.asynchrony.survive, self._spans[Process.ENV]
@@ -230,7 +251,6 @@ class LocalRun:
             )
             for number, shard in enumerate(self._shards)
         )
-        self._requests.close()
 
     def _serve(self) -> Iterator[Coroutine[Any, Any, None]]:
         for number, rank in enumerate(self._ranks):
@@ -240,7 +260,7 @@ class LocalRun:
     async def _learn(self) -> None:
         for batch in range(self._settings.batches):
             began = time.monotonic()
-            metrics = await self._learner.train(batch, self._trajectories)
+            metrics = await self._learner.train(batch, self._pieces)
             await self._publish(batch + 1)
             self._report(batch + 1, metrics, began)
 

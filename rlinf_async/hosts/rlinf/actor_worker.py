@@ -11,10 +11,12 @@ from omegaconf import DictConfig
 
 from rlinf_async.config import TrainConfig
 from rlinf_async.core.first_visits import FirstVisits
+from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import fsdp_learner
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss
+from rlinf_async.hosts.rlinf.proximal import scoring_inputs
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO
 from rlinf_async.hosts.rlinf.weights import Snapshot
@@ -23,9 +25,6 @@ from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.weights import WeightSender
-
-SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
-"""Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
 
 
 class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
@@ -53,10 +52,18 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     def make_sender(self) -> WeightSender:
         return WeightSender(Snapshot(self), sends=self._is_weight_sender)
 
-    async def learn(self, batch: int, settings: RLinfSettings, coordinator: Handle) -> dict[str, float]:
+    def scoring_inputs(self, payload: Any) -> Tree:
+        return scoring_inputs(payload)
+
+    def wants_values(self, settings: RLinfSettings) -> bool:
+        return settings.advantage == "gae"
+
+    async def learn(
+        self, batch: int, settings: RLinfSettings, requests: Handle, coordinator: Handle
+    ) -> dict[str, float]:
         if self.enable_offload:
             await self.compute(self._come_back)
-        return await super().learn(batch, settings, coordinator)
+        return await super().learn(batch, settings, requests, coordinator)
 
     async def offer_weights(self, version: int, coordinator: Handle) -> float:
         """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
@@ -123,13 +130,3 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         grad_norm, learning_rates = super().optimizer_step()
         self.skipped.step(float(grad_norm), scaled=self.grad_scaler.is_enabled())
         return grad_norm, learning_rates
-
-    def forward_kwargs(self, stored: torch.Tensor) -> dict[str, Any]:
-        """What RLinf's training step passes to some models beside inputs; `stored`: log-probabilities."""
-        model = self.cfg.actor.model.model_type
-        if model in SELECTING_MODELS:
-            return {"prev_logprobs": stored}
-        if model not in ("openvla", "openvla_oft"):
-            return {}
-        sampling = self.cfg.rollout.sampling_params
-        return {"temperature": sampling.temperature_train, "top_k": sampling.top_k}

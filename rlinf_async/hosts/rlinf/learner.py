@@ -14,13 +14,13 @@ from rlinf.utils.metric_utils import compute_rollout_metrics
 
 from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise
-from rlinf_async.core.tensors import Tree, concatenate, leaf, size_of
+from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
 from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_dict_for_train
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
 from rlinf_async.hosts.rlinf.premise import compare, judge
-from rlinf_async.hosts.rlinf.proximal import forward, recompute, samples_of
+from rlinf_async.hosts.rlinf.proximal import anchor, forward, recompute, samples_of
 from rlinf_async.hosts.rlinf.settings import LOSSES, RLinfSettings
 from rlinf_async.hosts.rlinf.shards import TrainedShards
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
@@ -95,15 +95,16 @@ class FSDPTraining:
         self._examined = premise.metrics
         return premise
 
-    def anchor(self, rollout: Tree) -> None:
+    def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         assert self._premise is not None
-        recompute(
-            self._actor,
-            rollout,
-            rollout.pop("bootstrap_inputs"),  # type: ignore[arg-type]
-            micro_batch_size=self._settings.micro_batch_size,
-            values=self._critic and not self._premise.keeps_values,
-        )
+        inputs: Any = rollout.pop("bootstrap_inputs")
+        values = self._critic and not self._premise.keeps_values
+        if scores is None:
+            size = self._settings.micro_batch_size
+            recompute(self._actor, rollout, inputs, micro_batch_size=size, values=values)
+        else:
+            flat: Any = map_tensors(lambda tensor: tensor.flatten(0, 1), scores)
+            anchor(self._actor.cfg, rollout, [flat], [flat] if values else [], beyond=size_of(inputs))
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         rollout.update(self._estimates(rollout, normalize=False))

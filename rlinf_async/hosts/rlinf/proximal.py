@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from rlinf.utils.nested_dict_process import put_tensor_device
 
 from rlinf_async.core.scores import joined
-from rlinf_async.core.tensors import Tree, leaf, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of, slice_samples
 
+SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
+"""Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
 SAMPLE = ("forward_inputs", "prev_logprobs")
 """Fields of a rollout that make a sample which can be scored again."""
 
@@ -18,37 +20,55 @@ SAMPLE = ("forward_inputs", "prev_logprobs")
 def recompute(
     actor: Any, rollout: Tree, bootstrap_inputs: Tree, *, micro_batch_size: int, values: bool
 ) -> None:
-    """Add `proximal_logprobs` to `rollout`, and replace `prev_values` when `values`.
+    """`anchor` the rollout at the actor's present policy.
 
-    The policy is the actor's present one: the anchor of the update that follows. Values of all T + 1
-    observations come from it too, so that advantages are estimated by one policy version.
+    Args:
+        rollout: fields of [T, B, ...].
+        bootstrap_inputs: forward inputs of the last observation, [B, ...].
+    """
+    outputs = list(forward(actor, samples_of(rollout), micro_batch_size, logprobs=True, values=values))
+    tail = []
+    if values:
+        last = _last(rollout, bootstrap_inputs)
+        tail = list(forward(actor, last, micro_batch_size, logprobs=False, values=True))
+    anchor(actor.cfg, rollout, outputs, [*outputs, *tail] if values else [])
+
+
+def anchor(
+    cfg: Any, rollout: Tree, scored: Sequence[Tensors], valued: Sequence[Tensors], *, beyond: int = 0
+) -> None:
+    """Add `proximal_logprobs` to `rollout`, and replace `prev_values`, by passes of the proximal policy.
+
+    Values of all T + 1 observations come from it too, so that advantages are estimated by one policy version.
 
     A model that stores the log-probabilities of every denoise step scores one of them, and returns which
     of the stored ones belong to it: those become `acted_logprobs`.
 
     Args:
-        rollout: fields of [T, B, ...].
-        bootstrap_inputs: forward inputs of the last observation, [B, ...].
+        scored: passes over the T * B samples, and over `beyond` others behind them.
+        valued: passes over the (T + 1) * B observations; none where the stored values stay.
 
     Raises:
         FloatingPointError: a result is not finite; it would end up in the weights.
     """
     steps, width = leaf(rollout, "prev_logprobs").shape[:2]
-    model = model_name(actor.cfg)
-    outputs = list(forward(actor, samples_of(rollout), micro_batch_size, logprobs=True, values=values))
-    _add(rollout, "proximal_logprobs", joined(outputs, "logprobs", model=model))
-    if "prev_logprobs" in outputs[0]:
-        _add(rollout, "acted_logprobs", joined(outputs, "prev_logprobs", model=model))
-    if values:
-        # Whatever was stored goes with it: of the last observation only the value is wanted.
-        last: Tree = {
-            "forward_inputs": bootstrap_inputs,
-            "prev_logprobs": leaf(rollout, "prev_logprobs")[-1],
-        }
-        tail = list(forward(actor, last, micro_batch_size, logprobs=False, values=True))
-        rollout["prev_values"] = joined([*outputs, *tail], "values", model=model).reshape(
-            steps + 1, width, -1
-        )
+    model = model_name(cfg)
+    for name, field in (("logprobs", "proximal_logprobs"), ("prev_logprobs", "acted_logprobs")):
+        if name in scored[0]:
+            flat = joined(scored, name, model=model)
+            rollout[field] = flat[: len(flat) - beyond].reshape(steps, width, *flat.shape[1:])
+    if valued:
+        rollout["prev_values"] = joined(valued, "values", model=model).reshape(steps + 1, width, -1)
+
+
+def scoring_inputs(payload: Tree) -> Tree:
+    """What `score` takes of a piece's payload: its T * B samples, and behind them its last B observations."""
+    return concatenate([samples_of(payload), _last(payload, payload["bootstrap_inputs"])])
+
+
+def _last(rollout: Tree, inputs: Any) -> Tree:
+    """The last observations as samples. Whatever was stored goes with them: only their value is wanted."""
+    return {"forward_inputs": inputs, "prev_logprobs": leaf(rollout, "prev_logprobs")[-1]}
 
 
 def samples_of(rollout: Tree, *more: str) -> Tree:
@@ -69,20 +89,34 @@ def forward(
         chunk = slice_samples(samples, start, min(start + micro_batch_size, total))
         on_device = put_tensor_device(chunk, actor.device)
         with actor.amp_context:
-            yield actor.model(
-                forward_inputs=on_device["forward_inputs"],
-                compute_logprobs=logprobs,
-                compute_entropy=False,
-                compute_values=values,
-                use_cache=False,
-                **actor.forward_kwargs(on_device["prev_logprobs"]),
-            )
+            yield score(actor.cfg, actor.model, on_device, logprobs=logprobs, values=values)
     actor.model.train()
 
 
-def _add(rollout: Tree, name: str, flat: torch.Tensor) -> None:
-    steps, width = leaf(rollout, "prev_logprobs").shape[:2]
-    rollout[name] = flat.reshape(steps, width, *flat.shape[1:])
+def score(
+    cfg: Any, model: torch.nn.Module, samples: dict[str, Any], *, logprobs: bool, values: bool
+) -> Tensors:
+    """One pass over samples that are on the device of the model."""
+    output: Tensors = model(
+        forward_inputs=samples["forward_inputs"],
+        compute_logprobs=logprobs,
+        compute_entropy=False,
+        compute_values=values,
+        use_cache=False,
+        **forward_kwargs(cfg, samples["prev_logprobs"]),
+    )
+    return output
+
+
+def forward_kwargs(cfg: Any, stored: torch.Tensor) -> dict[str, Any]:
+    """What RLinf's training step passes to some models beside inputs; `stored`: log-probabilities."""
+    model = cfg.actor.model.model_type
+    if model in SELECTING_MODELS:
+        return {"prev_logprobs": stored}
+    if model not in ("openvla", "openvla_oft"):
+        return {}
+    sampling = cfg.rollout.sampling_params
+    return {"temperature": sampling.temperature_train, "top_k": sampling.top_k}
 
 
 def model_name(cfg: Any) -> str:

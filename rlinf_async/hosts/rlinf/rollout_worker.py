@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from rlinf.utils.nested_dict_process import put_tensor_device
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.config import AsyncConfig
@@ -14,6 +15,7 @@ from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.placement import COMPONENTS
+from rlinf_async.hosts.rlinf.proximal import score
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.ray_runtime.answers import Answer, add_bootstrap_values, add_inputs, split
@@ -21,6 +23,9 @@ from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.padding import pad, padded_size, trim
 from rlinf_async.ray_runtime.seeding import seed_everything
+
+SCORES = ("logprobs", "values", "prev_logprobs")
+"""What a learner reads of a pass over actions that were taken."""
 
 
 class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorker):
@@ -118,6 +123,11 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
             add_inputs(answers, result["forward_inputs"], [payload["obs"] for payload in payloads])
             add_bootstrap_values(answers, payloads, self._values_of)
         return answers
+
+    def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
+        on_device = put_tensor_device(samples, self.device)
+        output = score(self.cfg, self.policy_module(), on_device, logprobs=True, values=values)
+        return {name: output[name].float().cpu() for name in SCORES if output.get(name) is not None}
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
         padded = self._padded([{"obs": observation} for observation in observations], size)

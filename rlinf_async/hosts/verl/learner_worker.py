@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch.distributed as dist
 from verl.trainer.config import AlgoConfig
@@ -10,7 +11,10 @@ from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.config import ActorConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
+from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.verl.engine import PolicyEngine
+from rlinf_async.hosts.verl.estimators import WITH_VALUES
+from rlinf_async.hosts.verl.scoring import scoring_inputs
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.training import engine_learner
 from rlinf_async.hosts.verl.weights import EngineWeights
@@ -43,6 +47,12 @@ class LearnerWorker(LearnerRank, TrainingWorker):
         return engine_learner(
             self, settings, actor=self._actor, algorithm=self._algorithm, busy=busy, spans=self.spans
         )
+
+    def scoring_inputs(self, payload: Any) -> Tree:
+        return scoring_inputs(payload)
+
+    def wants_values(self, settings: VerlSettings) -> bool:
+        return settings.estimator in WITH_VALUES
 
     def make_sender(self) -> WeightSender:
         sends = self.rank == 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from verl.utils.device import get_device_id
 
 from rlinf_async.core.scores import joined
-from rlinf_async.core.tensors import Tree, leaf, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, size_of, slice_samples
 from rlinf_async.hosts.verl.engine import PolicyEngine
 
 
@@ -25,15 +25,46 @@ def score_rollout(
     Raises:
         FloatingPointError: a result is not finite; it would end up in the weights.
     """
-    stored = leaf(rollout, "logprobs")
-    steps, width = stored.shape[:2]
-    inputs, model = flat_inputs(rollout["forward_inputs"]), model_name(engine)
+    inputs = flat_inputs(rollout["forward_inputs"])
     outputs = list(forward(engine, inputs, micro_batch_size, values=bootstrap is not None))
-    scores = {"proximal": joined(outputs, "logprobs", model=model).view(stored.shape)}
+    last = []
     if bootstrap is not None:
         last = list(forward(engine, flat_inputs(bootstrap), micro_batch_size, logprobs=False, values=True))
-        scores["values"] = joined([*outputs, *last], "values", model=model).reshape(steps + 1, width)
+    valued = [*outputs, *last] if last else []
+    return anchored(rollout, outputs, valued, model=model_name(engine))
+
+
+def anchored(
+    rollout: Tree,
+    scored: Sequence[Mapping[str, torch.Tensor]],
+    valued: Sequence[Mapping[str, torch.Tensor]],
+    *,
+    model: str,
+) -> dict[str, torch.Tensor]:
+    """By passes of the anchoring policy: `proximal` in the shape of `logprobs`; `values` [T + 1, B].
+
+    Args:
+        scored: passes over the T * B samples, and perhaps over others behind them.
+        valued: passes over the (T + 1) * B observations; without them there are no values.
+        model: the key of the config that names the policy, and its value.
+
+    Raises:
+        FloatingPointError: a result is not finite; it would end up in the weights.
+    """
+    stored = leaf(rollout, "logprobs")
+    steps, width = stored.shape[:2]
+    logprobs = joined(scored, "logprobs", model=model)[: steps * width]
+    scores = {"proximal": logprobs.view(stored.shape)}
+    if valued:
+        scores["values"] = joined(valued, "values", model=model).reshape(steps + 1, width)
     return scores
+
+
+def scoring_inputs(payload: Tree) -> Tree:
+    """What inference scores a piece by: its T * B samples and, behind them, its last B observations."""
+    bootstrap: Any = payload["bootstrap_inputs"]
+    inputs: Any = concatenate([flat_inputs(payload["forward_inputs"]), flat_inputs(bootstrap)])
+    return {"forward_inputs": inputs}
 
 
 @torch.no_grad()

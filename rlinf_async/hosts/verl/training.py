@@ -24,7 +24,7 @@ from rlinf_async.hosts.verl.estimators import WITH_VALUES
 from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
 from rlinf_async.hosts.verl.measures import StepMeasures, of_rollouts, of_verl, summed
 from rlinf_async.hosts.verl.premise import compare, is_half
-from rlinf_async.hosts.verl.scoring import flat_inputs, forward, model_name, score_rollout
+from rlinf_async.hosts.verl.scoring import anchored, flat_inputs, forward, model_name, score_rollout
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
@@ -147,10 +147,15 @@ class EngineTraining:
         self._examined = premise.metrics
         return premise
 
-    def anchor(self, rollout: Tree) -> None:
+    def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         assert self.premise is not None
         bootstrap = rollout.pop("bootstrap_inputs", None)
         values = self._critic and not self.premise.keeps_values
+        if scores is not None:
+            flat: Any = map_tensors(lambda tensor: tensor.flatten(0, 1), scores)
+            model = model_name(self._engine)
+            rollout.update(anchored(rollout, [flat], [flat] if values else [], model=model))
+            return
         rollout.update(
             score_rollout(
                 self._engine,

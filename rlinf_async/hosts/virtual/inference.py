@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from rlinf_async.hosts.virtual.times import PolicyTimes, Times
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.core.tensors import Tree
+from rlinf_async.core.types import ActionRequest, Piece
+from rlinf_async.hosts.virtual.times import PolicyTimes, Times, WayTimes
+from rlinf_async.loops.env import NUMBERS
+from rlinf_async.loops.request_broker import Pending, RequestBroker
+from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.meters import BusyMeter
 
@@ -26,8 +30,14 @@ class VirtualRank:
     async def act(self, batch: Sequence[Pending]) -> list[int]:
         async with self._weights, self._device:
             with self._busy.busy(self._rank):
-                await asyncio.sleep(forward_s(self._times.policy, batch) + self._times.way.batch_s)
+                await asyncio.sleep(self._pass_s(batch) + self._times.way.batch_s)
             return [self.version] * len(batch)
+
+    def _pass_s(self, batch: Sequence[Pending]) -> float:
+        """Of a batch of requests for actions, or of one for scores: as long as the learner's own pass."""
+        if batch[0].request.mode == "score":
+            return self._times.training.pass_s(sum(pending.size for pending in batch))
+        return forward_s(self._times.policy, batch)
 
     async def load(self, version: int, data: object) -> None:
         async with self._weights:
@@ -53,3 +63,32 @@ class RankWeights:
 
     async def applied(self, version: int) -> None:
         self._broker.applied(self._rank, version)
+
+
+class VirtualScorer:
+    """Asks for as many scores as a learner rank does, and gets none; fills `loops.ports.Scorer`."""
+
+    def __init__(
+        self,
+        requests: RequestBroker,
+        way: WayTimes,
+        *,
+        published: Callable[[int], Awaitable[object]],
+        settings: RunSettings,
+    ) -> None:
+        self._requests, self._way, self._published, self._settings = requests, way, published, settings
+
+    async def score(self, piece: Piece, version: int) -> Tree:
+        await self._published(version)
+        total, most = piece.size * (self._settings.horizon + 1), self._settings.max_batch_size
+        sizes = [min(most, total - start) for start in range(0, total, most)]
+        await asyncio.gather(*(self._ask(size) for size in sizes))
+        return {}
+
+    async def _ask(self, size: int) -> None:
+        half = self._way.request(size) / 2
+        await asyncio.sleep(half)
+        asker = 2 * self._settings.plan.shards
+        request = ActionRequest(shard=asker, number=next(NUMBERS), size=size, payload=None, mode="score")
+        await self._requests.act(request)
+        await asyncio.sleep(half)

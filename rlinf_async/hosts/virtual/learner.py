@@ -14,6 +14,7 @@ from rlinf_async.core.tensors import Tree, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.virtual.times import TrainingTimes
 from rlinf_async.loops.learner import WAITING, learn_batch
+from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -41,11 +42,13 @@ class VirtualTraining:
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         return {"advantages": torch.zeros(self._settings.horizon, sum(piece.size for piece in pieces))}
 
-    def anchor(self, rollout: Tree) -> None:
+    def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
+        if scores is not None:
+            return
         steps, width = _shape(rollout)
         # The values of the last observations are of the same policy.
         samples = (steps + self._settings.normalizes) * width
-        self._owe("", self._times.anchor_s + samples * self._times.sample_s * self._times.score_share)
+        self._owe("", self._times.pass_s(samples))
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         return None
@@ -127,7 +130,7 @@ class VirtualLearner:
         *,
         times: TrainingTimes,
         settings: RunSettings,
-        pieces: VirtualPieces,
+        pieces: PiecePort,
         together: asyncio.Barrier | None,
         device: AbstractAsyncContextManager[Any],
         busy: BusyMeter,

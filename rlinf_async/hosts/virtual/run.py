@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.hosts.virtual.inference import RankWeights, VirtualRank
+from rlinf_async.hosts.virtual.inference import RankWeights, VirtualRank, VirtualScorer
 from rlinf_async.hosts.virtual.learner import VirtualLearner, VirtualPieces
 from rlinf_async.hosts.virtual.records import Records
 from rlinf_async.hosts.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
@@ -19,8 +19,10 @@ from rlinf_async.hosts.virtual.times import Times
 from rlinf_async.loops.adapting import Adapting
 from rlinf_async.loops.env import nothing, run_shard, together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
+from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.loops.virtual_clock import run
 from rlinf_async.loops.weight_broker import WeightBroker
@@ -87,7 +89,7 @@ class VirtualRun:
         self._adapting = Adapting(self._settings)
         self._reports: list[StepReport] = []
         self._trained_at: list[float] = []
-        await together([self._collect(), *self._serve(), self._learn()])
+        await together([self._feed(), *self._serve()])
         self._records.end(self._reports, self._trajectories.ledger)
         return PlannedRun(
             reports=tuple(self._reports),
@@ -102,6 +104,11 @@ class VirtualRun:
         """One for each rank, that of the same number of inference and of the learner."""
         ranks = max(self._plan.inference_ranks, self._plan.learner_ranks)
         return [asyncio.Lock() if self._times.shared_devices else nullcontext() for _ in range(ranks)]
+
+    async def _feed(self) -> None:
+        """All that asks inference for anything."""
+        await together([self._collect(), self._learn()])
+        self._requests.close()
 
     async def _collect(self) -> None:
         await self._weights.published(0)
@@ -129,7 +136,6 @@ class VirtualRun:
                 )
                 shards.append(loop)
         await together(shards)
-        self._requests.close()
 
     def _shard(self, number: int, worker: Worker, device: AbstractAsyncContextManager[Any]) -> VirtualShard:
         size = self._plan.envs_per_shard
@@ -162,7 +168,7 @@ class VirtualRun:
                 rank,
                 times=training,
                 settings=self._settings,
-                pieces=VirtualPieces(self._trajectories, rank, times=training, until=self._settings.batches),
+                pieces=self._pieces(rank),
                 together=barrier,
                 device=self._devices[rank],
                 busy=self._busy["learner"],
@@ -170,6 +176,16 @@ class VirtualRun:
             )
             for rank in range(ranks)
         ]
+
+    def _pieces(self, rank: int) -> PiecePort:
+        training, until = self._times.training, self._settings.batches
+        pieces = VirtualPieces(self._trajectories, rank, times=training, until=until)
+        if not self._settings.scored_by_inference:
+            return pieces
+        scorer = VirtualScorer(
+            self._requests, self._times.way, published=self._weights.published, settings=self._settings
+        )
+        return ScoredPieces(pieces, scorer, first=self._settings.pieces_taken_together)
 
     async def _learn(self) -> None:
         learners, spans = self._learners(), self._records.log(Process.DRIVER, 0)

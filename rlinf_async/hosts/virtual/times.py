@@ -69,6 +69,10 @@ class TrainingTimes:
     def __post_init__(self) -> None:
         _check(self, "training")
 
+    def pass_s(self, samples: int) -> float:
+        """Seconds of a pass without gradients, which gives samples their anchor."""
+        return self.anchor_s + samples * self.sample_s * self.score_share
+
     def step_s(self, ranks: int) -> float:
         """Seconds of an optimizer step of `ranks` ranks together."""
         return self.optimizer_step_s + self.ranks_log2_s * math.log2(ranks)

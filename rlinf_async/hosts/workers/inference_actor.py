@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.workers.policy import build_policy
@@ -56,6 +57,14 @@ class InferenceActor(InferenceWorker):
             add_inputs(answers, inputs, observations)
             add_bootstrap_values(answers, payloads, self._values_of)
         return answers
+
+    def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
+        inputs = map_tensors(lambda tensor: tensor.to(self._device), samples["forward_inputs"])
+        output = self._policy(
+            forward_inputs=inputs, compute_logprobs=True, compute_entropy=False, compute_values=values
+        )
+        wanted = ("logprobs", "values") if values else ("logprobs",)
+        return {name: output[name].float().cpu() for name in wanted}
 
     def _build(self) -> None:
         policy = build_policy(self._section, ckpt_path=self._ckpt_path, seed=self._settings.seed)

@@ -223,7 +223,7 @@ def _train_ours(job, *, alter=None):
         actor.set_global_step(index)
         together = job.case.together if settings.asynchrony.streamer.enabled else len(arriving)
         learner.begin(index)
-        with _noting_anchors(training):
+        with noting_anchors(training):
             for start in range(0, len(arriving), together):
                 learner.accept(arriving[start : start + together])
         training.metrics.append(learner.finish())
@@ -241,7 +241,7 @@ def learner_of(actor, settings, *, examined=False):
 
 
 @contextmanager
-def _noting_anchors(training):
+def noting_anchors(training):
     def note(actor, rollout, *arguments, **keywords):
         recompute(actor, rollout, *arguments, **keywords)
         training.anchors[0].append(rollout["proximal_logprobs"].clone())

@@ -2,7 +2,7 @@
 
 import gc
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -11,13 +11,24 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 import torch
 import torch.distributed as dist
 from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
+from rlinf.models import get_model
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
 from rlinf_async.compose import compose_config
+from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
+from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from tests.hosts.rlinf import synthetic
-from tests.hosts.rlinf.learners import SIZES, actor_of, ended, learner_of, watched, without_ray
+from tests.hosts.rlinf.learners import (
+    SIZES,
+    actor_of,
+    ended,
+    learner_of,
+    noting_anchors,
+    watched,
+    without_ray,
+)
 from tests.hosts.rlinf.reference import Reference
 from tests.hosts.rlinf.synthetic import fields, in_order, pieces, trajectories
 
@@ -256,3 +267,62 @@ def test_ratios_of_a_model_that_stores_every_denoise_step_are_those_of_the_one_d
     plain = off_policy_ratios(monkeypatch, *overrides, selecting=False)
     assert any("mismatch/lag_1" in name for name in plain)
     assert off_policy_ratios(monkeypatch, *overrides, selecting=True) == pytest.approx(plain, abs=1e-6)
+
+
+def scored_by_inference(run, pieces_of_batch):
+    """The pieces behind those that the learner begins with, scored by a rollout worker's model."""
+    worker = BatchingRolloutWorker.__new__(BatchingRolloutWorker)
+    worker.cfg, worker.device = run.actor.cfg, torch.device("cpu")
+    worker.hf_model = get_model(run.actor.cfg.actor.model)
+    state = {name: tensor.full_tensor() for name, tensor in run.actor.model.state_dict().items()}
+    worker.hf_model.load_state_dict(state)
+    first = run.settings.pieces_taken_together
+    found = pieces_of_batch[:first]
+    for piece in pieces_of_batch[first:]:
+        payload = dict(piece.payload)
+        payload["forward_inputs"] = {
+            name: payload["forward_inputs"][name] for name in payload["bootstrap_inputs"]
+        }
+        inputs = run.actor.scoring_inputs(payload)
+        with torch.no_grad():
+            scores = worker.scores(inputs, values=run.actor.wants_values(run.settings))
+        found.append(
+            replace(
+                piece, scores=map_tensors(lambda tensor, b=piece.size: tensor.unflatten(0, (-1, b)), scores)
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+@pytest.mark.parametrize("steps", ["arrival", "spread"])
+def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores(algorithm, steps):
+    overrides = (
+        "async.mode=full",
+        STEPS,
+        "algorithm.update_epoch=1",
+        f"async.streamer.steps={steps}",
+    )
+    if algorithm == "grpo":
+        overrides += ("algorithm.group_size=4",)
+    found = []
+    for scorer, score in (("learner", lambda run, taken: taken), ("inference", scored_by_inference)):
+        run = Run.of(*overrides, f"async.train.scorer={scorer}", algorithm=algorithm)
+        assert run.settings.scored_by_inference == (scorer == "inference")
+        for index in range(3):
+            arriving = pieces(run.settings.plan, run.batch(index), 0, index=index, lag=1)
+            run.actor.set_global_step(index)
+            run.learner.begin(index)
+            taken = score(run, arriving)
+            with noting_anchors(run.training):
+                for start in range(0, len(taken), 2):
+                    run.learner.accept(taken[start : start + 2])
+            run.learner.finish()
+        found.append(ended(run.actor, run.training))
+    alone, helped = found
+    assert [len(one.anchors[0]) for one in found] == [
+        3 * len(arriving) // run.settings.pieces_taken_together,
+        3,
+    ]
+    assert deviation(helped.weights - helped.start, alone.weights - alone.start) < WEIGHTS
+    assert alone.weights.ne(alone.start).any()

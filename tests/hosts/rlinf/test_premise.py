@@ -10,7 +10,6 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import recompute
 from tests.hosts.rlinf.learners import run_cases
@@ -34,7 +33,6 @@ class Policy(torch.nn.Module):
 def actor(model, precision="fp32", model_type="mlp_policy"):
     cfg = OmegaConf.create({"actor": {"model": {"model_type": model_type, "precision": precision}}})
     made = SimpleNamespace(cfg=cfg, model=model, device="cpu", amp_context=nullcontext())
-    made.forward_kwargs = lambda stored: StreamingActorWorker.forward_kwargs(made, stored)
     return made
 
 

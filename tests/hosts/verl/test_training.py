@@ -1,5 +1,8 @@
 """Training by veRL's engine, streamed and whole, beside what veRL itself makes of the same numbers."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("verl", reason="needs veRL")
@@ -10,8 +13,10 @@ from verl.workers.engine_workers import TrainingWorker
 
 from rlinf_async.core.tensors import size_of, slice_samples
 from rlinf_async.hosts.verl.losses import PolicyLoss
+from rlinf_async.hosts.workers.inference_actor import InferenceActor
 from tests.hosts.verl.engines import (
     STEPS,
+    config,
     learner,
     learner_of,
     pieces,
@@ -162,7 +167,7 @@ def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_
     arriving = pieces(of, rollout(of))
     seen = []
     score = trained.training.anchor
-    trained.training.anchor = lambda fields: (score(fields), seen.append(fields["proximal"].clone()))
+    trained.training.anchor = lambda fields, _: (score(fields), seen.append(fields["proximal"].clone()))
     trained.begin(0)
     for one in arriving:
         trained.accept([one])
@@ -175,6 +180,45 @@ def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_
         once.anchor(fields)
     assert torch.allclose(torch.cat(seen, dim=1), fields["proximal"], atol=1e-6)
     assert farthest(weights(worker), weights(fresh)) > 1e-2
+
+
+def scored_by_inference(worker, of, arriving):
+    """The pieces behind those that the learner begins with, scored by a copy of its policy."""
+    actor = InferenceActor(config().vla.model, None, of, 0)
+    actor._device = torch.device("cpu")
+    asyncio.run(actor.initialise())
+    actor.policy_module().load_state_dict(weights(worker))
+    found = arriving[: of.pieces_taken_together]
+    for one in arriving[of.pieces_taken_together :]:
+        with torch.no_grad():
+            scores = actor.scores(worker.scoring_inputs(one.payload), values=worker.wants_values(of))
+        shaped = {name: tensor.unflatten(0, (-1, one.size)) for name, tensor in scores.items()}
+        found.append(replace(one, scores=shaped))
+    return found
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo"])
+def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores(estimator):
+    changes = {} if estimator == "gae" else {"normalizes": False, "group_size": 4}
+    found = []
+    for scorer in ("learner", "inference"):
+        block = {"mode": "full", "train": {"scorer": scorer, "measure_ratios": False}}
+        of = settings(asynchrony=block, estimator=estimator, **changes)
+        worker = learner(of, f"algorithm.adv_estimator={estimator}", *PLAIN)
+        trained = learner_of(worker, of)
+        for batch in range(3):
+            arriving = pieces(of, rollout(of, seed=batch), batch=batch)
+            trained.begin(batch)
+            taken = scored_by_inference(worker, of, arriving) if scorer == "inference" else arriving
+            assert sum(one.scores is not None for one in taken) == (
+                len(taken) - of.pieces_taken_together if scorer == "inference" else 0
+            )
+            for one in taken:
+                trained.accept([one])
+            trained.finish()
+        found.append(weights(worker))
+    assert farthest(*found) < 1e-5
+    assert farthest(found[0], weights(learner(of, f"algorithm.adv_estimator={estimator}"))) > 1e-3
 
 
 def test_what_the_learner_scores_is_what_the_policy_says():

@@ -22,7 +22,8 @@ def drawn(seed):
     level = {name: {"enabled": rng.random() < 0.6} for name in ("train", "rollout", "streamer")}
     balance = draw(("exact", "exact", "tasks", "free"))
     level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": balance}
-    level["train"] |= {"proximal": draw(("recomputed", "loglinear", "first_visit"))}
+    level["train"] |= {"proximal": draw(("recomputed", "recomputed", "loglinear", "first_visit"))}
+    level["train"] |= {"scorer": draw(("learner", "inference"))}
     block = {**level, "publication": draw(("beside", "beside", "host"))}
     while True:
         try:
@@ -40,7 +41,8 @@ def drawn(seed):
                 rollout_epochs=draw((1, 1, 2)),
             )
         except ValueError:
-            continue  # sizes that do not divide
+            block["train"]["scorer"] = "learner"  # or sizes that do not divide
+            continue
         break
     seconds = [draw((0.0, 0.01, 0.1, 1.0, 5.0)) for _ in range(12)]
     lasting = times(
@@ -64,9 +66,10 @@ def drawn(seed):
 
 @pytest.mark.parametrize("part", range(4))
 def test_whatever_lasts_how_long_every_trajectory_is_trained_once_within_the_bound(part):
-    lags = set()
+    lags, scored = set(), 0
     for seed in range(part, RUNS, 4):
         run, lasting, order = drawn(seed)
+        scored += run.scored_by_inference
         try:
             planned = predict(run, lasting, order=order)
         except BaseException as error:
@@ -82,6 +85,7 @@ def test_whatever_lasts_how_long_every_trajectory_is_trained_once_within_the_bou
         if run.asynchrony.train.balance == "exact":
             assert all((one.share.low, one.share.high) == (1, 1) for one in planned.reports), seed
     assert {0, 1} <= lags
+    assert scored
 
 
 def test_the_same_order_gives_the_same_run_and_another_order_another():

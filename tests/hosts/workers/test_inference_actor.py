@@ -40,6 +40,12 @@ class Reckoner(nn.Module):
             "forward_inputs": {"states": states, "pixels": env_obs["main_images"]},
         }
 
+    def forward(self, forward_inputs, compute_logprobs, compute_entropy, compute_values):
+        states = forward_inputs["states"]
+        assert compute_logprobs
+        assert not compute_entropy
+        return {"logprobs": -states, **({"values": states * self.weight} if compute_values else {})}
+
 
 @pytest.fixture
 def actor(monkeypatch):
@@ -162,3 +168,20 @@ def test_sampling_begins_anew_with_every_version_in_a_deterministic_run(actor, d
     ranks = [actor(rank=rank, asynchrony=asynchrony) for rank in range(2)]
     seeds = [rank.sampling_seed for rank in ranks]
     assert seeds == ([8, 9] if deterministic else [None, None])
+
+
+def test_scores_are_asked_for_one_request_at_a_time_and_bear_the_version(actor):
+    worker = actor()
+    asyncio.run(worker.load(3, [pack({"weight": torch.tensor([2.0])})]))
+    samples = [{"forward_inputs": {"states": torch.tensor([[1.0], [5.0]]) * shard}} for shard in (1, 2)]
+    batch = [
+        Pending(number=shard, request=request(shard, 2, payload=seal(payload), mode="score"))
+        for shard, payload in enumerate(
+            [{"samples": one, "values": bool(at)} for at, one in enumerate(samples)]
+        )
+    ]
+    without, valued = answers(worker, *batch)
+    assert (without["version"], valued["version"]) == (3, 3)
+    assert without["scores"].keys() == {"logprobs"}
+    assert without["scores"]["logprobs"].flatten().tolist() == [-1.0, -5.0]
+    assert valued["scores"]["values"].flatten().tolist() == [4.0, 20.0]

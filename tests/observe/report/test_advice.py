@@ -51,6 +51,7 @@ FACTS = Facts(
     deterministic=False,
     corrects=True,
     proximal="recomputed",
+    scorer="learner",
     normalization="auto",
     publication="beside",
     weight_syncer="bucket",
@@ -196,6 +197,11 @@ def test_good_numbers_ask_for_nothing():
         ),
         (
             {"learner__busiest": 0.9, "beside_micro_batches": 0.25},
+            "gradients that anchors the correction; the busiest inference rank, which has the same weights, "
+            "works 30% of the time. Change async.train.scorer from learner to inference.",
+        ),
+        (
+            {"learner__busiest": 0.9, "beside_micro_batches": 0.25, "inference__busiest": 0.7},
             "25% of its training is no micro-batch and no optimizer step, among it the pass without "
             "gradients that "
             "anchors the correction. Change async.train.proximal from recomputed to loglinear (an "
@@ -203,7 +209,7 @@ def test_good_numbers_ask_for_nothing():
             "ten seeds on two Meta-World tasks could not rule out that it learns more than 5 % less",
         ),
         (
-            {"learner__busiest": 0.9, "beside_micro_batches": 0.25, "optimizer_steps": 1},
+            {"learner__busiest": 0.9, "beside_micro_batches": 0.25, "optimizer_steps": 1, "streamer": False},
             "Change async.train.proximal from recomputed to first_visit (the same policy",
         ),
         (

@@ -11,6 +11,8 @@ FULL = 0.5
 """If a larger share of the forward passes is full, their limit counts."""
 ANCHORS = 0.1
 """If a larger share of training is neither micro-batches nor optimizer steps, the pass before them counts."""
+FREE_ENOUGH = 0.8
+"""What inference may be busy with the passes of the learner, too."""
 LOGLINEAR = (
     "an interpolation, whose error train/proximal_error measures; with several optimizer steps a pass, ten "
     "seeds on two Meta-World tasks could not rule out that it learns more than 5 % less: -2.9 % of the area "
@@ -130,6 +132,21 @@ def cheaper_anchor(facts: Facts) -> Advice | None:
     share = facts.measures.beside_micro_batches or 0.0
     if facts.bound != "learner" or not facts.corrects or facts.proximal != "recomputed" or share < ANCHORS:
         return None
+    because = (
+        f"The learner bounds the run, and {share:.0%} of its training is no micro-batch and no "
+        "optimizer step, among it the pass without gradients that anchors the correction"
+    )
+    # Inference would spend on it what the learner does, if their devices are alike.
+    inference = facts.measures.busiest.get("inference", 1.0)
+    if facts.streams and facts.scorer == "learner" and inference + share < FREE_ENOUGH:
+        return Advice(
+            rule="cheaper anchor",
+            because=f"{because}; the busiest inference rank, which has the same weights, works "
+            f"{inference:.0%} of the time",
+            setting="async.train.scorer",
+            before="learner",
+            after="inference",
+        )
     # Only with one optimizer step a pass is the first visit by the policy that began the batch: after a step
     # nothing would clip the rest of the first epoch, which has broken learning.
     after, but = "loglinear", LOGLINEAR
@@ -137,8 +154,7 @@ def cheaper_anchor(facts: Facts) -> Advice | None:
         after, but = "first_visit", "the same policy, as a pass has one optimizer step; values of sampling"
     return Advice(
         rule="cheaper anchor",
-        because=f"The learner bounds the run, and {share:.0%} of its training is no micro-batch and no "
-        "optimizer step, among it the pass without gradients that anchors the correction",
+        because=because,
         setting="async.train.proximal",
         before="recomputed",
         after=after,

@@ -55,6 +55,7 @@ class Facts:
     deterministic: bool
     corrects: bool
     proximal: str
+    scorer: str
     normalization: str
     publication: str
     weight_syncer: str
@@ -83,6 +84,7 @@ class Facts:
             deterministic=setting("async.deterministic", False) is True,
             corrects=bound > 0 and setting("async.train.correction", "decoupled") not in ("none", "vtrace"),
             proximal=str(setting("async.train.proximal", "recomputed")),
+            scorer=str(setting("async.train.scorer", "learner")),
             normalization=str(setting("async.streamer.normalization", "auto")),
             publication=str(setting("async.publication", "beside")),
             weight_syncer=str(setting("weight_syncer.type", "bucket")),
@@ -107,6 +109,14 @@ class Facts:
         """The part that is busy nearly all the time, or nothing."""
         diagnosis = self.measures.diagnosis
         return diagnosis.part if diagnosis is not None and diagnosis.saturated else ""
+
+    @property
+    def streams(self) -> bool:
+        """Whether training begins before a batch is complete."""
+        deferred = self.normalization == "deferred" or (
+            self.normalization == "auto" and self.update_epoch > 1
+        )
+        return self.on("rollout") and self.on("streamer") and not (self.advantage == "gae" and deferred)
 
     @property
     def idle_cores(self) -> float | None:

@@ -1,0 +1,110 @@
+"""`async.train.scorer=inference` on the local host: the anchor is that of the learner's own pass."""
+
+import copy
+
+import pytest
+import torch
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
+from rlinf_async.hosts.local.estimates import anchored
+from rlinf_async.hosts.local.inference import InferenceRank
+from rlinf_async.hosts.local.learner import LocalTraining
+from rlinf_async.observe.spans import read_spans
+
+pytestmark = pytest.mark.timeout(60)
+
+ENVS, HORIZON, EPOCHS, BATCHES, MICRO = 16, 5, 2, 4, 20
+
+
+def settings(steps="arrival", scorer="inference", **changes):
+    block = {
+        "mode": "full",
+        "train": {"scorer": scorer},
+        "rollout": {"shards": 4},
+        "streamer": {"steps": steps},
+    }
+    sizes = {
+        "total_envs": ENVS,
+        "env_workers": 2,
+        "horizon": HORIZON,
+        "rollout_epochs": EPOCHS,
+        "batches": BATCHES,
+        "global_batch_size": ENVS * HORIZON * EPOCHS // 2,
+        "micro_batch_size": MICRO,
+        "update_epoch": 1,
+        "hidden": 8,
+        "lr": 1e-2,
+    }
+    return LocalSettings(algorithm="ppo", asynchrony=AsyncConfig.from_mapping(block), **{**sizes, **changes})
+
+
+class Comparing:
+    """Compares every anchor that inference has given with that of the policy which began the batch."""
+
+    def __init__(self, monkeypatch):
+        self.given = self.own = 0
+        begin, anchor = LocalTraining.begin, LocalTraining.anchor
+
+        def beginning(training, batch):
+            self.first = copy.deepcopy(training.model)
+            begin(training, batch)
+
+        def anchoring(training, rollout, scores):
+            expected = anchored(rollout, self.first)
+            anchor(training, rollout, scores)
+            for name, value in expected.items():
+                torch.testing.assert_close(rollout[name], value, rtol=1e-5, atol=1e-6)
+            width = rollout["proximal"].shape[1]
+            self.given, self.own = (
+                (self.given, self.own + width) if scores is None else (self.given + width, self.own)
+            )
+
+        monkeypatch.setattr(LocalTraining, "begin", beginning)
+        monkeypatch.setattr(LocalTraining, "anchor", anchoring)
+
+
+@pytest.mark.parametrize("steps", ["arrival", "spread"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_inference_scores_a_batch_by_the_weights_with_which_it_begins(monkeypatch, steps, ranks, tmp_path):
+    compared = Comparing(monkeypatch)
+    run = settings(steps, inference_ranks=ranks)
+    result = LocalTrainer(run, point_reach(seed=1), run_dir=tmp_path).run()
+    assert result.ledger.trained == ENVS * EPOCHS * BATCHES
+    first = run.run.pieces_taken_together * run.plan.piece_size
+    assert (compared.own, compared.given) == (first * BATCHES, (ENVS * EPOCHS - first) * BATCHES)
+    kinds = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "score"]
+    assert sum(span["size"] for span in kinds) == compared.given * (HORIZON + 1)
+    batches = [report.batch_size for report in result.reports]
+    assert max(batch.high for batch in batches) <= run.max_batch_size
+
+
+def test_a_batch_that_is_kept_whole_is_scored_by_the_learner(monkeypatch):
+    compared = Comparing(monkeypatch)
+    LocalTrainer(settings(update_epoch=2), point_reach(seed=1)).run()
+    assert (compared.own, compared.given) == (ENVS * EPOCHS * BATCHES, 0)
+
+
+def test_a_policy_that_fails_to_score_ends_the_run_with_its_error(monkeypatch):
+    def failing(rank, payloads):
+        raise ZeroDivisionError("no scores")
+
+    monkeypatch.setattr(InferenceRank, "_scores", failing)
+    with pytest.raises(ZeroDivisionError, match="no scores"):
+        LocalTrainer(settings(), point_reach(seed=1)).run()
+
+
+def test_a_learner_that_fails_while_scores_are_made_ends_the_run_with_its_error(monkeypatch):
+    def failing(training, samples, *, steps):
+        raise ZeroDivisionError("no gradients")
+
+    monkeypatch.setattr(LocalTraining, "train_micro_batch", failing)
+    with pytest.raises(ZeroDivisionError, match="no gradients"):
+        LocalTrainer(settings(), point_reach(seed=1)).run()
+
+
+def test_scores_of_another_version_are_refused(monkeypatch):
+    load = InferenceRank._load
+    monkeypatch.setattr(InferenceRank, "_load", lambda rank, state, version: load(rank, state, version + 1))
+    with pytest.raises(RuntimeError, match="anchored at version 1 was scored by version 2"):
+        LocalTrainer(settings(), point_reach(seed=1)).run()
