@@ -5,7 +5,7 @@ queues that are open to it whose batcher gives one. Level 2 is a choice of queue
 nothing else:
 
     level 2 on    `SharedQueues`: one queue per node, open to all ranks, own node first; a batch leaves as
-                  soon as a rank is idle; and one for what learner ranks ask, after all others
+                  soon as a rank is idle; and one for what learner ranks ask, by turns with the others
     level 2 off   `BarrierQueues`: one queue per rank and pipeline stage, open to that rank alone; a batch is
                   everybody who is in flight
 
@@ -49,6 +49,9 @@ class Queues(Protocol):
     def open_to(self, rank: int, node: str) -> Iterable[Queue[Any]]:
         """The queues from which inference rank `rank`, on `node`, may take now, in this order."""
 
+    def taken(self, rank: int, queue: Queue[Any]) -> None:
+        """Note that inference rank `rank` has taken a batch out of `queue`."""
+
     def wake(self, queue: Queue[Any]) -> None:
         """Tell a rank that waits, and that may take from `queue`, to look."""
 
@@ -78,7 +81,10 @@ class SharedQueues:
         self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
         self._limits: dict[str, Any] | None = None
         self._scores: list[Queue[DynamicBatcher[Any]]] = []
-        """Where learner ranks wait, if they ask: looked into last, as whoever acts stands still meanwhile."""
+        """Where learner ranks wait, if they ask. A rank serves them and env shards by turns, while both wait:
+        those who ask for actions would otherwise leave no time for scores, one by one."""
+        self._scores_next: set[int] = set()
+        """Ranks whose last batch was one of actions."""
 
     def __iter__(self) -> Iterator[Queue[DynamicBatcher[Any]]]:
         return iter([*self._by_node.values(), *self._scores])
@@ -94,9 +100,17 @@ class SharedQueues:
         return self._at(node).bell
 
     def open_to(self, rank: int, node: str) -> Iterator[Queue[DynamicBatcher[Any]]]:
-        own = self._at(node)
+        own, scores = self._at(node), self._scores if rank in self._scores_next else []
+        yield from scores
         yield own
-        yield from (queue for queue in self if queue is not own and not queue.bell.waited_for)
+        rest = (queue for queue in self if queue is not own and queue not in scores)
+        yield from (queue for queue in rest if not queue.bell.waited_for)
+
+    def taken(self, rank: int, queue: Queue[Any]) -> None:
+        if queue in self._scores:
+            self._scores_next.discard(rank)
+        else:
+            self._scores_next.add(rank)
 
     def wake(self, queue: Queue[Any]) -> None:
         for bell in (queue.bell, *(other.bell for other in self)):
@@ -158,6 +172,9 @@ class BarrierQueues:
 
     def open_to(self, rank: int, node: str) -> Iterator[Queue[BarrierBatcher[Any]]]:
         return (queue for key, queue in self._queues.items() if key[0] == rank)
+
+    def taken(self, rank: int, queue: Queue[Any]) -> None:
+        """Nothing: a rank has what it has taken from one queue at a time."""
 
     def wake(self, queue: Queue[Any]) -> None:
         queue.bell.ring(1)

@@ -206,6 +206,7 @@ class RequestBroker:
         for queue in self._queues.open_to(rank, node):
             batch: list[Pending] = queue.batcher.drain() if self._closed else queue.batcher.take(now)
             if batch:
+                self._queues.taken(rank, queue)
                 numbers = (pending.number for pending in batch)
                 self._taken.update({number: rank for number in numbers if number in self._asked})
                 if batch[0].request.mode != "score":

@@ -24,11 +24,16 @@ def test_the_queue_of_another_node_is_open_while_none_of_its_own_ranks_waits():
     run(main())
 
 
-def test_what_a_learner_asks_waits_in_a_queue_of_its_own_that_is_looked_into_last():
+def test_what_a_learner_asks_waits_in_a_queue_of_its_own_that_has_every_second_turn():
     queues = SharedQueues(lambda: DynamicBatcher(max_size=8), deadline_s=60.0)
     scores = queues.of(asked("far", mode="score"))
     here, there = (queues.of(asked(node)) for node in ("here", "there"))
     assert queues.of(asked("here", mode="score")) is scores
+    assert list(queues.open_to(0, "here")) == [here, there, scores]
+    queues.taken(0, there)
+    assert list(queues.open_to(0, "here")) == [scores, here, there]
+    assert list(queues.open_to(1, "here")) == [here, there, scores]
+    queues.taken(0, scores)
     assert list(queues.open_to(0, "here")) == [here, there, scores]
     queues.limit(max_size=4, max_wait=0.0)
     assert scores.batcher.max_size == 4
