@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.learning.cells import store
 from benchmarks.learning.preregistration import STEPS, Setting, Side, load
 from benchmarks.learning.rlinf_cell import RUNS, train, trajectories
+from rlinf_async.experiments.process import OWN_CLUSTER
 from rlinf_async.experiments.sweep.steps import read_scalars
 
+FSDP1_ON_CPU = "benchmarks.learning.fsdp1_on_cpu"
 BATCHES = 30
 LR = {1: 3e-4, 4: 2e-4}
 """By update epochs."""
@@ -24,7 +28,10 @@ def run(setting: Setting, side: Side, seed: int) -> None:
         RuntimeError: the run failed; the end of its output.
     """
     directory = RUNS / f"{setting.name}-{side}-seed{seed}"
-    train(directory, arguments(setting, side, seed, directory))
+    environment = dict(OWN_CLUSTER)
+    if setting.given["strategy"] == "fsdp" and not torch.cuda.is_available():
+        environment["RLINF_EXT_MODULE"] = FSDP1_ON_CPU
+    train(directory, arguments(setting, side, seed, directory), environment=environment)
     success = "env/return" if _pictures(setting) else "env/success_once"
     result = {"run": load().record(setting, side, seed), **_curves(directory, success)}
     store(setting.path(side, seed), result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,15 @@ def _curve(directory: Path, cell: Cell) -> Curve:
 
 
 def train(
-    directory: Path, arguments: Sequence[str], *, program: Sequence[str] = ("rlinf_async.cli", "train")
+    directory: Path,
+    arguments: Sequence[str],
+    *,
+    program: Sequence[str] = ("rlinf_async.cli", "train"),
+    environment: Mapping[str, str] = OWN_CLUSTER,
 ) -> None:
     """Run `program`, a module and its first argument, with `arguments`, by which it logs into `directory`.
+
+    `environment` is what its environment has beside that of this process.
 
     Raises:
         RuntimeError: the run failed; the end of its output.
@@ -70,7 +76,7 @@ def train(
     directory.mkdir(parents=True)
     log = directory / "output.log"
     command = [sys.executable, "-m", *program, *arguments]
-    status = run_command(command, log, environment=OWN_CLUSTER, deadline_s=DEADLINE_S)
+    status = run_command(command, log, environment=environment, deadline_s=DEADLINE_S)
     if status:
         raise RuntimeError(f"{directory.name} ended with status {status}: {tail(log, 3000)}")
 
