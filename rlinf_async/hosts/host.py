@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rich.console import Console
@@ -73,6 +74,9 @@ class Host(Protocol):
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         """Run a config that is prepared. `dashboard`: serve Ray's, if the run starts Ray."""
+
+    def run_dir(self, cfg: DictConfig) -> Path:
+        """Where a run of `cfg` writes its records."""
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         """What a run of `cfg` would do on `cluster`, as plain data that `show` prints and `--json` writes.

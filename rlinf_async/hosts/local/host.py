@@ -110,6 +110,9 @@ class LocalHost:
         if closing := Adapting(settings.run).closing(str(run_dir)):
             display.note(closing)
 
+    def run_dir(self, cfg: DictConfig) -> Path:
+        return Path(cfg.run_dir)
+
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         if cluster != HERE:
             raise ValueError("a run of the local host is one process of this machine: it takes no cluster")

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -76,6 +77,9 @@ class RLinfHost:
         from rlinf_async.hosts.rlinf.train import train
 
         train(cfg, dashboard=dashboard)
+
+    def run_dir(self, cfg: DictConfig) -> Path:
+        return Path(cfg.runner.logger.log_path)
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         from rlinf_async.hosts.rlinf.explain import explain

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -77,6 +78,9 @@ class VerlHost:
                 key = f"ray_kwargs.ray_init.runtime_env.env_vars.{PLATFORM}"
                 OmegaConf.update(cfg, key, os.environ[PLATFORM], force_add=True)
         train(cfg)
+
+    def run_dir(self, cfg: DictConfig) -> Path:
+        return Path(cfg.vla.run_dir)
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         from rlinf_async.hosts.verl.explain import explain
