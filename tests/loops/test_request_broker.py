@@ -640,6 +640,35 @@ def test_what_a_lost_rank_had_taken_is_answered_by_another_and_first():
     run(main())
 
 
+def test_scores_and_actions_are_served_by_turns_and_scores_are_no_batch_of_actions():
+    async def main():
+        broker = dynamic(max_size=2)
+        askers = ask(broker, 0, 1, 2, 3) + ask(broker, 8, 9, 10, mode="score")
+        await settle()
+        taken = []
+        while broker.waiting:
+            batch = await broker.take(0)
+            taken.append(shards(batch))
+            answer(broker, batch)
+        assert taken == [[0, 1], [8, 9], [2, 3], [10]]
+        await asyncio.gather(*askers)
+        assert (broker.batch_size.count, broker.batch_size.high) == (2, 2)
+
+    run(main())
+
+
+def test_scores_that_a_lost_rank_was_asked_for_are_made_by_another():
+    async def main():
+        broker = dynamic(max_size=2)
+        askers = ask(broker, 8, mode="score")
+        await broker.take(0)
+        broker.rank_lost(0, 1)
+        answer(broker, await broker.take(1))
+        assert await asyncio.gather(*askers) == ["to 8"]
+
+    run(main())
+
+
 def test_a_lost_rank_takes_nothing_any_more_and_its_successor_does():
     async def main():
         broker = dynamic()

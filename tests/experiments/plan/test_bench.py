@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.schedules.tasks import gains
+from benchmarks.schedules.levers import gains
 from rlinf_async.experiments.bench.modes import MODES
 from rlinf_async.experiments.bench.scenarios import SCENARIOS
 from rlinf_async.experiments.plan.bench import BEFORE, FITTED, Steps, modelled, predict_cell, settings_of
@@ -94,8 +94,19 @@ def test_what_is_real_decoupled_or_of_another_host_is_not_predicted():
     assert predict_rows(rows, STEPS, FITTED) == []
 
 
+def gained(lever, *scenarios):
+    return {name: other / full for name, full, other in gains(lever, map(SCENARIOS.get, scenarios))}
+
+
+def test_scores_by_inference_gain_where_the_learner_is_what_is_waited_for():
+    found = gained("full-scorer", "train-bound", "libero", "maniskill")
+    assert 1.15 < found["train-bound"] < 1.33
+    assert found["libero"] == pytest.approx(1.0, abs=0.02)
+    assert found["maniskill"] == pytest.approx(1.0, abs=0.02)
+
+
 def test_tasks_that_whoever_is_free_takes_on_gain_where_they_differ_and_environments_are_what_is_waited_for():
-    found = {name: tasks / full for name, full, tasks in gains(map(SCENARIOS.get, ("libero", "balanced")))}
+    found = gained("full-tasks", "libero", "balanced")
     assert 1.2 < found["libero"] < 1.4
     assert found["balanced"] == pytest.approx(1.0, abs=0.01)
 
