@@ -115,9 +115,15 @@ def knobs(job: Job, *, micro_batches: bool) -> Iterator[list[tuple[str, ...]]]:
         yield [(f"async.streamer.micro_batch_size={size}",) for size in sizes if size]
 
 
-def beyond(job: Job) -> Iterator[tuple[str, ...]]:
-    """What would change which samples are trained, or how: shown, and never recommended."""
+def beyond(job: Job, *, resets: bool) -> Iterator[tuple[str, ...]]:
+    """What would change which samples are trained or how, or take more memory: shown, never recommended.
+
+    `resets`: whether environments are reset before a rollout, which takes a part of the time.
+    """
     asynchrony = job.settings.asynchrony
+    # In one process a reset takes the other simulators' time.
+    if resets and asynchrony.rollout.enabled and job.stepping == "apart":
+        yield ("async.rollout.reset_ahead=true",)
     if not asynchrony.train.enabled:
         return
     yield ("async.train.max_staleness=2",)
