@@ -25,21 +25,20 @@ class Episodes:
 
     def __init__(self, reset_s=RESET_S, fails=()):
         self._reset_s, self._fails, self._next, self._left_out = reset_s, set(fails), 0, 0
-        self.log, self.restarts, self.cancelled = [], 0, 0
+        self.restarts, self.cancelled, self._resetting = 0, 0, False
 
     async def start(self):
         return await self.reset()
 
     async def reset(self):
-        now = asyncio.get_running_loop().time
         episode, self._next, self._left_out = self._next + self._left_out, self._next + self._left_out + 1, 0
-        began = now()
+        self._resetting = True
         try:
             await asyncio.sleep(self._reset_s)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        self.log.append((began, now(), episode))
+        self._resetting = False
         self._break("reset", episode)
         self._episode = episode
         return f"{episode}.0"
@@ -59,6 +58,7 @@ class Episodes:
         self._break("finish", self._episode)
 
     async def restart(self):
+        assert not self._resetting, "built anew in the middle of a reset"
         self.restarts, self._next = self.restarts + 1, 1000
 
     def _break(self, *where):
@@ -70,11 +70,13 @@ class Episodes:
 class Run:
     """A gate with so many tickets, a policy that answers at once, and the outputs of every rollout."""
 
-    def __init__(self, rollouts, not_finite=()):
+    def __init__(self, rollouts, not_finite=(), gate_s=0.0):
+        self._gate_s = gate_s
         self._tickets = [ticket(batch=number) for number in range(rollouts)]
         self._not_finite, self.kept, self.abandoned = set(not_finite), [], []
 
     async def admit(self, shard):
+        await asyncio.sleep(self._gate_s)
         return self._tickets.pop(0) if self._tickets else None
 
     async def put(self, given, pieces):
@@ -117,9 +119,9 @@ def loop_of(env, story):
     )
 
 
-def by_turns(first, spare, rollouts, *, not_finite=(), **options):
+def by_turns(first, spare, rollouts, *, not_finite=(), gate_s=0.0, **options):
     """What was seen in so many rollouts of two sets of environments, and the seconds that they took."""
-    story = Run(rollouts, not_finite)
+    story = Run(rollouts, not_finite, gate_s)
 
     async def main():
         env = ResetAhead(first, spare, shard=0, **options)
@@ -163,6 +165,12 @@ def test_only_the_first_reset_takes_the_shards_time_and_what_is_left_of_a_long_o
     _, longer = by_turns(Episodes(reset_s), Episodes(reset_s), 3)
     assert longer == seconds + waits + play
     assert alone(Episodes(reset_s), 3)[1] == 3 * (reset_s + play)
+
+
+def test_a_reset_goes_on_while_the_shard_waits_at_the_gate():
+    _, seconds = by_turns(Episodes(), Episodes(), 3, gate_s=4.0)
+    play_s = Episodes.horizon * STEP_S
+    assert seconds == 4.0 + RESET_S + play_s + 2 * (4.0 + play_s) + 4.0
 
 
 def test_only_the_wait_for_a_reset_counts_as_work_of_the_shard():
@@ -209,14 +217,15 @@ def test_numbers_that_are_not_finite_are_those_of_the_environments_that_have_jus
     story, _ = by_turns(first, spare, 3, not_finite=["0.4"])
     assert (first.restarts, spare.restarts) == (1, 0)
     assert episodes(story.abandoned) == ["0.0"]
-    assert episodes(story.kept)[0] == "1.0"
+    # What they reset to before they were built anew is gone.
+    assert episodes(story.kept) == ["1.0", "1000.0", "3.0"]
 
 
 def test_a_run_that_ends_waits_for_no_reset():
     first, spare = Episodes(), Episodes()
     _, seconds = by_turns(first, spare, 2)
     assert seconds == 12.0  # the first set would be ready at 18
-    assert (first.cancelled, spare.cancelled) == (1, 0)
+    assert (first.cancelled, spare.cancelled) == (1, 1)
 
 
 def test_a_run_that_is_cancelled_leaves_no_reset_behind():
