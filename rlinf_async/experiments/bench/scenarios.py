@@ -112,7 +112,7 @@ SLOWEST_S = 8 * (1.4 * 0.3 + 0.0103) + 0.525
 UNDIVIDED = ("stock-decoupled",)
 # Episodes that go on from rollout to rollout take on no other task, nor do RLinf's own environments.
 OWN_TASKS = ("full-tasks",)
-# Nor are they reset before the rollout begins.
+# Nor are they reset before their rollout.
 GOES_ON = ("full-reset-ahead",)
 
 
@@ -231,7 +231,7 @@ REAL = (
         # A process for each simulator, which holds one environment: nothing divides into two stages.
         env_workers=4,
         extra=("rollout.pipeline_stage_num=1",),
-        without=("stock-sync-2", *UNDIVIDED, *OWN_TASKS),
+        without=("stock-sync-2", *UNDIVIDED, *OWN_TASKS, *GOES_ON),
     ),
 )
 
