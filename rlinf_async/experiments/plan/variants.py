@@ -120,9 +120,9 @@ def beyond(job: Job, *, resets: bool) -> Iterator[tuple[str, ...]]:
 
     `resets`: whether environments are reset before a rollout, which takes a part of the time.
     """
-    asynchrony = job.settings.asynchrony
+    asynchrony, rollout = job.settings.asynchrony, job.settings.asynchrony.rollout
     # In one process a reset takes the other simulators' time.
-    if resets and asynchrony.rollout.enabled and job.stepping == "apart":
+    if resets and rollout.enabled and not rollout.reset_ahead and job.stepping == "apart":
         yield ("async.rollout.reset_ahead=true",)
     if not asynchrony.train.enabled:
         return

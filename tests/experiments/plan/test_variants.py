@@ -106,6 +106,7 @@ def test_a_config_is_read_by_what_its_host_explains():
     [
         ({}, True, True),
         ({}, False, False),
+        ({"async": {"mode": "full", "rollout": {"reset_ahead": True}}}, True, False),
         ({"async": {"mode": "train"}}, True, False),
         ({"env": {"train": {"env_type": "metaworld", "processes": 1}}}, True, False),
     ],
