@@ -122,9 +122,15 @@ class RolloutConfig:
     """How long the oldest request may wait for company; auto is 0: fire when an accelerator is idle."""
     pad: bool | Literal["auto"] = "auto"
     """Whether batches are padded to a few sizes; auto: if `rollout.enable_torch_compile` is on."""
+    reset_ahead: bool = False
+    """Whether each shard has a second set of simulators, reset for the next rollout while the first plays.
+
+    Takes twice the simulators' memory, and cores for the resets.
+    """
 
     def __post_init__(self) -> None:
-        check_flag("async.rollout.enabled", self.enabled)
+        for flag in ("enabled", "reset_ahead"):
+            check_flag(f"async.rollout.{flag}", getattr(self, flag))
         check_whole("async.rollout.shards", self.shards, least=1, or_else="auto")
         check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
         if self.pad != "auto":
@@ -134,6 +140,11 @@ class RolloutConfig:
             raise ValueError(
                 f"async.rollout.max_wait_ms={wait!r} must be auto or a finite number of "
                 "at least 0; nearest: 0"
+            )
+        if self.reset_ahead and not self.enabled:
+            raise ValueError(
+                "async.rollout.reset_ahead=true needs level 2: without it every shard waits for the slowest "
+                "reset all the same; use async.rollout.enabled=true"
             )
 
     @property
@@ -210,6 +221,12 @@ class AsyncConfig:
             raise ValueError(
                 f"async.train.balance={self.train.balance} gives each place in a batch to whoever is first, "
                 "which async.deterministic=true rules out; use async.train.balance=exact"
+            )
+        if self.rollout.reset_ahead and self.takes_tasks:
+            raise ValueError(
+                "async.rollout.reset_ahead=true resets simulators before it is known which tasks they are to "
+                "play, which async.train.balance=tasks decides when a rollout begins; use "
+                "async.train.balance=exact"
             )
         self._check_adapt()
         self._check_scorer()
@@ -332,9 +349,12 @@ def words(levels: Mapping[str, bool]) -> str:
 def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
     """Levels of a valid `async` block that only `mode: full` switches on, which a run may do without.
 
-    Whoever gives a level's own flag, or the mode of one level, asks for that level.
+    Whoever gives a level's own flag, the mode of one level or `rollout.reset_ahead` asks for that level.
     """
     block = block or {}
     if block.get("mode") != "full":
         return frozenset()
-    return frozenset(level for level in LEVELS if "enabled" not in (block.get(level) or {}))
+    own = {level: block.get(level) or {} for level in LEVELS}
+    return frozenset(
+        level for level in LEVELS if "enabled" not in own[level] and not own[level].get("reset_ahead")
+    )

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.config import MODES, AsyncConfig, RolloutConfig, StreamerConfig, TrainConfig
+from rlinf_async.config import MODES, AsyncConfig, RolloutConfig, StreamerConfig, TrainConfig, preset_levels
 from rlinf_async.survive_config import SurviveConfig
 
 LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
@@ -275,6 +275,30 @@ def test_a_fixed_lag_needs_level_1_alone(block):
     assert AsyncConfig.from_mapping({"mode": "train", "deterministic": True}).deterministic
     with pytest.raises(ValueError, match=r"balance=free.*use async.train.balance=exact"):
         AsyncConfig.from_mapping({"mode": "train", "deterministic": True, "train": {"balance": "free"}})
+
+
+@pytest.mark.parametrize(
+    ("block", "why"),
+    [
+        ({"mode": "train"}, "needs level 2.*use async.rollout.enabled=true"),
+        ({"mode": "train", "deterministic": True}, "needs level 2"),
+        (
+            {"mode": "full", "train": {"balance": "tasks"}},
+            "balance=tasks decides.*use async.train.balance=exact",
+        ),
+    ],
+)
+def test_a_spare_set_of_simulators_needs_level_2_and_tasks_that_are_known_ahead(block, why):
+    with pytest.raises(ValueError, match=f"async.rollout.reset_ahead=true.*{why}"):
+        AsyncConfig.from_mapping({**block, "rollout": {"reset_ahead": True}})
+
+
+@pytest.mark.parametrize("balance", ["exact", "free"])
+def test_whoever_asks_for_a_spare_set_asks_for_level_2(balance):
+    block = {"mode": "full", "train": {"balance": balance}, "rollout": {"reset_ahead": True}}
+    assert AsyncConfig.from_mapping(block).rollout.reset_ahead
+    assert preset_levels(block) == {"train", "streamer"}
+    assert preset_levels({"mode": "full", "rollout": {"reset_ahead": False}}) == set(LEVELS)
 
 
 @pytest.mark.parametrize(

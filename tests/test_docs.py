@@ -80,7 +80,7 @@ ELSEWHERE = {
     r"python -m benchmarks\.newcomer": "tests/benchmarks/test_newcomer.py",
     r"python -m benchmarks\.schedules\.hosts.*": "tests/benchmarks/test_hosts.py",
     r"python -m benchmarks\.learning\.tasks": "tests/benchmarks/test_learning_tasks.py",
-    r"python -m benchmarks\.schedules\.tasks": "tests/experiments/plan/test_bench.py",
+    r"python -m benchmarks\.schedules\.levers.*": "tests/experiments/plan/test_bench.py",
     r"python -m benchmarks\.schedules\.adapt": "tests/benchmarks/test_schedules_adapt.py",
 }
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.resets import same_draws
 from rlinf_async.loops.run_settings import RunSettings
 
 EXACT = "exact"
+OTHER_STREAM = "with reset_ahead, initial states of every other rollout are of another stream"
 
 
 def train_exactness(asynchrony: AsyncConfig) -> str:
@@ -28,11 +31,13 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
     return f"approximate (samples are {fixed} {age} old, {how})"
 
 
-def rollout_exactness(asynchrony: AsyncConfig, *, beside: str = "") -> str:
-    """Of level 2; `beside` says what else differs for the samples of one forward pass."""
+def rollout_exactness(asynchrony: AsyncConfig, *, beside: str = "", train: Mapping[str, Any]) -> str:
+    """Of level 2, with environments of the section `train`; `beside` says what else differs for the samples
+    of one forward pass."""
     if not asynchrony.rollout.enabled:
         return "off"
-    more = f"; {beside}" if beside else ""
+    others = [beside, OTHER_STREAM if asynchrony.rollout.reset_ahead and not same_draws(train) else ""]
+    more = "".join(f"; {other}" for other in others if other)
     return f"{EXACT} (the same trajectories in distribution; random numbers are drawn in another order{more})"
 
 

@@ -10,6 +10,7 @@ from threading import Lock
 
 from omegaconf import DictConfig
 
+from rlinf_async.hosts.resets import same_draws
 from rlinf_async.hosts.simulators import reseeded
 
 
@@ -21,7 +22,9 @@ class Rebuilds:
     its own thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stages: int) -> None:
+        """Of an env worker with so many; those of higher numbers are spare sets of theirs."""
+        self._stages = stages
         self._counts: Counter[tuple[str, int]] = Counter()
         self._renewing = Lock()
 
@@ -30,11 +33,17 @@ class Rebuilds:
         self._counts[mode, stage] += 1
 
     def seeded(self, mode: str, stage: int, section: DictConfig) -> DictConfig:
-        """The section to build those of `stage` from, with the seed that is theirs now."""
+        """The section to build those of `stage` from, with the seed that is theirs now.
+
+        A spare set begins with the seed of those that it takes turns with where it can then begin where they
+        would have begun.
+        """
         if mode != "train" or section.get("seed") is None:
             return section
+        times = self._counts[mode, stage]
+        spare = stage >= self._stages and (times > 0 or not same_draws(section))
         section = copy.deepcopy(section)
-        section.seed = reseeded(section.seed, self._counts[mode, stage])
+        section.seed = reseeded(section.seed, times, spare=spare)
         return section
 
     @contextmanager

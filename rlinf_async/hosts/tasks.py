@@ -47,6 +47,17 @@ def cannot_take_on(
         )
 
 
+def can_take_on(env: Mapping[str, Any]) -> bool:
+    """Whether the environments of the section `env` can be told which rollout to begin.
+
+    Imports the class that the section names.
+
+    Raises:
+        ValueError: nobody provides that class.
+    """
+    return not _why_not(env)
+
+
 def _why_not(env: Mapping[str, Any]) -> str:
     name = env.get("env_class")
     if not name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -19,8 +19,9 @@ from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, unrecorded
-from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
+from rlinf_async.loops.ports import Recorder, ShardEnv, SpareEnv, TaskTaker
 from rlinf_async.loops.renewal import Renewal
+from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.loops.task_taking import taking_on
@@ -67,13 +68,16 @@ class ShardWorker(Inspectable):
     eval_rollouts: int = 1
     """Rollouts of each shard in an evaluation."""
 
-    def start_shards(self, *, rank: int, stages: int) -> None:
-        """Begin with `stages` shards and no environments, as the env worker of this rank."""
+    def start_shards(self, *, rank: int, stages: int, sets: int = 1) -> None:
+        """Begin with `stages` shards and no environments, as the env worker of this rank.
+
+        With two `sets` of environments for training those of the second are counted on from `stages`.
+        """
         hand_over_quickly()
         self._shards_rank = rank
         self._threads = {
-            mode: [ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{stage}") for stage in range(stages)]
-            for mode in ("train", "eval")
+            mode: [ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{number}") for number in range(threads)]
+            for mode, threads in (("train", stages * sets), ("eval", stages))
         }
         self.survive = SurviveConfig()
         self._record: Record = unrecorded
@@ -88,13 +92,14 @@ class ShardWorker(Inspectable):
         self._record = partial(record_failure, Path(run_dir), process=process)
 
     def simulators(self, mode: str, stage: int) -> SimulatorThread:
-        """The thread in which the environments of a stage live, which ends those that hang if it can."""
+        """The thread in which the environments of a stage live, or its spare ones, which are counted on from
+        the last stage; it ends those that hang if it can."""
 
         def abort(reason: str) -> bool:
             end = self.aborting(self.environments(mode)[stage])
             return end is not None and bool(end(reason))
 
-        shard = self._shards_rank * self._busy.width + stage
+        shard = self._shards_rank * self._busy.width + stage % self._busy.width
         return SimulatorThread(shard, self._threads[mode][stage], self.survive, abort=abort)
 
     def aborting(self, env: Any) -> Callable[[str], bool] | None:
@@ -103,6 +108,10 @@ class ShardWorker(Inspectable):
 
     def train_shard(self, stage: int) -> TrainShardEnv:
         """The training environments of a stage. A host gives them."""
+        raise NotImplementedError
+
+    def spare_shards(self, stage: int) -> Sequence[SpareEnv]:
+        """The two sets of training environments of a stage that play by turns. A host gives them."""
         raise NotImplementedError
 
     def eval_shard(self, stage: int) -> EvalShardEnv:
@@ -135,22 +144,32 @@ class ShardWorker(Inspectable):
         this = ray.get_runtime_context().current_actor
         hand_over = self._handing_over = TrajectoryClient(coordinator, this, generation=self.generation)
         shards = settings.plan.shards_of_worker(self._shards_rank)
-        envs = [self.train_shard(stage) for stage in range(len(shards))]
         loops = (
-            run_shard(
-                shard=shard,
-                env=env,
-                policy=policy,
-                trajectories=hand_over,
-                recorder=self._recorder(settings, stage),
-                restarts=self._restarts(shard),
-                before=_before(settings, env),
-                spans=self.spans,
-            )
-            for stage, (shard, env) in enumerate(zip(shards, envs, strict=True))
+            self._collecting(settings, stage, shard=shard, policy=policy, trajectories=hand_over)
+            for stage, shard in enumerate(shards)
         )
         with self._ending_if_stuck(settings):
             await together(loops)
+
+    def _collecting(
+        self, settings: RunSettings, stage: int, *, shard: int, **ports: Any
+    ) -> Coroutine[Any, Any, None]:
+        """The env loop of a shard, which asks and hands over through `ports`."""
+        collect = partial(
+            run_shard,
+            shard=shard,
+            recorder=self._recorder(settings, stage),
+            restarts=self._restarts(shard),
+            spans=self.spans,
+            **ports,
+        )
+        if settings.asynchrony.rollout.reset_ahead:
+            waiting = partial(self._busy.busy, stage)
+            sets = self.spare_shards(stage)
+            ahead = ResetAhead(*sets, shard=shard, waiting=waiting, spans=self.spans)
+            return ahead.closed_after(collect(env=ahead))
+        env = self.train_shard(stage)
+        return collect(env=env, before=_before(settings, env))
 
     async def give_rollout(self, number: int) -> tuple[Any, ...]:
         """The data of a rollout that this worker hands over; see `TrajectoryClient`."""

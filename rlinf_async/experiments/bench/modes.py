@@ -23,6 +23,8 @@ class Mode:
     """How many this mode needs; by default as many as the scenario has."""
     balance: Balance = "exact"
     """Whether environments contribute equally to a batch, and whether each plays its own task alone."""
+    resets_ahead: bool = False
+    """Whether simulators are reset while others play for them."""
 
     def overrides_for(self, scenario: Scenario) -> list[str]:
         """What makes a config of RLinf that is `scenario` run in this mode."""
@@ -95,7 +97,13 @@ MODES = {
             overrides=("async.mode=full", "async.train.balance=tasks"),
             balance="tasks",
         ),
+        Mode(
+            name="full-reset-ahead",
+            kind="plugin",
+            overrides=("async.mode=full", "async.rollout.reset_ahead=true"),
+            resets_ahead=True,
+        ),
     )
 }
 STANDARD = tuple(name for name in MODES if not name.startswith("full-"))
-"""What is run unless modes are named; the others change what is learnt, or how."""
+"""What is run unless modes are named; others change what is learnt or how, or take twice the simulators."""

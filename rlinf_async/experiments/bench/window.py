@@ -22,6 +22,8 @@ class Environment:
     decisions: float = 0.0
     busy_s: float = 0.0
     """Seconds of its decisions and resets, without waiting."""
+    reset_s: float = 0.0
+    """Seconds of its resets alone."""
     seconds: list[float] = field(default_factory=list)
     """How long each decision took that ended within the window."""
 
@@ -66,6 +68,7 @@ class Window:
             for offset, seconds in enumerate(record["seconds"]):
                 one = environments[record["first"] + offset]
                 one.busy_s += share * seconds
+                one.reset_s += share * seconds * (record["kind"] == "reset")
                 if record["kind"] == "step":
                     one.decisions += share
                     if record["ended"] <= self.stop:

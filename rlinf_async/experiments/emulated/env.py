@@ -20,6 +20,9 @@ class EmulatedEnv(gymnasium.Env):
 
     `states` [num_envs, 8] begins with the number of the environment, of its rollout and of the decision:
     whoever trains on it can say which samples are new. Rewards are zero, and no episode succeeds.
+
+    How long a rollout takes is drawn from one stream for each environment: two instances of which each plays
+    what the other leaves out take as long as one that plays everything.
     """
 
     def __init__(
@@ -31,8 +34,12 @@ class EmulatedEnv(gymnasium.Env):
         self.ignore_terminations = bool(cfg.ignore_terminations)
         self.is_start = True
         self._horizon = int(cfg.max_steps_per_rollout_epoch)
+        self._place = seed_offset
+        self._drawn = 0
+        service = EnvService(**cfg.service)
+        self._decisions = self._horizon // service.steps
         self._batch = EmulatedBatch(
-            EnvService(**cfg.service),
+            service,
             num_envs,
             first=seed_offset * num_envs,
             seed=int(cfg.seed),
@@ -51,6 +58,7 @@ class EmulatedEnv(gymnasium.Env):
         """Start the next rollout of all environments."""
         with self._log.span("reset", first=self._batch.first) as facts:
             facts["seconds"] = self._batch.reset()
+        self._drawn += 1
         self._next_rollout()
         return self._observation(), {}
 
@@ -58,6 +66,10 @@ class EmulatedEnv(gymnasium.Env):
         """The next reset begins this rollout of the environments that `seed_offset` numbers."""
         first = seed_offset * self.num_envs
         self._batch.take_on(first)
+        if seed_offset == self._place:
+            for _ in range(rollout - self._drawn):
+                self._batch.skip(self._decisions)
+            self._drawn = max(self._drawn, rollout)
         self._states[:, 0] = torch.arange(first, first + self.num_envs)
         self._states[:, 1] = rollout - 1
         self._started = True  # the reset counts on

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import math
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -119,6 +121,13 @@ class EmulatedBatch:
     def take_on(self, first: int) -> None:
         """From now on have the tasks of the environments from number `first` on; chance stays their own."""
         self.first, self._slower = first, slower(self.service, self._envs, first)
+
+    def skip(self, decisions: int) -> None:
+        """Leave out what a rollout of so many decisions would have drawn."""
+        for stream in self._resets:
+            next(stream)
+        for drawn in self._decisions:
+            deque(islice(drawn, decisions), maxlen=0)
 
     def reset(self) -> list[float]:
         """Start a rollout. Returns the seconds that each environment took."""

@@ -6,6 +6,8 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import Any
 
+import yaml
+
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, choose_shards
 from rlinf_async.experiments.bench.modes import Mode
@@ -111,6 +113,11 @@ class _EmulatedBatch:
     def take_on(self, first: int) -> None:
         self._slower = slower(self._service, self._envs, first)
 
+    def skip(self, decisions: int) -> None:
+        self.reset()
+        for _ in range(decisions):
+            self.step()
+
     def reset(self) -> Stint:
         if self._service.episode:
             return Stint(each=(0.0,))  # they are reset once, before the run
@@ -206,7 +213,7 @@ def settings_of(scenario: Scenario, mode: Mode, batches: int) -> RunSettings:
     for override in mode.overrides:
         key, _, value = override.partition("=")
         if key.startswith("async."):
-            _put(block, key.split(".")[1:], int(value) if value.isdecimal() else value)
+            _put(block, key.split(".")[1:], yaml.safe_load(value))
     asynchrony = AsyncConfig.from_mapping(block)
     one = ShardPlan(
         total_envs=scenario.envs,

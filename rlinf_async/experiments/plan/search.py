@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rlinf_async.experiments.plan.job import Job
 from rlinf_async.experiments.plan.prediction import Prediction, foresee, foresee_stock
 from rlinf_async.experiments.plan.variants import beyond, changed, knobs, placements
+from rlinf_async.hosts.virtual.simulators import SimulatorTimes
 from rlinf_async.hosts.virtual.times import Times
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -47,7 +48,7 @@ def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Fo
     others = [
         foresee(_name(overrides), one.settings, times, overrides=overrides) for overrides, one in trials
     ]
-    for overrides in beyond(changed(job, best.overrides)):
+    for overrides in beyond(changed(job, best.overrides), resets=_resets(job, times)):
         merged = _merged(best.overrides, overrides)
         if (settings := _planned(job, merged)) is not None:
             others.append(foresee(_name(overrides), settings, times, overrides=merged))
@@ -71,6 +72,14 @@ def _choose(job: Job, times: Times) -> tuple[str, ...]:
         if chosen == before:
             break
     return chosen
+
+
+def _resets(job: Job, times: Times) -> bool:
+    """Whether a rollout begins with a reset that takes a part of it which a knob would have to gain."""
+    simulators = times.simulators
+    if not isinstance(simulators, SimulatorTimes) or simulators.episode:
+        return False
+    return simulators.reset.mean > (GAIN - 1) * job.settings.horizon * simulators.decision.mean
 
 
 def _planned(job: Job, overrides: Sequence[str]) -> RunSettings | None:

@@ -117,9 +117,15 @@ def knobs(job: Job, *, micro_batches: bool) -> Iterator[list[tuple[str, ...]]]:
         yield [(f"async.train.scorer={scorer}",) for scorer in ("inference", "learner")]
 
 
-def beyond(job: Job) -> Iterator[tuple[str, ...]]:
-    """What would change which samples are trained, or how: shown, and never recommended."""
-    asynchrony = job.settings.asynchrony
+def beyond(job: Job, *, resets: bool) -> Iterator[tuple[str, ...]]:
+    """What would change which samples are trained or how, or take more memory: shown, never recommended.
+
+    `resets`: whether environments are reset before a rollout, which takes a part of the time.
+    """
+    asynchrony, rollout = job.settings.asynchrony, job.settings.asynchrony.rollout
+    # In one process a reset takes the other simulators' time.
+    if resets and rollout.enabled and not rollout.reset_ahead and job.stepping == "apart":
+        yield ("async.rollout.reset_ahead=true",)
     if not asynchrony.train.enabled:
         return
     yield ("async.train.max_staleness=2",)

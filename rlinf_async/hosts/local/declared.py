@@ -90,6 +90,8 @@ class DeclaredEnvs:
     """Of no meaning: observations have fields, and their shapes are for the policy to know."""
     action_dim = 1
     """The width of the noise, by which the policy's chance is seeded."""
+    reseeded = True
+    """Those that are built once more for the same place have another seed."""
 
     def __init__(self, env: Any, size: int) -> None:
         self._env = env

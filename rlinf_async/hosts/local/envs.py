@@ -24,12 +24,14 @@ class Outcome:
 class Environments(Protocol):
     """A batch of environments, built and used in one thread. An episode that has ended stands still.
 
-    More methods are used where they are there: `skip(episodes)` leaves out the first episodes, so that
-    environments which are built anew after a failure do not begin again with the first ones; `abort(reason)`,
+    More methods are used where they are there: `skip(episodes)` leaves out the next episodes, so that
+    environments which are built anew after a failure do not begin again with the first ones, and two sets of
+    them can play by turns (`async.rollout.reset_ahead`); `abort(reason)`,
     called from another thread when they do not answer, ends their processes, so that the call that hangs
     raises an error, and says whether there were any; `take_on(first, episode)` has the next reset begin
     episode number `episode`, from 0, of the environments from number `first` on, with their tasks and groups
-    (`async.train.balance=tasks`).
+    (`async.train.balance=tasks`). An attribute `reseeded` that is true says that their factory gives those
+    another seed that it builds once more for the same place.
     """
 
     @property

@@ -64,7 +64,7 @@ class Shard:
             unless_built.callback(self._thread.shutdown)
             self._envs: Environments = self._thread.submit(build, self._first, self.size).result()
             unless_built.pop_all()
-        self._resets = 0
+        self._resets, self._left_out = 0, 0
         self._taken_on: tuple[int, int] | None = None
         self._noise = Noise(first=self._first, size=self.size, width=self.action_dim, seed=settings.seed)
 
@@ -78,7 +78,25 @@ class Shard:
 
     async def start(self) -> ShardOutput:
         with self._busy.busy(self._shard):
-            return await self._simulators.reset(self._start)
+            return await self.reset()
+
+    async def reset(self) -> ShardOutput:
+        """As `start`, beside the work of the shard; see `loops.ports.SpareEnv`."""
+        return await self._simulators.reset(self._start)
+
+    def skip(self) -> None:
+        """Leave the next rollout out, with the chance in its actions, when the next is reset to."""
+        self._left_out += 1
+
+    @property
+    def can_skip(self) -> bool:
+        """Whether the environments can leave episodes out."""
+        return callable(getattr(self._envs, "skip", None))
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether environments that are built once more have another seed."""
+        return bool(getattr(self._envs, "reseeded", False))
 
     async def step(self, answer: Answer) -> ShardOutput:
         with self._busy.busy(self._shard):
@@ -112,9 +130,8 @@ class Shard:
 
     def _rebuild(self) -> None:
         self._envs = self._build(self._first, self.size)
-        skip = getattr(self._envs, "skip", None)
-        if skip is not None:
-            skip(self._resets)
+        if self.can_skip:
+            self._envs.skip(self._resets)  # type: ignore[attr-defined]
 
     def _abort(self, reason: str) -> bool:
         abort = getattr(self._envs, "abort", nothing_to_abort)
@@ -122,10 +139,20 @@ class Shard:
 
     def _start(self) -> ShardOutput:
         nothing = np.zeros(self.size, dtype=np.float32)
+        self._leave_out()
         self._resets += 1
         if self._taken_on is not None:
             self._envs.take_on(*self._taken_on)  # type: ignore[attr-defined]
         return self._output(Outcome(self._envs.reset(), nothing, nothing.astype(bool)))
+
+    def _leave_out(self) -> None:
+        if not self._left_out:
+            return
+        if self.can_skip:
+            self._envs.skip(self._left_out)  # type: ignore[attr-defined]
+        for _ in range(self._left_out * (self.horizon + 1)):
+            self._noise.draw()
+        self._resets, self._left_out = self._resets + self._left_out, 0
 
     def _step(self, answer: Answer) -> ShardOutput:
         return self._output(self._envs.step(answer.actions.numpy()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,6 +17,7 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.hosts.local.device import Watch, unwatched
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.estimates import scoring_inputs
+from rlinf_async.hosts.local.faults import Faults
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.learner_thread import BufferPieces, FailingPieces, LearnerThread
@@ -30,9 +31,10 @@ from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RankRequests
+from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.scoring import scored_pieces
 from rlinf_async.loops.task_taking import taking_on
-from rlinf_async.observe.failures import FaultCounts, record_failure
+from rlinf_async.observe.failures import FaultCounts
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
@@ -50,30 +52,6 @@ class LocalResult:
     metrics: tuple[dict[str, float], ...]
     ledger: Ledger
     weights: State
-
-
-class Faults:
-    """What has failed in a run and was outlived: kept for its next report, and in its directory, if any."""
-
-    def __init__(
-        self, run_dir: Path | None, on_fault: Callable[[dict[str, Any]], None] = lambda fault: None
-    ) -> None:
-        self._run_dir, self._on_fault = run_dir, on_fault
-        self._new: list[dict[str, Any]] = []
-
-    def record(self, **facts: Any) -> None:
-        """As `observe.failures.record_failure` of the one process that there is."""
-        facts["process"] = Process.ENV.numbered(0)
-        if self._run_dir is not None:
-            record_failure(self._run_dir, **facts)
-        fault = {name: fact for name, fact in facts.items() if fact is not None}
-        self._new.append(fault)
-        self._on_fault(fault)
-
-    def pop(self) -> list[dict[str, Any]]:
-        """The faults since the last call."""
-        new, self._new = self._new, []
-        return new
 
 
 class LocalTrainer:
@@ -124,12 +102,11 @@ class LocalTrainer:
         env, inference = BusyMeter(width=plan.shards), BusyMeter(width=plan.inference_ranks)
         learning = BusyMeter()
         with ExitStack() as stack:
-            shards = [stack.enter_context(closing(self._shard(number, env))) for number in range(plan.shards)]
-            if self.settings.asynchrony.takes_tasks and not shards[0].takes_tasks:
-                raise ValueError(
-                    "async.train.balance=tasks: these environments have no method take_on; use "
-                    "async.train.balance=exact"
-                )
+            shards, spares = (
+                [stack.enter_context(closing(self._shard(number, env))) for number in range(count)]
+                for count in (plan.shards, plan.shards * self.settings.asynchrony.rollout.reset_ahead)
+            )
+            self._check(shards[0])
             model = self._model(shards[0].state_dim, shards[0].action_dim)
             ranks = [
                 stack.enter_context(
@@ -146,6 +123,7 @@ class LocalTrainer:
             run = LocalRun(
                 self.settings,
                 shards=shards,
+                spares=spares,
                 ranks=ranks,
                 learner=thread,
                 model=model,
@@ -157,6 +135,20 @@ class LocalTrainer:
                 keep_steps=self._keep_steps,
             )
             return asyncio.run(run.train())
+
+    def _check(self, shard: Shard) -> None:
+        """Whether the environments have the methods that the settings ask for."""
+        asynchrony = self.settings.asynchrony
+        if asynchrony.takes_tasks and not shard.takes_tasks:
+            raise ValueError(
+                "async.train.balance=tasks: these environments have no method take_on; use "
+                "async.train.balance=exact"
+            )
+        if asynchrony.rollout.reset_ahead and not (shard.can_skip or shard.has_seeds):
+            raise ValueError(
+                "async.rollout.reset_ahead=true: these environments have no method skip, so that both "
+                "sets of them would play the same episodes; use async.rollout.reset_ahead=false"
+            )
 
     def _shard(self, number: int, busy: BusyMeter) -> Shard:
         return Shard(number, settings=self.settings, build=self._environments, busy=busy)
@@ -187,11 +179,14 @@ class LocalRun:
         model: ActorCritic,
         busy: dict[str, BusyMeter],
         on_step: Callable[[StepReport], None],
+        spares: Sequence[Shard] = (),
         spans: Mapping[Process, SpanLog] | None = None,
         faults: Faults | None = None,
         adapting: Adapting | None = None,
         keep_steps: bool = True,
     ) -> None:
+        """With `spares`, one for each shard, these play by turns with the shards, and reset meanwhile."""
+        self._spares = spares
         self._adapting = adapting or Adapting(settings.run)
         self._keep_steps = keep_steps
         self._faults = faults or Faults(None)
@@ -235,22 +230,27 @@ class LocalRun:
         self._requests.close()
 
     async def _collect(self) -> None:
-        survive, spans = self._settings.asynchrony.survive, self._spans[Process.ENV]
-        recorder = partial(RolloutRecorder, plan=self._settings.plan, survive=survive)
-        plan, takes_tasks = self._settings.plan, self._settings.asynchrony.takes_tasks
-        await together(
-            run_shard(
-                shard=number,
-                env=shard,
-                policy=self._requests,
-                trajectories=self._trajectories,
-                recorder=recorder,
-                restarts=ShardRestarts(number, survive, record=self._faults.record, spans=spans),
-                before=taking_on(shard, plan) if takes_tasks else nothing,
-                spans=spans,
-            )
-            for number, shard in enumerate(self._shards)
+        await together(self._collecting(number, shard) for number, shard in enumerate(self._shards))
+
+    def _collecting(self, number: int, shard: Shard) -> Coroutine[Any, Any, None]:
+        """The env loop of a shard."""
+        settings, spans = self._settings, self._spans[Process.ENV]
+        survive, plan = settings.asynchrony.survive, settings.plan
+        collect = partial(
+            run_shard,
+            shard=number,
+            policy=self._requests,
+            trajectories=self._trajectories,
+            recorder=partial(RolloutRecorder, plan=plan, survive=survive),
+            restarts=ShardRestarts(number, survive, record=self._faults.record, spans=spans),
+            before=taking_on(shard, plan) if settings.asynchrony.takes_tasks else nothing,
+            spans=spans,
         )
+        if not self._spares:
+            return collect(env=shard)
+        waiting = partial(self._busy["env"].busy, number)
+        env = ResetAhead(shard, self._spares[number], shard=number, waiting=waiting, spans=spans)
+        return env.closed_after(collect(env=env))
 
     def _serve(self) -> Iterator[Coroutine[Any, Any, None]]:
         for number, rank in enumerate(self._ranks):

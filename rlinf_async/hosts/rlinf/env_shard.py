@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from rlinf.envs.utils import get_env_attr
 
+from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.rlinf.compat import EnvOutput, interact_step, wait_env_delay
 from rlinf_async.hosts.tasks import METHOD
 from rlinf_async.loops.simulator_thread import SimulatorThread
@@ -25,11 +27,22 @@ class ShardOutput:
 class TrainShard:
     """Training environments of one stage; fills `loops.ports.ShardEnv` with RLinf's own stepping."""
 
-    def __init__(self, worker: Any, stage: int, simulators: SimulatorThread, busy: BusyMeter) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        stage: int,
+        simulators: SimulatorThread,
+        busy: BusyMeter,
+        *,
+        turns: Turns | None = None,
+    ) -> None:
+        """With `turns`, other environments of the shard play the rollouts that `skip` leaves out; those of
+        them that are spare have a stage beyond those that `busy` counts."""
         self._worker = worker
         self._stage = stage
         self._simulators = simulators
-        self._busy = busy
+        self._busy = partial(busy.busy, stage % busy.width)
+        self._turns = turns
         self._cfg = worker.cfg.env.train
         self._last: EnvOutput | None = None
         self._taken_on: tuple[int, int] | None = None
@@ -47,13 +60,20 @@ class TrainShard:
         return self._worker.env_list[self._stage]
 
     async def start(self) -> ShardOutput:
-        with self._busy.busy(self._stage):
-            output = await self._simulators.reset(self._start)
-            await wait_env_delay(self._worker, self._stage)
+        with self._busy():
+            return await self.reset()
+
+    async def reset(self) -> ShardOutput:
+        output = await self._simulators.reset(self._start)
+        await wait_env_delay(self._worker, self._stage)
         return output
 
+    def skip(self) -> None:
+        assert self._turns is not None, "nobody else plays in this shard"
+        self._turns.skip()
+
     async def step(self, answer: Any) -> ShardOutput:
-        with self._busy.busy(self._stage):
+        with self._busy():
             output = await self._simulators.step(lambda: self._step(answer))
             await wait_env_delay(self._worker, self._stage)
         return output
@@ -99,6 +119,8 @@ class TrainShard:
             self._env.is_start = True
             if self._taken_on is not None:
                 get_env_attr(self._env, METHOD)(*self._taken_on)
+            if self._turns is not None:
+                self._turns.begin(partial(get_env_attr, self._env))
             observation, infos = self._env.reset()
             output = EnvOutput(
                 obs=observation,

@@ -15,8 +15,11 @@ from omegaconf import DictConfig
 from rlinf.envs.utils import get_env_attr
 from rlinf.workers.env.env_worker import EnvWorker
 
+from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.rebuilds import Rebuilds, start_again
+from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
@@ -35,12 +38,26 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
-        self._rebuilds = Rebuilds()
-        self.start_shards(rank=self._rank, stages=self.stage_num)
+        self._rebuilds = Rebuilds(self.stage_num)
+        ahead = AsyncConfig.from_mapping(read_block(cfg)).rollout.reset_ahead
+        self.start_shards(rank=self._rank, stages=self.stage_num, sets=2 if ahead else 1)
         self.eval_rollouts = self.eval_rollout_epoch
 
     def train_shard(self, stage: int) -> TrainShard:
         return TrainShard(self, stage, self.simulators("train", stage), self._busy)
+
+    def spare_shards(self, stage: int) -> Sequence[TrainShard]:
+        section = plain(self.cfg.env.train)
+        return [
+            TrainShard(
+                self,
+                place,
+                self.simulators("train", place),
+                self._busy,
+                turns=Turns(section, self._rank * self.stage_num + stage),
+            )
+            for place in (stage, stage + self.stage_num)
+        ]
 
     def eval_shard(self, stage: int) -> EvalShard:
         return EvalShard(self, stage, self.simulators("eval", stage))
@@ -62,6 +79,17 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         mode = "eval" if self.enable_eval and env_cfg is self.cfg.env.eval else "train"
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
         envs: list[Any] = []
+        for first in range(0, len(self._threads[mode]), self.stage_num):
+            cfg = self._rebuilds.seeded(mode, first, env_cfg) if first else env_cfg
+            envs += self._build_set(first, env_cls, cfg, num_envs_per_stage, mode)
+        return envs
+
+    def _build_set(
+        self, first: int, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int, mode: str
+    ) -> list[Any]:
+        """Environments of every stage, with their wrappers, in the threads from number `first` on."""
+        threads = self._threads[mode][first : first + self.stage_num]
+        envs: list[Any] = []
 
         def build(*, seed_offset: int, **kwargs: Any) -> Any:
             def build_stage(stage: int) -> Any:
@@ -69,7 +97,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
             # RLinf asks for one stage after the other: with the first, all are built, each in its thread.
             if not envs:
-                envs.extend(in_threads(self._threads[mode], build_stage, in_processes=self._apart))
+                envs.extend(in_threads(threads, build_stage, in_processes=self._apart))
             return envs[seed_offset % self.stage_num]
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
@@ -87,7 +115,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             del self.broadcast
 
     def rebuild(self, mode: str, stage: int) -> None:
-        """Close the environments of a stage and build others, with their wrappers, in the shard's thread."""
+        """Close the environments of a stage, or its spare ones, and build others, with their wrappers, in
+        their thread."""
         envs: list[Any] = self.env_list if mode == "train" else self.eval_env_list
         with suppress(Exception):  # nothing is known of what has failed
             envs[stage].close()
@@ -96,7 +125,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         env_cfg = self._rebuilds.seeded(mode, stage, env_cfg)
 
         def build(**kwargs: object) -> Any:
-            place = {"seed_offset": self._rank * self.stage_num + stage}
+            place = {"seed_offset": self._rank * self.stage_num + stage % self.stage_num}
             total = {"total_num_processes": self._world_size * self.stage_num}
             return env_cls(**{**kwargs, **place, **total})
 
@@ -104,7 +133,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         alone = copy.copy(self)
         alone.stage_num = 1
         (envs[stage],) = super(ShardedEnvWorker, alone)._setup_env_and_wrappers(build, env_cfg, num_envs)
-        if mode == "train":
+        if mode == "train" and stage < self.stage_num:
             self.train_prev_done[stage] = torch.zeros(num_envs, dtype=torch.bool)
             if self.cfg.env.train.auto_reset:
                 self.last_obs_list[stage], _ = envs[stage].reset()

@@ -22,6 +22,7 @@ def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]
         "rollout": rollout_exactness(
             settings.asynchrony,
             beside="samples of one forward pass share a denoise step" if draws_once else "",
+            train=cfg["env"]["train"],
         ),
         "streamer": streamer_exactness(
             settings,

@@ -9,6 +9,8 @@ from typing import Any
 from rlinf_async.config import LEVELS, AsyncConfig
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.resets import cannot_reset_ahead
+from rlinf_async.hosts.rlinf.offload import overlap
 from rlinf_async.hosts.rlinf.settings import LOSSES
 from rlinf_async.hosts.tasks import cannot_take_on
 
@@ -36,6 +38,15 @@ def _always(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
 
 def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
     return asynchrony.off_policy and lookup(cfg, "actor.model.model_type") in TOKEN_MODELS
+
+
+def _resets_ahead(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    return asynchrony.rollout.reset_ahead
+
+
+def _resets_ahead_in_turn(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    """Where levels let the others work beside simulators, these are not offloaded in any case."""
+    return asynchrony.rollout.reset_ahead and not overlap(asynchrony)
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,27 @@ REFUSALS = (
         "rollout.sampling_params.top_k=-1",
         where=_scores_old_tokens,
     ),
+    Refusal(
+        "env.train.enable_offload",
+        _off,
+        ("rollout",),
+        "set it to false, or async.rollout.reset_ahead: simulators that have left their accelerator "
+        "cannot be reset",
+        "env.train.enable_offload=false",
+        where=_resets_ahead_in_turn,
+    ),
+    *(
+        Refusal(
+            key,
+            _off,
+            ("rollout",),
+            "set it to false, or async.rollout.reset_ahead: two sets of simulators would write files of the "
+            "same names",
+            f"{key}=false",
+            where=_resets_ahead,
+        )
+        for key in ("env.train.video_cfg.save_video", "env.train.data_collection.enabled")
+    ),
 )
 
 
@@ -159,7 +191,9 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
             f"{advantage!r} has not; use correction=decoupled or tis",
             "async.train.correction=decoupled",
         )
-    yield from cannot_take_on(lookup(cfg, "env.train") or {}, asynchrony)
+    train = lookup(cfg, "env.train") or {}
+    yield from cannot_take_on(train, asynchrony)
+    yield from cannot_reset_ahead(train, asynchrony)
     interval = lookup(cfg, "runner.val_check_interval") or -1
     if asynchrony.deterministic and interval > 0:
         yield Reason(

@@ -10,6 +10,7 @@ from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.estimators import streams
 from rlinf_async.hosts.verl.policy_losses import SELECTING
 from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.hosts.verl.sizes import section
 
 ACTOR = "actor_rollout_ref.actor"
 
@@ -20,7 +21,7 @@ def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
     selects = f"{mode} chooses within a micro-batch, of which arrival decides who is in it"
     return {
         "train": train_exactness(settings.asynchrony),
-        "rollout": rollout_exactness(settings.asynchrony),
+        "rollout": rollout_exactness(settings.asynchrony, train=section(cfg, "train")),
         "streamer": streamer_exactness(
             settings,
             one_step=f"{ACTOR}.ppo_mini_batch_size={value_at(cfg, 'data.train_batch_size')}",

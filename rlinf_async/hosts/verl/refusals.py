@@ -8,6 +8,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.estimators import REFUSED, WITH_VALUES, streams
@@ -203,6 +204,7 @@ def _contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator
             "trainer.test_freq=-1 trainer.val_before_train=false",
         )
     yield from cannot_take_on(section(cfg, "train"), asynchrony)
+    yield from cannot_reset_ahead(section(cfg, "train"), asynchrony)
     mode = value_at(cfg, "trainer.resume_mode")
     if mode not in ("auto", "resume_path", "disable"):
         yield Reason(f"trainer.resume_mode={mode!r} must be auto, resume_path or disable; nearest: auto")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from rlinf_async.loops.env import nothing, run_shard, together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending, RequestBroker
+from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.loops.task_taking import taking_on
@@ -118,24 +119,32 @@ class VirtualRun:
             device if self._times.shared_devices else asyncio.Lock()
             for device in self._devices[: self._plan.inference_ranks]
         ]
-        takes_tasks = self._settings.asynchrony.takes_tasks
         shards = []
         for number in range(self._plan.env_workers):
             worker, spans = Worker(self._times), self._records.log(Process.ENV, number)
             asking = Asking(requests=self._requests, way=self._times.way, worker=worker)
             for shard in self._plan.shards_of_worker(number):
-                env = self._shard(shard, worker, drawing[self._plan.queue(shard)[0]])
-                loop = run_shard(
-                    shard=shard,
-                    env=env,
-                    policy=asking,
-                    trajectories=hand_over,
-                    recorder=partial(VirtualRecorder, plan=self._plan),
-                    before=taking_on(env, self._plan) if takes_tasks else nothing,
-                    spans=spans,
-                )
-                shards.append(loop)
+                env = partial(self._shard, shard, worker, drawing[self._plan.queue(shard)[0]])
+                collect = partial(run_shard, policy=asking, trajectories=hand_over, spans=spans)
+                shards.append(self._collecting(shard, env, collect, spans))
         await together(shards)
+
+    def _collecting(
+        self,
+        number: int,
+        env: Callable[[], VirtualShard],
+        collect: Callable[..., Coroutine[Any, Any, None]],
+        spans: SpanLog,
+    ) -> Coroutine[Any, Any, None]:
+        """The env loop of a shard."""
+        asynchrony = self._settings.asynchrony
+        collect = partial(collect, shard=number, recorder=partial(VirtualRecorder, plan=self._plan))
+        if asynchrony.rollout.reset_ahead:
+            waiting = partial(self._busy["env"].busy, number)
+            ahead = ResetAhead(env(), env(), shard=number, waiting=waiting, spans=spans)
+            return ahead.closed_after(collect(env=ahead))
+        one = env()
+        return collect(env=one, before=taking_on(one, self._plan) if asynchrony.takes_tasks else nothing)
 
     def _shard(self, number: int, worker: Worker, device: AbstractAsyncContextManager[Any]) -> VirtualShard:
         size = self._plan.envs_per_shard

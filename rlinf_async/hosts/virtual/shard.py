@@ -61,10 +61,18 @@ class VirtualShard:
         self._device, self._busy = device, busy
 
     async def start(self) -> Stint:
+        with self._busy.busy(self._number):
+            return await self.reset()
+
+    async def reset(self) -> Stint:
         return await self._lasting(self._batch.reset())
 
+    def skip(self) -> None:
+        self._batch.skip(self.horizon)
+
     async def step(self, answer: int) -> Stint:
-        return await self._lasting(self._batch.step())
+        with self._busy.busy(self._number):
+            return await self._lasting(self._batch.step())
 
     def observation(self, output: Stint) -> bool:
         """Whether last observations of episodes have to be valued too."""
@@ -80,11 +88,10 @@ class VirtualShard:
         """Planned environments do not fail."""
 
     async def _lasting(self, stint: Stint) -> Stint:
-        with self._busy.busy(self._number):
-            await self._worker.simulate(stint)
-            if stint.device_s:
-                async with self._device:
-                    await asyncio.sleep(stint.device_s)
+        await self._worker.simulate(stint)
+        if stint.device_s:
+            async with self._device:
+                await asyncio.sleep(stint.device_s)
         return stint
 
 

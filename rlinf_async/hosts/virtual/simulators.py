@@ -31,6 +31,9 @@ class SimulatorBatch(Protocol):
     def step(self) -> Stint:
         """Take a decision."""
 
+    def skip(self, decisions: int) -> None:
+        """Leave a rollout of so many decisions out, with its reset: somebody else plays it."""
+
     def take_on(self, first: int) -> None:
         """From now on have the tasks of the environments from number `first` on; chance stays their own."""
 
@@ -124,6 +127,11 @@ class _Batch:
     def take_on(self, first: int) -> None:
         factors = (self._factor(first + index) for index in range(len(self._envs)))
         self._slower = [factor / own for factor, own in zip(factors, self._own, strict=True)]
+
+    def skip(self, decisions: int) -> None:
+        self.reset()
+        for _ in range(decisions):
+            self.step()
 
     def reset(self) -> Stint:
         if self._times.episode:

@@ -12,7 +12,9 @@ from omegaconf import OmegaConf
 
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rebuilds import Rebuilds, start_again
+from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -41,9 +43,10 @@ class EnvActor(ShardWorker):
         self._settings, self._horizons, self._rank = settings, dict(horizons), rank
         self._sections = {mode: OmegaConf.create(dict(section)) for mode, section in sections.items()}
         self._envs: dict[str, list[Any]] = {mode: [] for mode in self._sections}
-        self._rebuilds = Rebuilds()
+        stages = settings.plan.shards_per_worker
+        self._rebuilds = Rebuilds(stages)
         self.eval_rollouts = int(sections.get("eval", {}).get("rollout_epoch") or 1)
-        self.start_shards(rank=rank, stages=settings.plan.shards_per_worker)
+        self.start_shards(rank=rank, stages=stages, sets=2 if settings.asynchrony.rollout.reset_ahead else 1)
 
     async def initialise(self) -> None:
         """Build the environments.
@@ -61,6 +64,20 @@ class EnvActor(ShardWorker):
     def train_shard(self, stage: int) -> TrainShard:
         renew = partial(self._renew, stage)
         return TrainShard(self._stage("train", stage), renew=renew, busy=self._busy, number=stage)
+
+    def spare_shards(self, stage: int) -> Sequence[TrainShard]:
+        section, plan = plain(self._sections["train"]), self._settings.plan
+        place = plan.shards_of_worker(self._rank).start + stage
+        return [
+            TrainShard(
+                self._stage("train", number),
+                renew=partial(self._renew, number),
+                busy=self._busy,
+                number=stage,
+                turns=Turns(section, place),
+            )
+            for number in (stage, stage + plan.shards_per_worker)
+        ]
 
     def eval_shard(self, stage: int) -> EvalShard:
         return EvalShard(self._stage("eval", stage))
@@ -106,7 +123,7 @@ class EnvActor(ShardWorker):
         env = load_class(ENVS, section.env_class)(
             cfg=self._rebuilds.seeded(mode, stage, section),
             num_envs=self._size(mode),
-            seed_offset=plan.shards_of_worker(self._rank).start + stage,
+            seed_offset=plan.shards_of_worker(self._rank).start + stage % plan.shards_per_worker,
             total_num_processes=plan.shards,
             worker_info=None,
         )

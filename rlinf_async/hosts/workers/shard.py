@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
+from rlinf_async.hosts.resets import Turns
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
@@ -66,9 +68,15 @@ class _Shard:
 class TrainShard(_Shard):
     """Training environments of one stage; fills `loops.ports.ShardEnv`."""
 
-    def __init__(self, stage: Stage, *, renew: Renew, busy: BusyMeter, number: int) -> None:
-        """`number`: of the stage in its env worker, under which `busy` counts it."""
+    def __init__(
+        self, stage: Stage, *, renew: Renew, busy: BusyMeter, number: int, turns: Turns | None = None
+    ) -> None:
+        """`number`: of the stage in its env worker, under which `busy` counts it.
+
+        With `turns`, other environments of the shard play the rollouts that `skip` leaves out.
+        """
         super().__init__(stage)
+        self._turns = turns
         self._renew, self._busy, self._number = renew, busy, number
         self._ignores_ends = bool(stage.section["ignore_terminations"])
         self._last: ShardOutput | None = None
@@ -76,7 +84,14 @@ class TrainShard(_Shard):
 
     async def start(self) -> ShardOutput:
         with self._busy.busy(self._number):
-            return await self._simulators.reset(self._start)
+            return await self.reset()
+
+    async def reset(self) -> ShardOutput:
+        return await self._simulators.reset(self._start)
+
+    def skip(self) -> None:
+        assert self._turns is not None, "nobody else plays in this shard"
+        self._turns.skip()
 
     async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
         with self._busy.busy(self._number):
@@ -108,6 +123,8 @@ class TrainShard(_Shard):
             self._env.is_start = True
             if self._taken_on is not None:
                 self._env.take_on(*self._taken_on)
+            if self._turns is not None:
+                self._turns.begin(partial(getattr, self._env))
             observation, _ = self._env.reset()
         self._last = started(observation, self.size)
         return self._last

@@ -111,9 +111,19 @@ def test_tasks_that_whoever_is_free_takes_on_gain_where_they_differ_and_environm
     assert found["balanced"] == pytest.approx(1.0, abs=0.01)
 
 
+def test_resets_ahead_gain_what_they_take_of_the_slowest_environments_rollout_or_nothing_beside_a_learner():
+    found = gained("full-reset-ahead", "libero", "train-bound")
+    rollout_s = 8 * (1.4 * 0.3 + 0.0103)
+    assert found["libero"] == pytest.approx((rollout_s + 0.525) / rollout_s, abs=0.03)
+    assert found["train-bound"] == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_cells_settings_are_those_of_its_overrides():
     free = settings_of(SCENARIOS["libero"], MODES["full-free"], 6)
     assert (free.asynchrony.train.balance, free.asynchrony.max_staleness) == ("free", 2)
     assert free.plan.shards == 64
+    assert (
+        settings_of(SCENARIOS["libero"], MODES["full-reset-ahead"], 6).asynchrony.rollout.reset_ahead is True
+    )
     assert settings_of(SCENARIOS["maniskill"], MODES["full"], 6).plan.shards == 1
     assert settings_of(SCENARIOS["libero"], MODES["train"], 6).plan.shards == 1

@@ -195,3 +195,14 @@ def test_a_run_that_adapts_says_what():
     assert "by what the run measures: the bound on staleness, from 1; size and wait of batches" in both
     assert "by what the run measures: size and wait of batches" in shown("async.adapt=true")
     assert "by what the run measures" not in shown()
+
+
+@pytest.mark.parametrize(("fixed", "stream"), [("true", False), ("false", True)])
+def test_a_spare_set_of_simulators_is_said_with_what_it_costs_and_where_its_rollouts_begin(fixed, stream):
+    overrides = ("env.train.env_class=null", f"++env.train.use_fixed_reset_state_ids={fixed}")
+    libero = (*overrides, "env.train.env_type=libero", "async.mode=full", "async.rollout.reset_ahead=true")
+    found = facts(*libero)
+    (said,) = [remark for remark in found["remarks"] if "reset_ahead" in remark]
+    envs = found["shards"]["total"] * found["shards"]["environments_each"]
+    assert f"{2 * envs} simulators for {envs} environments" in said
+    assert ("another stream" in found["exactness"]["rollout"]) == stream

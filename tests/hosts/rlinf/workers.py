@@ -17,10 +17,8 @@ from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve
-from rlinf_async.hosts.rlinf.env_shard import TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -102,6 +100,14 @@ class Walks:
         }
 
 
+class Told(Walks):
+    """Walks whose episodes are begun by their numbers."""
+
+    def take_on(self, place, rollout):
+        assert place * len(self.name) == self.name[0]
+        self.episode[:] = rollout
+
+
 class Reckoner(torch.nn.Module):
     """A policy whose action, log-probability and value are plain functions of the state.
 
@@ -161,11 +167,11 @@ def in_one_process():
         yield
 
 
-def with_walks(worker):
+def with_walks(worker, env_cls=Walks):
     """An env worker with its environments, as its `init_worker` leaves it."""
     worker._worker_info = None
     worker.env_list = worker._setup_env_and_wrappers(
-        env_cls=Walks, env_cfg=worker.cfg.env.train, num_envs_per_stage=worker.train_num_envs_per_stage
+        env_cls=env_cls, env_cfg=worker.cfg.env.train, num_envs_per_stage=worker.train_num_envs_per_stage
     )
     worker._init_env()
     return worker
@@ -214,14 +220,15 @@ def collected_by_rlinf(cfg, rollouts):
     return trajectories, episodes
 
 
-def collected_by_us(cfg, rollouts, *, together):
+def collected_by_us(cfg, rollouts, *, together, env_cls=Walks):
     """([rollout][stage]: pieces as the learner gets them, [rollout]: episode statistics).
 
     `together` makes all shards share every forward pass; else each has its own.
     """
     settings, cfg = settings_of(cfg), cfg.copy()
     cfg.rollout.pipeline_stage_num = SHARDS
-    worker, policy, plan = with_walks(ShardedEnvWorker(cfg)), rollout_worker(cfg), settings.plan
+    worker, policy = with_walks(ShardedEnvWorker(cfg), env_cls), rollout_worker(cfg)
+    plan = settings.plan
     size = plan.envs_per_shard
 
     async def main():
@@ -234,12 +241,8 @@ def collected_by_us(cfg, rollouts, *, together):
         served = asyncio.create_task(serve_policy(requests=_Rank(requests), policy=policy))
         await asyncio.gather(
             *(
-                run_shard(
-                    shard=stage,
-                    env=TrainShard(worker, stage, worker.simulators("train", stage), worker._busy),
-                    policy=_Sealing(requests),
-                    trajectories=broker,
-                    recorder=worker._recorder(settings, stage),
+                worker._collecting(
+                    settings, stage, shard=stage, policy=_Sealing(requests), trajectories=broker
                 )
                 for stage in range(SHARDS)
             )
