@@ -28,9 +28,9 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard, ShardOutput
 from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
 from rlinf_async.loops.learner import WAITING, learn_batch
+from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.streaming_learner import StreamingLearner
-from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.virtual_clock import run
 from rlinf_async.observe.meters import BusyMeter
 
@@ -142,11 +142,11 @@ class TimedLearner:
         self.waited = 0.0
         """Seconds of the last batch in which there was nothing to train on."""
 
-    async def train(self, batch: int, trajectories: TrajectoryBroker) -> dict[str, float]:
+    async def train(self, batch: int, pieces: PiecePort) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
         metrics = await learn_batch(
             batch=batch,
-            pieces=_OneRank(trajectories),
+            pieces=pieces,
             learner=self._learner,
             streaming=self._settings.run.streams,
             compute=self._lasting,
@@ -177,16 +177,6 @@ class TimedLearner:
                 seen.solved[first + index].append(solved)
             seen.lag.append(float((piece.ticket.batch - payload["versions"])[valid].float().mean()))
             seen.weight.append(int(valid.sum()))
-
-
-class _OneRank:
-    """The learner side of the buffer; fills `loops.ports.PiecePort`."""
-
-    def __init__(self, trajectories: TrajectoryBroker) -> None:
-        self._trajectories = trajectories
-
-    async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
-        return await self._trajectories.take(0, batch, whole=whole)
 
 
 @dataclass(frozen=True)

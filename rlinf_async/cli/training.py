@@ -13,7 +13,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, fail, or_exit
-from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.host import host_of
 from rlinf_async.observe.attempt import NothingLeftError
 from rlinf_async.ray_runtime.address import choose_cluster
@@ -96,6 +95,8 @@ def train(
         # Ray ends its cluster when Python exits: a moment in which another interrupt would only show frames.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise typer.Exit(130) from None
+    from rlinf_async.hosts.async_block import read_block
+
     block = read_block(cfg)
     if block.get("adapt") and block.get("trace", True):
         _foretell(host.run_dir(cfg))

@@ -69,7 +69,8 @@ def test_a_run_that_adapts_ends_with_what_takes_a_restart(tmp_path):
     assert short.exit_code == 0, short.output
     assert "is not known from this run: " in " ".join(short.output.split())
     untraced = invoke("train", *NAME, f"run_dir={tmp_path / 'no'}", *block, "async.trace=false")
-    assert "async.adapt: " not in untraced.output
+    assert "a restart" not in untraced.output
+    assert "by a plan" not in untraced.output
 
 
 def test_a_second_run_in_the_same_directory_sets_the_first_aside(tmp_path):

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from typing import ClassVar
-from unittest import mock
 
 import pytest
 
@@ -25,8 +24,8 @@ class Movable(Walks):
 @pytest.mark.parametrize("offloads", [True, False])
 def test_simulators_leave_in_the_threads_that_made_them_if_the_config_says_so(offloads):
     cfg = config(f"rollout.pipeline_stage_num={SHARDS}", f"env.train.enable_offload={offloads}")
-    with in_one_process(), mock.patch("tests.hosts.rlinf.workers.Walks", Movable):
-        worker = with_walks(ShardedEnvWorker(cfg))
+    with in_one_process():
+        worker = with_walks(ShardedEnvWorker(cfg), Movable)
         Movable.left.clear()
         asyncio.run(worker.leave())
     threads = [f"train-{stage}_0" for stage in range(SHARDS)]
