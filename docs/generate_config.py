@@ -2,9 +2,8 @@
 
     python docs/generate_config.py
 
-It takes fields, defaults and docstrings from the dataclasses of `rlinf_async/config.py` and
-`rlinf_async/survive_config.py`, and what a field
-may be from the words with which it refuses a wrong value. The prose of the page is left as it is.
+It takes fields, defaults and docstrings from the dataclasses of `rlinf_async/config`, and what a field may be
+from the words with which it refuses a wrong value. The prose of the page is left as it is.
 """
 
 from __future__ import annotations

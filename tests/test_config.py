@@ -7,8 +7,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.config import MODES, AsyncConfig, RolloutConfig, StreamerConfig, TrainConfig, preset_levels
-from rlinf_async.survive_config import SurviveConfig
+from rlinf_async.config import (
+    MODES,
+    AsyncConfig,
+    RolloutConfig,
+    StreamerConfig,
+    SurviveConfig,
+    TrainConfig,
+    preset_levels,
+)
 
 LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
 BLOCKS = {**LEVELS, "survive": SurviveConfig}

@@ -60,6 +60,13 @@ def slice_samples(tree: Tree, start: int, stop: int, dim: int = 0) -> Tree:
     return map_tensors(lambda tensor: tensor.narrow(dim, start, stop - start), tree)
 
 
+def in_parts(tree: Tree, most: int) -> Iterator[Tree]:
+    """All samples in order, `most` at a time, as views; their number depends on sizes alone."""
+    total = size_of(tree)
+    for start in range(0, total, most):
+        yield slice_samples(tree, start, min(start + most, total))
+
+
 def first_tensor(tree: Tree) -> torch.Tensor:
     """Any tensor of the tree.
 

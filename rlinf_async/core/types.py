@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 Mode = Literal["train", "eval", "score"]
@@ -33,6 +34,10 @@ class Ticket:
     version: int
     oldest: int = 0
     generation: int = 0
+
+
+REQUEST_NUMBERS = count()
+"""Numbers for the requests of this process, which spans bear to tell requests and answers apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

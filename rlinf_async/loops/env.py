@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure, first_cause
-from rlinf_async.core.types import ActionRequest, Mode, Piece, Ticket
+from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Mode, Piece, Ticket
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.ports import PolicyPort, Recorder, ShardEnv, TrajectoryPort
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
-from rlinf_async.survive_config import SurviveConfig
 
 FAIL_AT_ONCE = SurviveConfig(env_restarts=0)
-NUMBERS = count()
-"""Numbers for the action requests of this process, which spans bear to tell requests and answers apart."""
 
 
 async def nothing(_: Ticket) -> None:
@@ -67,13 +65,13 @@ async def _collect(
     async with policy.rollout(shard):
         with spans.span("reset", shard=shard):
             output = await env.start()
-        for number in islice(NUMBERS, env.horizon):
+        for number in islice(REQUEST_NUMBERS, env.horizon):
             answer = await _ask(shard, number, env, policy, output, "train", spans)
             record.append(output, answer)
             with spans.span("step", shard=shard, number=number):
                 output = await env.step(answer)
         # For its value: the rollout is cut here.
-        answer = await _ask(shard, next(NUMBERS), env, policy, output, "train", spans)
+        answer = await _ask(shard, next(REQUEST_NUMBERS), env, policy, output, "train", spans)
     env.finish()
     return record.build(output, answer)
 
@@ -96,7 +94,7 @@ async def evaluate_shard(
         try:
             async with policy.rollout(shard):
                 output = await env.start()
-                for number in islice(NUMBERS, env.horizon):
+                for number in islice(REQUEST_NUMBERS, env.horizon):
                     output = await env.step(await _ask(shard, number, env, policy, output, "eval", spans))
             env.finish()
         except ShardFailure as failure:

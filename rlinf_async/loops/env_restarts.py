@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.ports import ShardEnv
 from rlinf_async.observe.failures import in_words, trace_of
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
-from rlinf_async.survive_config import SurviveConfig
 
 Record = Callable[..., None]
 """`observe.failures.record_failure` of a run directory and a process."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.survive_config import SurviveConfig
 
 
 def check_finite(

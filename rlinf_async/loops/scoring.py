@@ -19,9 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
-from rlinf_async.core.types import ActionRequest, Piece
-from rlinf_async.loops.env import NUMBERS
+from rlinf_async.core.tensors import Tree, concatenate, in_parts, map_tensors, size_of
+from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
 from rlinf_async.loops.ports import PiecePort, PolicyPort, Scorer
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.waiting import Bell
@@ -131,12 +130,7 @@ class InferenceScorer:
             RuntimeError: another version has answered.
         """
         await self._has(version)
-        samples = self._inputs(piece.payload)
-        total = size_of(samples)
-        parts = [
-            slice_samples(samples, start, min(start + self._most, total))
-            for start in range(0, total, self._most)
-        ]
+        parts = in_parts(self._inputs(piece.payload), self._most)
         answers = await asyncio.gather(*(self._ask(part, version) for part in parts))
         scores = concatenate(answers)
         return map_tensors(lambda tensor: tensor.unflatten(0, (-1, piece.size)), scores)
@@ -149,7 +143,7 @@ class InferenceScorer:
     async def _ask(self, samples: Tree, version: int) -> Tree:
         request = ActionRequest(
             shard=self._asker,
-            number=next(NUMBERS),
+            number=next(REQUEST_NUMBERS),
             size=size_of(samples),
             payload={"samples": samples, "values": self._values},
             mode="score",

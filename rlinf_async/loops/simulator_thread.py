@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import TypeVar
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import FailedEnv, ShardFailure, SimulatorDied, StuckThread
-from rlinf_async.survive_config import SurviveConfig
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlinf_async.survive_config import SurviveConfig
+from rlinf_async.config import SurviveConfig
 
 MOST_IN_A_ROW = 3
 """More say that nothing will be learnt any more."""

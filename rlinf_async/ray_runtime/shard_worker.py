@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import ray
 import torch
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
@@ -34,7 +35,6 @@ from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool
 from rlinf_async.ray_runtime.request_channel import RequestClient
 from rlinf_async.ray_runtime.saved_buffer import place_of
 from rlinf_async.ray_runtime.threads import hand_over_quickly
-from rlinf_async.survive_config import SurviveConfig
 
 STUCK = 70
 """The exit status of an env worker that ends itself, as its environments hang."""

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import AsyncConfig, SurviveConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
-from rlinf_async.survive_config import SurviveConfig
 
 pytestmark = pytest.mark.timeout(60)
 

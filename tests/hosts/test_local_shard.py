@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import AsyncConfig, SurviveConfig
 from rlinf_async.core.failures import ShardFailure, StuckThread
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Ticket
@@ -17,7 +17,6 @@ from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.shard import Noise, Shard, ShardOutput
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.survive_config import SurviveConfig
 
 ENVS, STEPS = 4, 3
 TICKET = Ticket(shard=1, batch=7, epoch=2, place=0, version=3)

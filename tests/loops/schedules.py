@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.env import evaluate_shard, run_shard
@@ -22,7 +23,6 @@ from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
-from rlinf_async.survive_config import SurviveConfig
 from tests.loops import mortal
 from tests.loops import schedule_parts as parts
 

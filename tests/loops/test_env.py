@@ -3,10 +3,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import PeerError, ShardFailure
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
-from rlinf_async.survive_config import SurviveConfig
 from tests.loops.virtual import run
 from tests.making import piece, ticket
 

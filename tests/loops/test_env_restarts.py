@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.loops.env_restarts import ShardRestarts
-from rlinf_async.survive_config import SurviveConfig
 from tests.loops.virtual import now, run
 
 

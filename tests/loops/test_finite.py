@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.loops.finite import check_finite, check_weights
-from rlinf_async.survive_config import SurviveConfig
 
 GOOD = torch.ones(2, 3)
 BAD = torch.tensor([1.0, float("nan"), float("inf")])

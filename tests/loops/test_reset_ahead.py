@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure, StuckThread
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.observe.spans import SpanLog, read_spans
-from rlinf_async.survive_config import SurviveConfig
 from tests.loops.virtual import run
 from tests.making import piece, ticket
 

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure, SimulatorDied, StuckThread
 from rlinf_async.loops import simulator_thread
 from rlinf_async.loops.simulator_thread import DaemonThread, SimulatorThread
-from rlinf_async.survive_config import SurviveConfig
 
 
 @pytest.fixture

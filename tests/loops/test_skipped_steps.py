@@ -1,7 +1,7 @@
 import pytest
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.loops.skipped_steps import SkippedSteps
-from rlinf_async.survive_config import SurviveConfig
 
 NAN = float("nan")
 

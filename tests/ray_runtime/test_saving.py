@@ -5,12 +5,12 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.ray_runtime import saving
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest
 from rlinf_async.ray_runtime.saving import SaveError, Saver
-from rlinf_async.survive_config import SurviveConfig
 
 PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=2, shards_per_worker=2)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.pieces import pieces
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
@@ -13,7 +14,6 @@ from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.shard import ShardOutput
 from rlinf_async.loops.finite import check_finite
-from rlinf_async.survive_config import SurviveConfig
 
 
 class RolloutRecorder:

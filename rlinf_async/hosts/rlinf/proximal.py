@@ -9,7 +9,7 @@ import torch
 from rlinf.utils.nested_dict_process import put_tensor_device
 
 from rlinf_async.core.scores import joined
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, in_parts, leaf, map_tensors
 
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
@@ -84,9 +84,7 @@ def forward(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Forward passes over `samples`; their number depends on sizes alone, as sharded models require."""
     actor.model.eval()
-    total = size_of(samples)
-    for start in range(0, total, micro_batch_size):
-        chunk = slice_samples(samples, start, min(start + micro_batch_size, total))
+    for chunk in in_parts(samples, micro_batch_size):
         on_device = put_tensor_device(chunk, actor.device)
         with actor.amp_context:
             yield score(actor.cfg, actor.model, on_device, logprobs=logprobs, values=values)

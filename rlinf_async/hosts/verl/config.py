@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import AsyncConfig, SurviveConfig
 from rlinf_async.hosts.async_block import KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
@@ -26,7 +26,6 @@ from rlinf_async.hosts.verl.sizes import (
     section,
 )
 from rlinf_async.ray_runtime.padding import buckets_up_to
-from rlinf_async.survive_config import SurviveConfig
 
 
 def read(config: DictConfig) -> VerlSettings:

@@ -9,7 +9,7 @@ import torch
 from verl.utils.device import get_device_id
 
 from rlinf_async.core.scores import joined
-from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, in_parts, leaf, map_tensors
 from rlinf_async.hosts.verl.engine import PolicyEngine
 
 
@@ -72,10 +72,8 @@ def forward(
     engine: PolicyEngine, inputs: Tree, micro_batch_size: int, *, logprobs: bool = True, values: bool
 ) -> Iterator[Mapping[str, torch.Tensor]]:
     """Forward passes over samples [N, ...]; their number depends on N alone, as sharded models require."""
-    total = size_of(inputs)
     engine.module.eval()
-    for start in range(0, total, micro_batch_size):
-        chunk = slice_samples(inputs, start, min(start + micro_batch_size, total))
+    for chunk in in_parts(inputs, micro_batch_size):
         on_device = map_tensors(lambda tensor: tensor.to(get_device_id()), chunk)
         yield engine.scores(on_device, logprobs=logprobs, values=values)
     engine.module.train()

@@ -8,9 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from rlinf_async.core.tensors import Tree
-from rlinf_async.core.types import ActionRequest, Piece
+from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
 from rlinf_async.hosts.virtual.times import PolicyTimes, Times, WayTimes
-from rlinf_async.loops.env import NUMBERS
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.weight_broker import WeightBroker
@@ -89,6 +88,8 @@ class VirtualScorer:
         half = self._way.request(size) / 2
         await asyncio.sleep(half)
         asker = 2 * self._settings.plan.shards
-        request = ActionRequest(shard=asker, number=next(NUMBERS), size=size, payload=None, mode="score")
+        request = ActionRequest(
+            shard=asker, number=next(REQUEST_NUMBERS), size=size, payload=None, mode="score"
+        )
         await self._requests.act(request)
         await asyncio.sleep(half)

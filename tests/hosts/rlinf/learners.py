@@ -18,13 +18,14 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
-from rlinf.hybrid_engines.fsdp import FSDP, FSDPModule
+from rlinf.hybrid_engines.fsdp import FSDPModule
 from rlinf.hybrid_engines.fsdp.strategy import fsdp as fsdp1
 from rlinf.scheduler import Worker
 from rlinf.scheduler.hardware import AcceleratorType
 from rlinf.workers.actor import fsdp_actor_worker as stock
 from torch.distributed.tensor import DTensor
 
+from benchmarks.learning.fsdp1_on_cpu import OnCpu
 from rlinf_async.compose import compose_config
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import map_tensors
@@ -139,18 +140,11 @@ def without_ray(rank, ranks):
     names = ("Cluster", "HybridComponentPlacement", "WeightSyncer")
     with (
         mock.patch.object(Worker, "__init__", start),
-        mock.patch.object(fsdp1, "FSDP", _OnCpu),
+        mock.patch.object(fsdp1, "FSDP", OnCpu),
         mock.patch.multiple(stock, **dict.fromkeys(names, mock.DEFAULT)) as made,
     ):
         made["HybridComponentPlacement"].return_value.get_world_size.return_value = 1
         yield
-
-
-class _OnCpu(FSDP):
-    def __init__(self, *arguments, **keywords):
-        # Ranks draw the same weights; FSDP1 broadcasts those of rank 0 between accelerators only.
-        on_cpu = {"device_id": torch.device("cpu"), "sync_module_states": False}
-        super().__init__(*arguments, **{**keywords, **on_cpu})
 
 
 @dataclass(kw_only=True)

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.survive_config import SurviveConfig
 from tests.hosts.workers.given import Walks, moves
 
 SIZE = 3

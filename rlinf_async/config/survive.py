@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlinf_async.config_checks import check_above_zero, check_choice, check_whole
+from rlinf_async.config.checks import check_above_zero, check_choice, check_whole
 
 SHORTEST_S = 100.0
 SLOWER_THAN_EVER = 20.0

@@ -1,0 +1,21 @@
+"""The `async` block of a run."""
+
+from rlinf_async.config.block import LEVELS, MODES, AsyncConfig, Mode, preset_levels, words
+from rlinf_async.config.rollout import RolloutConfig
+from rlinf_async.config.streamer import StreamerConfig
+from rlinf_async.config.survive import SurviveConfig
+from rlinf_async.config.train import COMPARED_BYTES, TrainConfig
+
+__all__ = [
+    "COMPARED_BYTES",
+    "LEVELS",
+    "MODES",
+    "AsyncConfig",
+    "Mode",
+    "RolloutConfig",
+    "StreamerConfig",
+    "SurviveConfig",
+    "TrainConfig",
+    "preset_levels",
+    "words",
+]

@@ -1,0 +1,52 @@
+"""The `async.rollout` block: level 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlinf_async.config.checks import check_flag, check_whole, is_finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Level 2: no environment shard waits for another."""
+
+    enabled: bool = False
+    shards: int | Literal["auto"] = "auto"
+    """Environment shards per env worker."""
+    max_batch_size: int | Literal["auto"] = "auto"
+    """Samples (environments) in one forward pass at most."""
+    max_wait_ms: float | Literal["auto"] = "auto"
+    """How long the oldest request may wait for company; auto is 0: fire when an accelerator is idle."""
+    pad: bool | Literal["auto"] = "auto"
+    """Whether batches are padded to a few sizes; auto: if `rollout.enable_torch_compile` is on."""
+    reset_ahead: bool = False
+    """Whether each shard has a second set of simulators, reset for the next rollout while the first plays.
+
+    Takes twice the simulators' memory, and cores for the resets.
+    """
+
+    def __post_init__(self) -> None:
+        for flag in ("enabled", "reset_ahead"):
+            check_flag(f"async.rollout.{flag}", getattr(self, flag))
+        check_whole("async.rollout.shards", self.shards, least=1, or_else="auto")
+        check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
+        if self.pad != "auto":
+            check_flag("async.rollout.pad", self.pad)
+        wait = self.max_wait_ms
+        if wait != "auto" and not (is_finite(wait) and wait >= 0):
+            raise ValueError(
+                f"async.rollout.max_wait_ms={wait!r} must be auto or a finite number of "
+                "at least 0; nearest: 0"
+            )
+        if self.reset_ahead and not self.enabled:
+            raise ValueError(
+                "async.rollout.reset_ahead=true needs level 2: without it every shard waits for the slowest "
+                "reset all the same; use async.rollout.enabled=true"
+            )
+
+    @property
+    def max_wait(self) -> float:
+        """`max_wait_ms` in seconds."""
+        return 0.0 if self.max_wait_ms == "auto" else float(self.max_wait_ms) / 1000.0
