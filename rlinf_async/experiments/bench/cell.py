@@ -42,13 +42,18 @@ class BenchCell:
         """The measurement as plain data, or `{"error": ...}` with the end of what the run printed."""
         directory = Path(tempfile.mkdtemp(prefix="rlinf-async-bench-"))
         try:
-            return self._measure(directory).as_dict()
+            return self.measured_in(directory).as_dict()
         except ValueError as error:
             return {"error": str(error)}
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _measure(self, directory: Path) -> Measurement:
+    def measured_in(self, directory: Path) -> Measurement:
+        """Run with `directory`, which is empty, for its output; the run directory is `run` in it.
+
+        Raises:
+            ValueError: the run failed, with the end of what it printed, or was no steady state.
+        """
         scenario, mode = SCENARIOS[self.scenario], SIDES[self.host].modes[self.mode]
         log = directory / "output"
         # Ray's own processes inherit what marks a run's.

@@ -1,0 +1,51 @@
+"""Plans from one run against others: when they are made, and what is said of them."""
+
+import json
+
+import pytest
+
+from benchmarks.schedules import held_out
+from benchmarks.schedules.held_out import HELD_OUT, planned, table
+from rlinf_async.experiments.bench.cell import BenchCell
+from rlinf_async.experiments.bench.modes import MODES
+from rlinf_async.experiments.plan.prediction import foresee
+from rlinf_async.experiments.plan.variants import changed
+from tests.experiments.plan.given import job, left_by, times
+
+
+def test_every_mode_is_planned_from_the_trace_of_one_run(tmp_path):
+    found = planned(left_by(tmp_path))
+    assert abs(found["replay"]) < 0.05
+    for mode in HELD_OUT:
+        settings = changed(job(), MODES[mode].overrides).settings
+        assert found["planned"][mode] == pytest.approx(
+            foresee("it", settings, times(), draws=4).step_s, rel=0.08
+        )
+
+
+def test_what_is_planned_is_written_down_before_it_is_run_and_no_run_is_made_twice(tmp_path, monkeypatch):
+    results = tmp_path / "held_out.json"
+    monkeypatch.setattr(held_out, "RESULTS", results)
+    monkeypatch.setattr(held_out, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(BenchCell, "measured_in", lambda cell, directory: left_by(directory / "run"))
+    made = []
+
+    def run(cell):
+        assert json.loads(results.read_text())["libero"]["planned"][cell.mode] > 0
+        made.append((cell.mode, cell.repetition))
+        return {"step_s": 2.0}
+
+    monkeypatch.setattr(BenchCell, "run", run)
+    held_out.main(["libero"], repetitions=2)
+    held_out.main(["libero"], repetitions=2)
+    assert made == [(mode, repetition) for repetition in range(2) for mode in HELD_OUT]
+
+
+def test_an_error_is_of_the_plan_against_the_median_of_what_was_measured():
+    found = {
+        "replay": 0.0,
+        "planned": {"train": 3.3, "rollout": 1.0},
+        "measured": {"train": [2.0, 3.0, 4.0], "rollout": []},
+    }
+    lines = table({"libero": found}).splitlines()
+    assert lines[2:] == ["| `libero` | `train` | 3.00 [2.00, 4.00] | 3.30 | +10.0% | 3 |"]
