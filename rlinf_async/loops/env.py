@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -30,50 +32,104 @@ async def run_shard(
     recorder: Callable[[Ticket], Recorder],
     restarts: ShardRestarts | None = None,
     before: Callable[[Ticket], Awaitable[None]] = nothing,
+    overlaps: bool = False,
     spans: SpanLog = UNRECORDED,
 ) -> None:
     """Collect rollouts until the gate closes for good; `before` each of them, its ticket is shown.
 
     A rollout whose environments fail is given up and collected again, once `restarts` has had them built
-    anew; without it, the first failure is raised.
+    anew; without it, the first failure is raised. With `overlaps` a rollout may begin while the one before,
+    which the environments have played, waits for its last value and is handed over.
 
     Leaves the spans `gate`, `reset`, `ask` (from a request to its answer), `step` and `put`, `restart` after
     a failure, and `rollout` from the gate to the hand-over. A request and the step that takes its answer have
     the same number.
     """
-    restarts = restarts or ShardRestarts(shard, FAIL_AT_ONCE)
-    while True:
-        with spans.span("gate", shard=shard):
-            ticket = await trajectories.admit(shard)
-        if ticket is None:
-            return
-        admitted = spans.now()
+    loop = _ShardLoop(
+        shard=shard,
+        env=env,
+        policy=policy,
+        trajectories=trajectories,
+        recorder=recorder,
+        restarts=restarts or ShardRestarts(shard, FAIL_AT_ONCE),
+        before=before,
+        spans=spans,
+    )
+    async with first_failure() as group:
+        await loop.run(group, overlaps=overlaps)
+
+
+@dataclass(kw_only=True)
+class _ShardLoop:
+    """Rollouts of one shard; see `run_shard`."""
+
+    shard: int
+    env: ShardEnv
+    policy: PolicyPort
+    trajectories: TrajectoryPort
+    recorder: Callable[[Ticket], Recorder]
+    restarts: ShardRestarts
+    before: Callable[[Ticket], Awaitable[None]]
+    spans: SpanLog
+    failed: tuple[ShardFailure, str] | None = None
+    """By what the environments have failed, and what was lost, until they are built anew."""
+
+    async def run(self, group: asyncio.TaskGroup, *, overlaps: bool) -> None:
+        """Two rollouts are under way at most: one that plays, and the end of the one before."""
+        last: asyncio.Task[None] | None = None
+        while True:
+            if self.failed is not None:
+                (failure, loss), self.failed = self.failed, None
+                await self.restarts.restart(self.env, failure, loss=loss)
+            complete = last is None or last.done()
+            with self.spans.span("gate", shard=self.shard):
+                ticket = await self.trajectories.admit(self.shard)
+            if ticket is None and complete:
+                return
+            if ticket is not None:
+                free = asyncio.get_running_loop().create_future()
+                ending, last = last, group.create_task(self._rollout(ticket, free if overlaps else None))
+                await asyncio.wait({free, last}, return_when=asyncio.FIRST_COMPLETED)
+                if ending is not None:
+                    await ending
+            if last is not None and (ticket is None or last.done()):
+                await last  # it may have been refused, or given up, and is to be collected again then
+
+    async def _rollout(self, ticket: Ticket, free: asyncio.Future[None] | None) -> None:
+        """Collect a rollout and hand it over; sets `free` when the environments are."""
+        admitted = self.spans.now()
         try:
-            await before(ticket)
-            pieces = await _collect(shard, env, policy, recorder(ticket), spans)
+            await self.before(ticket)
+            record = self.recorder(ticket)
+            async with self.policy.rollout(self.shard):
+                output, last = await self._play(record)
+                if free is not None:
+                    free.set_result(None)
+                answer = await self._ask(last)
+            pieces = record.build(output, answer)
         except ShardFailure as failure:
-            await trajectories.abandon(ticket, failure.reason)
-            await restarts.restart(env, failure, loss=f"a rollout for batch {ticket.batch}")
-            continue
-        await _hand_over(ticket, pieces, trajectories, spans, admitted)
-        restarts.worked()
+            await self.trajectories.abandon(ticket, failure.reason)
+            self.failed = failure, f"a rollout for batch {ticket.batch}"
+        else:
+            await _hand_over(ticket, pieces, self.trajectories, self.spans, admitted)
+            self.restarts.worked()
 
-
-async def _collect(
-    shard: int, env: ShardEnv, policy: PolicyPort, record: Recorder, spans: SpanLog
-) -> Sequence[Piece]:
-    async with policy.rollout(shard):
-        with spans.span("reset", shard=shard):
+    async def _play(self, record: Recorder) -> tuple[Any, ActionRequest]:
+        """All decisions of a rollout: the last output, and the request for its value, as it is cut there."""
+        env = self.env
+        with self.spans.span("reset", shard=self.shard):
             output = await env.start()
         for number in islice(REQUEST_NUMBERS, env.horizon):
-            answer = await _ask(shard, number, env, policy, output, "train", spans)
+            answer = await self._ask(_request(self.shard, number, env, output))
             record.append(output, answer)
-            with spans.span("step", shard=shard, number=number):
+            with self.spans.span("step", shard=self.shard, number=number):
                 output = await env.step(answer)
-        # For its value: the rollout is cut here.
-        answer = await _ask(shard, next(REQUEST_NUMBERS), env, policy, output, "train", spans)
-    env.finish()
-    return record.build(output, answer)
+        last = _request(self.shard, next(REQUEST_NUMBERS), env, output)
+        env.finish()
+        return output, last
+
+    async def _ask(self, request: ActionRequest) -> Any:
+        return await _ask(request, self.policy, self.spans)
 
 
 async def evaluate_shard(
@@ -95,7 +151,8 @@ async def evaluate_shard(
             async with policy.rollout(shard):
                 output = await env.start()
                 for number in islice(REQUEST_NUMBERS, env.horizon):
-                    output = await env.step(await _ask(shard, number, env, policy, output, "eval", spans))
+                    request = _request(shard, number, env, output, mode="eval")
+                    output = await env.step(await _ask(request, policy, spans))
             env.finish()
         except ShardFailure as failure:
             await restarts.restart(env, failure, loss="a rollout of the evaluation")
@@ -104,13 +161,14 @@ async def evaluate_shard(
         remaining -= 1
 
 
-async def _ask(
-    shard: int, number: int, env: ShardEnv, policy: PolicyPort, output: Any, mode: Mode, spans: SpanLog
-) -> Any:
+def _request(shard: int, number: int, env: ShardEnv, output: Any, mode: Mode = "train") -> ActionRequest:
     payload = env.observation(output)
-    request = ActionRequest(shard=shard, number=number, size=env.size, payload=payload, mode=mode)
-    facts = {"mode": mode} if mode != "train" else {}
-    with spans.span("ask", shard=shard, number=number, **facts):
+    return ActionRequest(shard=shard, number=number, size=env.size, payload=payload, mode=mode)
+
+
+async def _ask(request: ActionRequest, policy: PolicyPort, spans: SpanLog) -> Any:
+    facts = {"mode": request.mode} if request.mode != "train" else {}
+    with spans.span("ask", shard=request.shard, number=request.number, **facts):
         return await policy.act(request)
 
 
@@ -126,10 +184,17 @@ async def _hand_over(
 
 async def together(loops: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run loops side by side; the first failure ends them all and is raised by itself."""
+    async with first_failure() as group:
+        for loop in loops:
+            group.create_task(loop)
+
+
+@asynccontextmanager
+async def first_failure() -> AsyncIterator[asyncio.TaskGroup]:
+    """Tasks whose first failure, which is raised by itself, ends all of them and the block."""
     try:
         async with asyncio.TaskGroup() as group:
-            for loop in loops:
-                group.create_task(loop)
+            yield group
     except BaseExceptionGroup as errors:
         cause = first_cause([errors])
         raise cause from cause.__cause__ or errors

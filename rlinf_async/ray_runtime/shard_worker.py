@@ -144,24 +144,28 @@ class ShardWorker(Inspectable):
         this = ray.get_runtime_context().current_actor
         hand_over = self._handing_over = TrajectoryClient(coordinator, this, generation=self.generation)
         shards = settings.plan.shards_of_worker(self._shards_rank)
+        options = {
+            "policy": policy,
+            "trajectories": hand_over,
+            "overlaps": settings.asynchrony.rollout.enabled,
+        }
         loops = (
-            self._collecting(settings, stage, shard=shard, policy=policy, trajectories=hand_over)
-            for stage, shard in enumerate(shards)
+            self._collecting(settings, stage, shard=shard, **options) for stage, shard in enumerate(shards)
         )
         with self._ending_if_stuck(settings):
             await together(loops)
 
     def _collecting(
-        self, settings: RunSettings, stage: int, *, shard: int, **ports: Any
+        self, settings: RunSettings, stage: int, *, shard: int, **options: Any
     ) -> Coroutine[Any, Any, None]:
-        """The env loop of a shard, which asks and hands over through `ports`."""
+        """The env loop of a shard; `options` are those of `run_shard` that all shards have in common."""
         collect = partial(
             run_shard,
             shard=shard,
             recorder=self._recorder(settings, stage),
             restarts=self._restarts(shard),
             spans=self.spans,
-            **ports,
+            **options,
         )
         if settings.asynchrony.rollout.reset_ahead:
             waiting = partial(self._busy.busy, stage)

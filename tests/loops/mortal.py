@@ -76,6 +76,7 @@ def _collect(schedule, shard, life):
         policy=parts.Asking(schedule, shard, life),
         trajectories=parts.Trajectories(schedule, schedule.broker, life),
         recorder=lambda given: parts.Recorder(schedule, given),
+        overlaps=schedule.dynamic,
     )
 
 

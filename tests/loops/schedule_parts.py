@@ -69,19 +69,27 @@ class Trajectories(Waiting):
     schedule: Any
     broker: TrajectoryBroker
     life: Life = field(default_factory=Life)
+    bears: int = 0
+    """Rollouts that have begun and are not handed over: they would be lost with their loop."""
 
     async def admit(self, shard):
         earlier = len(self.schedule.bounds) - 1
-        ticket = await self._wait_for(self.broker.admit(shard, self.life.generation))
+        if self.bears:
+            ticket = await self.broker.admit(shard, self.life.generation)
+        else:
+            ticket = await self._wait_for(self.broker.admit(shard, self.life.generation))
         if ticket is not None:
+            self.bears += 1
             allowed = {max(0, ticket.batch - bound) for bound in self.schedule.bounds[earlier:]}
             assert ticket.oldest in allowed, "admitted under a bound that was not in force"
         return ticket
 
     async def put(self, ticket, pieces):
         await self.broker.put(ticket, pieces)
+        self.bears -= 1
 
     async def abandon(self, ticket, reason):
+        self.bears -= 1
         size = self.schedule.plan.envs_per_shard
         self.schedule.out.produced += size
         self.schedule.out.refused += size

@@ -219,6 +219,7 @@ class Schedule:
                 trajectories=trajectories,
                 recorder=lambda ticket: parts.Recorder(self, ticket),
                 restarts=restarts,
+                overlaps=self.dynamic,
             ),
         )
 

@@ -90,9 +90,9 @@ def test_a_rollout_records_every_decision_and_closes_with_the_value_of_the_last_
         "ask O1 train",
         "record o1 a1",
         "step a1",
+        "finish",
         "ask O2 train",
         "landed 7",
-        "finish",
         "put 4 o2 a2",
     ]
 
@@ -128,6 +128,93 @@ def test_what_comes_before_a_rollout_is_told_its_ticket_and_may_fail_like_its_en
 
     collect(story, before=before, restarts=restarts())
     assert story.lines[:5] == ["before 4", "abandon 4 env failed", "restart", "before 4", "in flight 7"]
+
+
+class SlowEnd(Story):
+    """A start takes a second, the value of a last output ten, everything else no time."""
+
+    async def start(self):
+        output = await super().start()
+        await asyncio.sleep(1.0)
+        return output
+
+    async def act(self, request):
+        answer = await super().act(request)
+        await asyncio.sleep(10.0 if request.payload == "O2" else 0.0)
+        return answer
+
+    @property
+    def told(self):
+        return [line for line in self.lines if line.startswith(("start", "put", "abandon", "restart"))]
+
+
+def test_a_rollout_ends_before_the_next_one_begins():
+    story = SlowEnd([ticket(batch=0), ticket(batch=1)])
+    collect(story)
+    assert story.told == ["start", "put 0 o2 a2", "start", "put 1 o2 a2"]
+
+
+def test_with_overlaps_a_rollout_begins_beside_the_end_of_the_one_before_and_of_no_other():
+    story = SlowEnd([ticket(batch=batch) for batch in range(3)])
+    collect(story, overlaps=True)
+    assert story.told == ["start", "start", "put 0 o2 a2", "start", "put 1 o2 a2", "put 2 o2 a2"]
+
+
+def test_what_is_asked_for_last_is_what_was_shown_last_whatever_the_environments_show_by_then():
+    class Changing(SlowEnd):
+        async def start(self):
+            self.seen = "seen later"
+            return await super().start()
+
+        def observation(self, output):
+            return f"{output} {self.seen}" if output == "o2" else super().observation(output)
+
+        async def step(self, answer):
+            self.seen = "seen then"
+            return await super().step(answer)
+
+    story = Changing([ticket(batch=0), ticket(batch=1)])
+    collect(story, overlaps=True)
+    assert story.lines.count("ask o2 seen then train") == 2
+
+
+def test_a_rollout_that_is_refused_after_the_gate_has_closed_is_collected_again():
+    class Refused(SlowEnd):
+        async def put(self, given, pieces):
+            await super().put(given, pieces)
+            if self.told.count("put 1 o2 a2") == 1 and given.batch == 1:
+                self._tickets.append(given)
+
+    story = Refused([ticket(batch=0), ticket(batch=1)])
+    collect(story, overlaps=True)
+    assert story.told[-4:] == ["put 0 o2 a2", "put 1 o2 a2", "start", "put 1 o2 a2"]
+
+
+def test_environments_that_fail_at_the_end_of_a_rollout_are_built_anew_before_they_are_started_again():
+    class NotFinite(SlowEnd):
+        def build(self, output, answer):
+            if "restart" in self.lines or self.told.count("put 1 o2 a2"):
+                return super().build(output, answer)
+            raise ShardFailure("rewards that are not finite", what="not finite")
+
+    story = NotFinite([ticket(batch=4)])
+    collect(story, overlaps=True, restarts=restarts())
+    assert story.told == ["start", "abandon 4 not finite", "restart", "start", "put 4 o2 a2"]
+
+
+def test_a_failure_at_the_end_of_a_rollout_ends_a_shard_that_waits_at_the_gate():
+    class Deaf(SlowEnd):
+        async def act(self, request):
+            answer = await super().act(request)
+            if request.payload == "O2":
+                raise PeerError("inference failed")
+            return answer
+
+        async def admit(self, shard):
+            return self._tickets.pop(0) if self._tickets else await asyncio.Event().wait()
+
+    with pytest.raises(PeerError, match="inference failed"):
+        collect(Deaf([ticket()]), overlaps=True)
 
 
 def restarts(**survive):

@@ -244,6 +244,7 @@ class LocalRun:
             recorder=partial(RolloutRecorder, plan=plan, survive=survive),
             restarts=ShardRestarts(number, survive, record=self._faults.record, spans=spans),
             before=taking_on(shard, plan) if settings.asynchrony.takes_tasks else nothing,
+            overlaps=settings.asynchrony.rollout.enabled,
             spans=spans,
         )
         if not self._spares:

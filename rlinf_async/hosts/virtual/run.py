@@ -138,7 +138,12 @@ class VirtualRun:
     ) -> Coroutine[Any, Any, None]:
         """The env loop of a shard."""
         asynchrony = self._settings.asynchrony
-        collect = partial(collect, shard=number, recorder=partial(VirtualRecorder, plan=self._plan))
+        collect = partial(
+            collect,
+            shard=number,
+            recorder=partial(VirtualRecorder, plan=self._plan),
+            overlaps=asynchrony.rollout.enabled,
+        )
         if asynchrony.rollout.reset_ahead:
             waiting = partial(self._busy["env"].busy, number)
             ahead = ResetAhead(env(), env(), shard=number, waiting=waiting, spans=spans)

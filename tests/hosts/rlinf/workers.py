@@ -242,7 +242,12 @@ def collected_by_us(cfg, rollouts, *, together, env_cls=Walks):
         await asyncio.gather(
             *(
                 worker._collecting(
-                    settings, stage, shard=stage, policy=_Sealing(requests), trajectories=broker
+                    settings,
+                    stage,
+                    shard=stage,
+                    policy=_Sealing(requests),
+                    trajectories=broker,
+                    overlaps=not together,
                 )
                 for stage in range(SHARDS)
             )

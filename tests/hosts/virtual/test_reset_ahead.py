@@ -8,11 +8,16 @@ from rlinf_async.observe.report.page import write_report
 from rlinf_async.observe.spans import read_spans
 from tests.hosts.virtual.given import settings, step_seconds, times
 
-PLAY_S = 4 * 1.0 + 5 * 0.25
+PLAY_S = 4 * (1.0 + 0.25)
+"""The last value is waited for beside what follows."""
+VALUE_S = 0.25
+"""Its pass, which the first request of the next rollout meets where that follows at once."""
 AHEAD = {"mode": "full", "rollout": {"reset_ahead": True}}
 
 
-@pytest.mark.parametrize(("reset_s", "step_s"), [(3.0, PLAY_S), (PLAY_S, PLAY_S), (8.0, (8.0 + PLAY_S) / 2)])
+@pytest.mark.parametrize(
+    ("reset_s", "step_s"), [(3.0, PLAY_S + VALUE_S), (PLAY_S, PLAY_S + VALUE_S), (8.0, (8.0 + PLAY_S) / 2)]
+)
 def test_a_step_is_as_long_as_it_plays_or_half_of_a_turn_that_resets_for_longer(reset_s, step_s):
     planned = predict(settings(AHEAD, batches=9), times(reset=reset_s, sample=0.0))
     ends = planned.trained_at
