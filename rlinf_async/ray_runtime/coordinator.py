@@ -177,27 +177,13 @@ class TrajectoryClient:
 
 
 class PieceClient:
-    """The learner side of the coordinator, for one rank.
+    """The learner side of the coordinator, for one rank; fills `loops.ports.PiecePort`."""
 
-    When the last pieces of a batch have been handed over, those of the next are fetched ahead, while the
-    learner trains: opening them takes as long as a small micro-batch.
-    """
-
-    def __init__(self, coordinator: Handle, *, rank: int, until: int) -> None:
-        """`until` is the number of global batches of the run."""
+    def __init__(self, coordinator: Handle, *, rank: int) -> None:
         self._coordinator = coordinator
         self._rank = rank
-        self._until = until
-        self._ahead: dict[int, asyncio.Task[tuple[list[Piece], bool]]] = {}
 
     async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
-        fetched = self._ahead.pop(batch, None)
-        pieces, last = await (fetched or self._fetch(batch, whole=whole))
-        if last and batch + 1 < self._until:
-            self._ahead[batch + 1] = asyncio.create_task(self._fetch(batch + 1, whole=whole))
-        return pieces, last
-
-    async def _fetch(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
         data = await asyncio.gather(*(piece.payload[0] for piece in pieces))
         return [

@@ -15,6 +15,7 @@ from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tree
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
+from rlinf_async.loops.prefetching import PrefetchedPieces
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import scored_pieces
 from rlinf_async.loops.skipped_steps import SkippedSteps
@@ -99,7 +100,11 @@ class LearnerRank(Inspectable):
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
 
     def _make_pieces(self, settings: RunSettings, requests: Handle, coordinator: Handle) -> PiecePort:
-        pieces = PieceClient(coordinator, rank=self._learner_rank, until=settings.batches)
+        pieces = PrefetchedPieces(
+            PieceClient(coordinator, rank=self._learner_rank),
+            until=settings.batches,
+            together=settings.pieces_taken_together,
+        )
         if not settings.scored_by_inference:
             return pieces
         return scored_pieces(

@@ -14,7 +14,7 @@ from tests.making import piece, run_settings, ticket
 
 
 class Channel:
-    """Answers every call at once with one piece, which is the batch's last."""
+    """Answers every call with one piece, which is the batch's last."""
 
     def __init__(self):
         self.asked = []
@@ -29,19 +29,10 @@ class Channel:
         return [Piece(ticket=ticket, part=0, rank=rank, payload=[payload], **size)], True
 
 
-def test_pieces_of_the_next_batch_are_fetched_ahead_and_no_further():
-    async def learn():
-        channel = Channel()
-        client, seen = PieceClient(channel, rank=1, until=3), []
-        for batch in range(3):
-            (piece,), last = await client.take(batch, whole=False)
-            await asyncio.sleep(0)
-            seen.append((piece.payload, last, len(channel.asked)))
-        return channel.asked, seen
-
-    asked, seen = run(learn())
-    assert asked == [(1, 0, False), (1, 1, False), (1, 2, False)]
-    assert seen == [({"of": 0}, True, 2), ({"of": 1}, True, 3), ({"of": 2}, True, 3)]
+def test_a_learner_rank_is_given_pieces_with_their_data():
+    channel = Channel()
+    (given,), last = run(PieceClient(channel, rank=1).take(4, whole=False))
+    assert (given.payload, last, channel.asked) == ({"of": 4}, True, [(1, 4, False)])
 
 
 class Coordinating:

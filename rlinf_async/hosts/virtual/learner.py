@@ -95,25 +95,12 @@ def _shape(rollout: Tree) -> tuple[int, int]:
 
 
 class VirtualPieces:
-    """The buffer as one learner rank sees it; fills `loops.ports.PiecePort`.
+    """The buffer as one learner rank sees it: opening pieces takes time. Fills `loops.ports.PiecePort`."""
 
-    Opening pieces takes time; those of the next batch are fetched while the last of this one are trained.
-    """
-
-    def __init__(
-        self, trajectories: TrajectoryBroker, rank: int, *, times: TrainingTimes, until: int
-    ) -> None:
-        self._trajectories, self._rank, self._times, self._until = trajectories, rank, times, until
-        self._ahead: dict[int, asyncio.Task[tuple[Sequence[Piece], bool]]] = {}
+    def __init__(self, trajectories: TrajectoryBroker, rank: int, *, times: TrainingTimes) -> None:
+        self._trajectories, self._rank, self._times = trajectories, rank, times
 
     async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
-        fetched = self._ahead.pop(batch, None)
-        pieces, last = await (fetched or self._fetch(batch, whole=whole))
-        if last and batch + 1 < self._until:
-            self._ahead[batch + 1] = asyncio.create_task(self._fetch(batch + 1, whole=whole))
-        return pieces, last
-
-    async def _fetch(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
         pieces, last = await self._trajectories.take(self._rank, batch, whole=whole)
         seconds = sum(self._times.piece_s + piece.size * self._times.piece_env_s for piece in pieces)
         if seconds:

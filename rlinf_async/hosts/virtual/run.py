@@ -20,6 +20,7 @@ from rlinf_async.loops.adapting import Adapting
 from rlinf_async.loops.env import nothing, run_shard, together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.ports import PiecePort
+from rlinf_async.loops.prefetching import PrefetchedPieces
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.run_settings import RunSettings
@@ -192,14 +193,18 @@ class VirtualRun:
         ]
 
     def _pieces(self, rank: int) -> PiecePort:
-        training, until = self._times.training, self._settings.batches
-        pieces = VirtualPieces(self._trajectories, rank, times=training, until=until)
+        together = self._settings.pieces_taken_together
+        pieces = PrefetchedPieces(
+            VirtualPieces(self._trajectories, rank, times=self._times.training),
+            until=self._settings.batches,
+            together=together,
+        )
         if not self._settings.scored_by_inference:
             return pieces
         scorer = VirtualScorer(
             self._requests, self._times.way, published=self._weights.published, settings=self._settings
         )
-        return ScoredPieces(pieces, scorer, first=self._settings.pieces_taken_together)
+        return ScoredPieces(pieces, scorer, first=together)
 
     async def _learn(self) -> None:
         learners, spans = self._learners(), self._records.log(Process.DRIVER, 0)

@@ -1,0 +1,39 @@
+"""What a batch begins with is fetched while the one before is trained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from rlinf_async.core.types import Piece
+from rlinf_async.loops.ports import PiecePort
+
+Taken = tuple[Sequence[Piece], bool]
+
+
+class PrefetchedPieces:
+    """The pieces of another port; fills `PiecePort`.
+
+    When the last pieces of a batch have been handed over, those that the next one begins with are fetched,
+    beside the training on these: opening them takes as long as a small micro-batch.
+    """
+
+    def __init__(self, pieces: PiecePort, *, until: int, together: int) -> None:
+        """`until` is the number of global batches of the run; a batch begins with `together` pieces."""
+        self._pieces, self._until, self._together = pieces, until, together
+        self._ahead: dict[int, asyncio.Task[Taken]] = {}
+
+    async def take(self, batch: int, *, whole: bool) -> Taken:
+        fetched = self._ahead.pop(batch, None)
+        pieces, last = await (fetched or self._pieces.take(batch, whole=whole))
+        if last and batch + 1 < self._until:
+            self._ahead[batch + 1] = asyncio.create_task(self._first(batch + 1, whole=whole))
+        return pieces, last
+
+    async def _first(self, batch: int, *, whole: bool) -> Taken:
+        pieces: list[Piece] = []
+        last = False
+        while not last and len(pieces) < self._together:
+            more, last = await self._pieces.take(batch, whole=whole)
+            pieces += more
+        return pieces, last
