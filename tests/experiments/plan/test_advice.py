@@ -26,8 +26,8 @@ from rlinf_async.observe.report.run_files import RunFiles
 DRAWS = 2
 CORES = 64
 NOISE = 0.02
-"""How much slower a run may be than before: service times are drawn anew where shards are other ones, and where
-the learner holds nobody back any more, shards meet in the queue of inference in another way."""
+"""How much slower a run may be than before: service times are drawn anew where shards are other ones, and
+shards that nobody holds back any more meet in the queue of inference in another way."""
 PLACES = {"env": "env_workers", "rollout": "inference_ranks", "actor": "learner_ranks"}
 PLAN = {
     "total_envs": 16,
