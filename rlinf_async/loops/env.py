@@ -78,15 +78,14 @@ class _ShardLoop:
         """Two rollouts are under way at most: one that plays, and the end of the one before."""
         last: asyncio.Task[None] | None = None
         while True:
-            if self.failed is not None:
-                (failure, loss), self.failed = self.failed, None
-                await self.restarts.restart(self.env, failure, loss=loss)
+            await self._mend()
             complete = last is None or last.done()
             with self.spans.span("gate", shard=self.shard):
                 ticket = await self.trajectories.admit(self.shard)
             if ticket is None and complete:
                 return
             if ticket is not None:
+                await self._mend()  # the end of the rollout before may have failed meanwhile
                 free = asyncio.get_running_loop().create_future()
                 ending, last = last, group.create_task(self._rollout(ticket, free if overlaps else None))
                 await asyncio.wait({free, last}, return_when=asyncio.FIRST_COMPLETED)
@@ -94,6 +93,12 @@ class _ShardLoop:
                     await ending
             if last is not None and (ticket is None or last.done()):
                 await last  # it may have been refused, or given up, and is to be collected again then
+
+    async def _mend(self) -> None:
+        """Have the environments built anew if they have failed."""
+        if self.failed is not None:
+            (failure, loss), self.failed = self.failed, None
+            await self.restarts.restart(self.env, failure, loss=loss)
 
     async def _rollout(self, ticket: Ticket, free: asyncio.Future[None] | None) -> None:
         """Collect a rollout and hand it over; sets `free` when the environments are."""

@@ -202,6 +202,25 @@ def test_environments_that_fail_at_the_end_of_a_rollout_are_built_anew_before_th
     assert story.told == ["start", "abandon 4 not finite", "restart", "start", "put 4 o2 a2"]
 
 
+def test_environments_that_fail_while_their_shard_waits_at_the_gate_are_built_anew_before_they_are_started():
+    class NotFinite(SlowEnd):
+        async def admit(self, shard):
+            await asyncio.sleep(30.0 if self.told else 0.0)
+            return await super().admit(shard)
+
+        def build(self, output, answer):
+            if "restart" in self.lines:
+                return super().build(output, answer)
+            raise ShardFailure("rewards that are not finite", what="not finite")
+
+    story = NotFinite([ticket(batch=0), ticket(batch=1)])
+    collect(story, overlaps=True, restarts=restarts())
+    assert story.told == [
+        *("start", "abandon 0 not finite", "restart"),
+        *("start", "put 0 o2 a2", "start", "put 1 o2 a2"),
+    ]
+
+
 def test_a_failure_at_the_end_of_a_rollout_ends_a_shard_that_waits_at_the_gate():
     class Deaf(SlowEnd):
         async def act(self, request):
