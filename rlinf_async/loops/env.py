@@ -110,7 +110,7 @@ class _ShardLoop:
                 output, last = await self._play(record)
                 if free is not None:
                     free.set_result(None)
-                answer = await self._ask(last)
+                answer = await _ask(last, self.policy, self.spans)
             pieces = record.build(output, answer)
         except ShardFailure as failure:
             await self.trajectories.abandon(ticket, failure.reason)
@@ -125,16 +125,13 @@ class _ShardLoop:
         with self.spans.span("reset", shard=self.shard):
             output = await env.start()
         for number in islice(REQUEST_NUMBERS, env.horizon):
-            answer = await self._ask(_request(self.shard, number, env, output))
+            answer = await _ask(_request(self.shard, number, env, output), self.policy, self.spans)
             record.append(output, answer)
             with self.spans.span("step", shard=self.shard, number=number):
                 output = await env.step(answer)
         last = _request(self.shard, next(REQUEST_NUMBERS), env, output)
         env.finish()
         return output, last
-
-    async def _ask(self, request: ActionRequest) -> Any:
-        return await _ask(request, self.policy, self.spans)
 
 
 async def evaluate_shard(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from rlinf_async.core.types import Piece
-from rlinf_async.loops.ports import PiecePort
-
-Taken = tuple[Sequence[Piece], bool]
+from rlinf_async.loops.ports import PiecePort, Taken
 
 
 class PrefetchedPieces:

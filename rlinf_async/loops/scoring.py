@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 from rlinf_async.core.tensors import Tree, concatenate, in_parts, map_tensors, size_of
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
-from rlinf_async.loops.ports import PiecePort, PolicyPort, Scorer
+from rlinf_async.loops.ports import PiecePort, PolicyPort, Scorer, Taken
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.waiting import Bell
-
-Taken = tuple[Sequence[Piece], bool]
 
 
 class ScoredPieces:

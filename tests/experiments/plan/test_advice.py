@@ -25,9 +25,10 @@ from rlinf_async.observe.report.run_files import RunFiles
 
 DRAWS = 2
 CORES = 64
-NOISE = 0.02
-"""How much slower a run may be than before: service times are drawn anew where shards are other ones, and
-shards that nobody holds back any more meet in the queue of inference in another way."""
+NOISE = 0.01
+"""How much slower a run may be than before: service times are drawn anew where shards are other ones."""
+MEETING = {("a costly anchor", "small batches", "cheaper anchor"): 0.02}
+"""The same of advice after which shards that nobody holds back any more meet in the queue of inference."""
 PLACES = {"env": "env_workers", "rollout": "inference_ranks", "actor": "learner_ranks"}
 PLAN = {
     "total_envs": 16,
@@ -156,7 +157,11 @@ def override(advice: Advice) -> str:
 
 
 def test_a_run_that_follows_its_advice_is_not_slower(followed):
-    slower = [str(each) for each in followed if each.gain < 1 - NOISE]
+    slower = [
+        str(each)
+        for each in followed
+        if each.gain < 1 - MEETING.get((each.work, each.setting, each.advice.rule), NOISE)
+    ]
     assert slower == []
 
 
