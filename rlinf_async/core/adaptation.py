@@ -31,7 +31,7 @@ import math
 import statistics
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Knob = Literal["max_staleness", "max_batch_size", "max_wait_s"]
@@ -131,7 +131,7 @@ class Adaptation:
             decisions: Of one shard, one after the other, in a global batch.
             batches: Whether inference has batches whose limits can change.
         """
-        self.limits = start
+        self.limits = self._start = start
         self._ceiling, self._least_batch = ceiling, min(least_batch, ceiling.max_batch_size)
         self._least_bound = min(1, ceiling.max_staleness)
         self._decisions, self._batches = decisions, batches
@@ -151,6 +151,30 @@ class Adaptation:
         if len(self._window) < LEAST:
             return None
         return self._judge(self._trial) if self._trial is not None else self._begin()
+
+    def known(self) -> dict[str, Any]:
+        """What a later run may go on with, as plain data. A change that is on trial is none yet."""
+        return {
+            "given": [asdict(self._start), asdict(self._ceiling)],
+            "limits": asdict(self.limits if self._trial is None else self._trial.limits),
+            "rests": [
+                [knob, up, self._trials[knob, up], until - self._steps]
+                for (knob, up), until in self._rests.items()
+            ],
+        }
+
+    def resume(self, known: dict[str, Any]) -> bool:
+        """Go on with what `known` has returned; not where the config said something else then.
+
+        Returns:
+            Whether it was taken over. The first steps settle, as at any beginning.
+        """
+        if known["given"] != [asdict(self._start), asdict(self._ceiling)]:
+            return False
+        self.limits = Limits(**known["limits"])
+        for knob, up, trials, rest in known["rests"]:
+            self._trials[knob, up], self._rests[knob, up] = trials, self._steps + rest
+        return True
 
     def _judge(self, trial: _Trial) -> Event | None:
         after = _pace(self._window)

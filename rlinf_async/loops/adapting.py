@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rlinf_async.core.adaptation import Adaptation, Event, Limits, Measured
 from rlinf_async.loops.run_settings import RunSettings
@@ -51,6 +52,20 @@ class Adapting:
         self._changes += event.verdict != "kept"
         self._say(f"step {report.step}: {sentence(event)}")
         spans.add("adapt", spans.now(), step=report.step, **_facts(event))
+        return self._adaptation.limits
+
+    def known(self) -> dict[str, Any] | None:
+        """What a run that goes on from a checkpoint has to know, as plain data; None without `adapt`."""
+        return self._adaptation.known() if self.enabled else None
+
+    def resume(self, known: dict[str, Any] | None) -> Limits | None:
+        """Go on with what `known` has returned; the limits that hold, or None for those of the config."""
+        if not self.enabled or known is None:
+            return None
+        if not self._adaptation.resume(known):
+            self._say("async.adapt: begins anew, as the config allows something else than before")
+            return None
+        self._say(f"async.adapt: goes on with {_in_words(self._adaptation.limits)}")
         return self._adaptation.limits
 
     def as_metrics(self) -> dict[str, float]:
@@ -117,6 +132,11 @@ def sentence(event: Event) -> str:
         return f"{what}, as {event.because} (by a guess {event.guess:+.1%})"
     gain = f"throughput {event.gain:+.1%}, standard error {event.error:.1%}"
     return f"{what} is kept: {gain}" if event.verdict == "kept" else f"{what} again: {gain}"
+
+
+def _in_words(limits: Limits) -> str:
+    bound, size, wait_ms = limits.max_staleness, limits.max_batch_size, limits.max_wait_s * 1000
+    return f"max_staleness {bound}, max_batch_size {size}, max_wait_ms {wait_ms:g}"
 
 
 def _facts(event: Event) -> dict[str, str | float]:

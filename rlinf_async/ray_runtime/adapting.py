@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from rlinf_async.core.adaptation import Limits
 from rlinf_async.loops.adapting import Adapting
 from rlinf_async.loops.learner import WAITING
 from rlinf_async.loops.run_settings import RunSettings
@@ -24,6 +26,14 @@ class Adapter:
         """What holds now."""
         return self._adapting.as_metrics()
 
+    def known(self) -> dict[str, Any] | None:
+        """What belongs into a checkpoint."""
+        return self._adapting.known()
+
+    def resume(self, known: dict[str, Any] | None) -> None:
+        """Go on with what a checkpoint has, before any process has begun."""
+        self._apply(self._adapting.resume(known))
+
     def closing(self, run_dir: str) -> str | None:
         """A line for the end of the run, if there is something to say."""
         return self._adapting.closing(run_dir)
@@ -39,6 +49,9 @@ class Adapter:
             spans=spans,
             disturbed=bool(trained.evaluation) or any(report.restarts.values()),
         )
+        self._apply(limits)
+
+    def _apply(self, limits: Limits | None) -> None:
         if limits is not None:
             self._fleet.run("coordinator", "limit_staleness", limits.max_staleness)
             self._fleet.run("requests", "limit_batches", limits.max_batch_size, limits.max_wait_s)

@@ -50,7 +50,8 @@ class AsyncRun:
         self._requests, self._coordinator = requests, coordinator
         groups = {**launched.workers, "requests": [requests], "coordinator": [coordinator]}
         self.fleet = Fleet(groups, deadline_s=settings.asynchrony.deadline_s)
-        self.saver = Saver(self.fleet, settings, hooks, run_dir, say=say)
+        self._adapter = Adapter(self.fleet, settings, say=say)
+        self.saver = Saver(self.fleet, settings, hooks, run_dir, adapter=self._adapter, say=say)
         self._publication = Publication(self.fleet, settings, coordinator, transport=launched.transport)
         turns = Turns(self.fleet, coordinator, batches=settings.batches)
         self._turns = turns if launched.takes_turns else None
@@ -66,7 +67,6 @@ class AsyncRun:
             run_dir=run_dir,
             say=say,
         )
-        self._adapter = Adapter(self.fleet, settings, say=say)
         self._tally = Tally()
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []

@@ -1,7 +1,9 @@
 """What changes by measurements alone: when, how far, how often, and back again."""
 
+import json
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -202,3 +204,44 @@ def test_raising_has_to_gain_more_than_lowering_may_cost():
     small = 1 + GAIN / 2
     events = run(adapts, 60, lambda limits, _: step(4.0 if limits.max_staleness == 1 else 4.0 / small))
     assert "kept" not in [event.verdict for _, event in events]
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_tries_what_the_one_before_it_would_have_tried():
+    """After a trial is taken back both settle and remember no step, so that all else must be known."""
+    compared = 0
+    for seed in range(20):
+        draw, adapts = random.Random(seed), adaptation()
+        events = [adapts.step(step(draw.uniform(3.9, 4.1))) for _ in range(100)]
+        events += [None] * 100
+        while not (events[-1] and events[-1].verdict == "taken back"):
+            events.append(adapts.step(step(draw.uniform(3.9, 4.1))))
+        other = adaptation()
+        assert other.resume(json.loads(json.dumps(adapts.known())))
+        later = [step(draw.uniform(3.5, 4.1)) for _ in range(300)]
+        after = [(adapts.step(one), other.step(one), adapts.limits == other.limits) for one in later]
+        assert all(one == again and same for one, again, same in after)
+        compared += sum(one is not None for one, _, _ in after)
+    assert compared > 20
+
+
+def test_what_has_been_kept_is_in_force_after_a_resume_and_what_is_on_trial_is_not():
+    adapts = adaptation()
+    faster = lambda limits, _: step(4.0 if limits.max_staleness == 1 else 3.8)  # noqa: E731
+    run(adapts, SETTLING + LEAST, faster)
+    assert (adapts.limits.max_staleness, adapts.known()["limits"]["max_staleness"]) == (2, 1)
+    run(adapts, SETTLING + LEAST, faster)
+    resumed = adaptation()
+    assert resumed.resume(adapts.known())
+    assert resumed.limits == Limits(max_staleness=2, max_batch_size=64, max_wait_s=0.0)
+    # The opposite rests, too, as it would have without the interruption.
+    assert run(resumed, REST - 1, faster) == []
+
+
+@pytest.mark.parametrize("other", [{"max_staleness": 3}, {"max_batch_size": 32}, {"max_wait_s": 0.1}])
+def test_what_another_config_allowed_is_not_gone_on_with(other):
+    adapts = adaptation()
+    run(adapts, 40, lambda limits, _: step(4.0 if limits.max_staleness == 1 else 3.8))
+    ceiling = replace(AUTO, **other)
+    resumed = adaptation(ceiling)
+    assert not resumed.resume(adapts.known())
+    assert resumed.limits == adaptation(ceiling).limits

@@ -102,3 +102,35 @@ def test_without_adapt_no_process_is_asked_anything(begun):
 def test_the_end_of_a_run_says_who_knows_what_takes_a_restart(begun):
     assert "rlinf-async plan runs/one" in begun(adapt=True)[0].closing("runs/one")
     assert begun(adapt=True, trace=False)[0].closing("runs/one") is None  # there is nothing to plan from
+
+
+def test_what_a_checkpoint_knows_reaches_gate_and_request_channel_before_a_run_goes_on():
+    settings = run_settings(
+        asynchrony=AsyncConfig.from_mapping({"mode": "full", "adapt": True, "train": {"max_staleness": 2}})
+    )
+    fleet, said = Fleet(), []
+    known = Adapter(fleet, settings, say=said.append).known()
+    resumed = Adapter(fleet, settings, say=said.append)
+    resumed.resume({**known, "limits": TWO})
+    assert fleet.calls == [("coordinator", "limit_staleness", 2), ("requests", "limit_batches", 1, 0.5)]
+    assert said == ["async.adapt: goes on with max_staleness 2, max_batch_size 1, max_wait_ms 500"]
+    assert resumed.known()["limits"] == TWO
+
+
+def test_limits_of_another_config_and_a_checkpoint_without_any_change_nothing():
+    block = {"mode": "full", "adapt": True, "train": {"max_staleness": 3}}
+    settings = run_settings(asynchrony=AsyncConfig.from_mapping(block))
+    fleet, said = Fleet(), []
+    adapter = Adapter(fleet, settings, say=said.append)
+    adapter.resume(None)
+    assert said == []
+    adapter.resume({**adapter.known(), "given": [TWO, TWO], "limits": TWO})
+    assert said == ["async.adapt: begins anew, as the config allows something else than before"]
+    assert fleet.calls == []
+
+
+def test_a_run_without_adapt_neither_saves_nor_takes_over_limits(begun):
+    adapter, fleet, _ = begun()
+    assert adapter.known() is None
+    adapter.resume({"limits": TWO})
+    assert fleet.calls == []
