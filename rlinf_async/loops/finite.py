@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -60,5 +61,5 @@ def _bad(tensors: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             continue
         # A sum is quick, and finite if all numbers are, unless it overflows.
-        if not bool(torch.isfinite(value.sum())) and (count := int((~torch.isfinite(value)).sum())):
+        if not math.isfinite(value.sum().item()) and (count := int((~torch.isfinite(value)).sum())):
             yield f"{count} of {value.numel()} {name}"

@@ -25,6 +25,21 @@ class Mode:
     """Whether environments contribute equally to a batch, and whether each plays its own task alone."""
     resets_ahead: bool = False
     """Whether simulators are reset while others play for them."""
+    cuts: int = 1
+    """Into how many parts a micro-batch of the scenario is cut."""
+
+    def micro_batch_size(self, scenario: Scenario) -> int:
+        """Samples of one forward and backward pass."""
+        return scenario.micro_batch_size // self.cuts
+
+    def micro_batches(self, scenario: Scenario) -> int:
+        """Forward and backward passes per step."""
+        return scenario.update_epoch * scenario.samples // self.micro_batch_size(scenario)
+
+    def levels(self, scenario: Scenario) -> list[str]:
+        """What makes a config of any host run in this mode."""
+        cut = [f"async.streamer.micro_batch_size={self.micro_batch_size(scenario)}"] if self.cuts > 1 else []
+        return [*self.overrides, *cut]
 
     def overrides_for(self, scenario: Scenario) -> list[str]:
         """What makes a config of RLinf that is `scenario` run in this mode."""
@@ -32,7 +47,7 @@ class Mode:
         placed = [f"cluster.component_placement.env.placement='0:0-{workers - 1}'"] if workers > 1 else []
         # RLinf's asynchronous PPO trains on what its store holds: a batch is one trajectory of each worker.
         stored = [f"+algorithm.rollout_store_size_per_rank={workers}"] if self.wiring == "async-ppo" else []
-        return [*self.overrides, *placed, *stored]
+        return [*self.levels(scenario), *placed, *stored]
 
 
 OFF = "async.mode=off"
@@ -79,6 +94,12 @@ MODES = {
             name="full-scorer",
             kind="plugin",
             overrides=("async.mode=full", "async.train.scorer=inference"),
+        ),
+        Mode(
+            name="full-scorer-fine",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.scorer=inference"),
+            cuts=4,
         ),
         Mode(
             name="full-first-visit",

@@ -57,11 +57,6 @@ class Scenario:
         """Decisions trained per step."""
         return self.envs * self.decisions
 
-    @property
-    def training_calls(self) -> int:
-        """Micro-batches per step."""
-        return self.update_epoch * self.samples // self.micro_batch_size
-
     def overrides(self, *, log: str) -> list[str]:
         """What makes the config this scenario, whose processes write down into `log` what they served."""
         return [
@@ -231,7 +226,7 @@ REAL = (
         # A process for each simulator, which holds one environment: nothing divides into two stages.
         env_workers=4,
         extra=("rollout.pipeline_stage_num=1",),
-        without=("stock-sync-2", *UNDIVIDED, *OWN_TASKS, *GOES_ON),
+        without=("stock-sync-2", "full-scorer-fine", *UNDIVIDED, *OWN_TASKS, *GOES_ON),
     ),
 )
 

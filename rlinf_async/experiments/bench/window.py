@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_async.experiments.bench.scenarios import Scenario
-
 Record = Mapping[str, Any]
 """A span of `observe.spans`: `kind`, `began`, `ended`, and facts."""
 
@@ -76,17 +74,17 @@ class Window:
         return dict(environments)
 
 
-def window(records: Sequence[Record], scenario: Scenario, *, warm_up: int, steps: int) -> Window:
+def window(records: Sequence[Record], *, calls: int, warm_up: int, steps: int) -> Window:
     """Global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
 
     Args:
         records: in order of their ends.
+        calls: micro-batches of a step.
 
     Raises:
         ValueError: the run trained fewer steps.
     """
     training = [record for record in records if record["kind"] == "train"]
-    calls = scenario.training_calls
     if len(training) < (warm_up + steps) * calls:
         raise ValueError(
             f"the run trained {len(training)} micro-batches, fewer than {warm_up + steps} steps of {calls}"

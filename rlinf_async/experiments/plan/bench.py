@@ -213,7 +213,7 @@ def times_of(scenario: Scenario, costs: Costs, *, seed: int) -> Times:
 def settings_of(scenario: Scenario, mode: Mode, batches: int) -> RunSettings:
     """A run of `scenario` in `mode`; of RLinf's own modes the sizes alone."""
     block: dict[str, Any] = {}
-    for override in mode.overrides:
+    for override in mode.levels(scenario):
         key, _, value = override.partition("=")
         if key.startswith("async."):
             _put(block, key.split(".")[1:], yaml.safe_load(value))
@@ -241,7 +241,7 @@ def settings_of(scenario: Scenario, mode: Mode, batches: int) -> RunSettings:
         horizon=scenario.decisions,
         batches=batches,
         global_batch_size=scenario.samples // scenario.optimizer_steps,
-        micro_batch_size=scenario.micro_batch_size,
+        micro_batch_size=mode.micro_batch_size(scenario),
         update_epoch=scenario.update_epoch,
         max_batch_size=scenario.envs,
         normalizes=True,
