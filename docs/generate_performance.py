@@ -95,13 +95,13 @@ def question(name: str, columns: Mapping[str, str]) -> str:
     return markdown(["mode", *columns, "runs"], lines)
 
 
-def beside(measured: Sequence[Row], lever: str) -> str:
-    """A mode beside `full` and the best of RLinf's, in the scenarios in which it was measured."""
-    chosen = [row["scenario"] for row in measured if row["mode"] == lever]
+def beside(measured: Sequence[Row], *levers: str) -> str:
+    """Modes beside `full` and the best of RLinf's, in the scenarios in which they were measured."""
+    chosen = [row["scenario"] for row in measured if row["mode"] in levers]
     lines = [
         [f"`{row['scenario']}`", f"`{row['mode']}`", *speed(row)]
         for row in measured
-        if row["scenario"] in chosen and (row["mode"] in ("full", lever) or row["ratio_best_stock"] == 1.0)
+        if row["scenario"] in chosen and (row["mode"] in ("full", *levers) or row["ratio_best_stock"] == 1.0)
     ]
     return markdown(["scenario", "mode", *SPEED], lines)
 
@@ -110,7 +110,8 @@ def generate(page: str) -> str:
     """The page with its tables anew."""
     measured = rows("results")
     tables = {"headline": headline(measured), "modes": modes(measured), "earlier": earlier(rows("earlier"))}
-    tables["scorer"] = beside(measured, "full-scorer")
+    tables["scorer"] = beside(measured, "full-scorer", "full-scorer-fine")
+    tables["tasks and resets"] = beside(measured, "full-tasks", "full-reset-ahead")
     tables["under veRL"] = question("verl", FRESH | UNDER_VERL | EFFICIENCY)
     tables["first visit"] = question("first_visit", FRESH | AGAINST_STOCK | EFFICIENCY)
     return fill(page, tables)

@@ -16,7 +16,7 @@ from rlinf_async.experiments.bench.scenarios import EMULATED, Scenario
 from rlinf_async.experiments.plan.bench import FITTED, Steps, predict_cell
 
 WINDOW = Steps(warm_up=WARM_UP, measured=STEPS, batches=WARM_UP + STEPS + TAIL)
-LEVERS = ("full-tasks", "full-scorer", "full-reset-ahead")
+LEVERS = ("full-tasks", "full-scorer", "full-scorer-fine", "full-reset-ahead")
 
 
 def gains(lever: str, scenarios: Iterable[Scenario] = EMULATED) -> Iterator[tuple[str, float, float]]:
