@@ -62,7 +62,8 @@ def test_two_ranks_make_of_a_batch_what_one_makes_of_it(of_two, name):
     alone = train(name, 1, 0)
     for found in (ranks[name] for ranks in of_two):
         for tensor, expected in alone["weights"].items():
-            torch.testing.assert_close(found["weights"][tensor], expected, atol=2e-6, rtol=1e-5)
+            # A learning rate of 0.3 times what gradients are rounded by, which differs between processors.
+            torch.testing.assert_close(found["weights"][tensor], expected, atol=6e-6, rtol=1e-5)
         for metric in ("train/actor/grad_norm", "train/loss", "train/actor/pg_loss", "rollout/rewards"):
             assert found["metrics"][metric] == pytest.approx(alone["metrics"][metric], rel=1e-3, abs=1e-6)
 
