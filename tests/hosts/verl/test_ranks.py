@@ -49,6 +49,15 @@ def work(rank, port, directory):
     torch.save({name: train(name, 2, rank) for name in CASES}, f"{directory}/{rank}.pt")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As the ranks have: initial weights are orthogonal, which several threads round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory):
     """What each of two ranks has made of each case."""
@@ -62,8 +71,7 @@ def test_two_ranks_make_of_a_batch_what_one_makes_of_it(of_two, name):
     alone = train(name, 1, 0)
     for found in (ranks[name] for ranks in of_two):
         for tensor, expected in alone["weights"].items():
-            # A learning rate of 0.3 times what gradients are rounded by, which differs between processors.
-            torch.testing.assert_close(found["weights"][tensor], expected, atol=6e-6, rtol=1e-5)
+            torch.testing.assert_close(found["weights"][tensor], expected, atol=2e-6, rtol=1e-5)
         for metric in ("train/actor/grad_norm", "train/loss", "train/actor/pg_loss", "rollout/rewards"):
             assert found["metrics"][metric] == pytest.approx(alone["metrics"][metric], rel=1e-3, abs=1e-6)
 
