@@ -65,19 +65,23 @@ class Adapting:
         if not self._adaptation.resume(known):
             self._say("async.adapt: begins anew, as the config allows something else than before")
             return None
-        self._say(f"async.adapt: goes on with {_in_words(self._adaptation.limits)}")
+        self._say(f"async.adapt: goes on with {', '.join(f'{k} {v:g}' for k, v in self._in_force().items())}")
         return self._adaptation.limits
 
     def as_metrics(self) -> dict[str, float]:
         """What holds, and how many changes there were, under `async/adapt/`; nothing where none are made."""
         if not self.enabled:
             return {}
-        limits = self._adaptation.limits
-        metrics = {"max_staleness": float(limits.max_staleness), "changes": float(self._changes)}
-        if self._batches:
-            metrics["max_batch_size"] = float(limits.max_batch_size)
-            metrics["max_wait_ms"] = limits.max_wait_s * 1000
+        metrics = {**self._in_force(), "changes": float(self._changes)}
         return {f"async/adapt/{name}": value for name, value in metrics.items()}
+
+    def _in_force(self) -> dict[str, float]:
+        """The limits of what can change, by the names of the config."""
+        limits = self._adaptation.limits
+        held = {"max_staleness": float(limits.max_staleness)}
+        if self._batches:
+            held |= {"max_batch_size": float(limits.max_batch_size), "max_wait_ms": limits.max_wait_s * 1000}
+        return held
 
     def closing(self, run_dir: str) -> str | None:
         """What to say at the end of a run of what takes a restart, which the planner reads from its trace."""
@@ -132,11 +136,6 @@ def sentence(event: Event) -> str:
         return f"{what}, as {event.because} (by a guess {event.guess:+.1%})"
     gain = f"throughput {event.gain:+.1%}, standard error {event.error:.1%}"
     return f"{what} is kept: {gain}" if event.verdict == "kept" else f"{what} again: {gain}"
-
-
-def _in_words(limits: Limits) -> str:
-    bound, size, wait_ms = limits.max_staleness, limits.max_batch_size, limits.max_wait_s * 1000
-    return f"max_staleness {bound}, max_batch_size {size}, max_wait_ms {wait_ms:g}"
 
 
 def _facts(event: Event) -> dict[str, str | float]:

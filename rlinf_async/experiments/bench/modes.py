@@ -36,7 +36,7 @@ class Mode:
         """Forward and backward passes per step."""
         return scenario.update_epoch * scenario.samples // self.micro_batch_size(scenario)
 
-    def levels(self, scenario: Scenario) -> list[str]:
+    def shared_overrides(self, scenario: Scenario) -> list[str]:
         """What makes a config of any host run in this mode."""
         cut = [f"async.streamer.micro_batch_size={self.micro_batch_size(scenario)}"] if self.cuts > 1 else []
         return [*self.overrides, *cut]
@@ -47,7 +47,7 @@ class Mode:
         placed = [f"cluster.component_placement.env.placement='0:0-{workers - 1}'"] if workers > 1 else []
         # RLinf's asynchronous PPO trains on what its store holds: a batch is one trajectory of each worker.
         stored = [f"+algorithm.rollout_store_size_per_rank={workers}"] if self.wiring == "async-ppo" else []
-        return [*self.levels(scenario), *placed, *stored]
+        return [*self.shared_overrides(scenario), *placed, *stored]
 
 
 OFF = "async.mode=off"

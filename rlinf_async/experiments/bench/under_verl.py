@@ -58,7 +58,7 @@ class UnderVerl:
             f"{ACTOR}.ppo_micro_batch_size_per_gpu={scenario.micro_batch_size}",
             *scenario.emulated(log=log, model="vla.model"),
             *scenario.extra,
-            *mode.levels(scenario),
+            *mode.shared_overrides(scenario),
         ]
 
     def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:

@@ -213,7 +213,7 @@ def times_of(scenario: Scenario, costs: Costs, *, seed: int) -> Times:
 def settings_of(scenario: Scenario, mode: Mode, batches: int) -> RunSettings:
     """A run of `scenario` in `mode`; of RLinf's own modes the sizes alone."""
     block: dict[str, Any] = {}
-    for override in mode.levels(scenario):
+    for override in mode.shared_overrides(scenario):
         key, _, value = override.partition("=")
         if key.startswith("async."):
             _put(block, key.split(".")[1:], yaml.safe_load(value))
