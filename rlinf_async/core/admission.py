@@ -114,8 +114,6 @@ class AdmissionGate:
             raise ValueError(f"max_staleness={max_staleness} must be at least 0")
         if shards < 1 or epochs < 1:
             raise ValueError(f"shards={shards} and epochs={epochs} must be at least 1")
-        self.shards = shards
-        self.epochs = epochs
         self.max_staleness = self.ceiling = max_staleness
         self.until = until
         self.version = version

@@ -163,6 +163,26 @@ def test_the_places_of_a_batch_are_handed_out_slowest_first_and_unknown_ones_bef
     assert gate.admit(3).place == 1
 
 
+@pytest.mark.parametrize(
+    ("took", "order"),
+    [
+        # Means with what came before: 6 and 7, where the last alone is 10 and 7.
+        ({0: [2.0, 10.0], 1: [7.0]}, [1, 0]),
+        ({0: [10.0, 2.0], 1: [5.0]}, [0, 1]),
+        # A place that has been twice is no faster or slower for that.
+        ({0: [6.0, 6.0], 1: [5.5]}, [0, 1]),
+        ({0: [6.0, 6.0], 1: [6.5]}, [1, 0]),
+    ],
+)
+def test_what_a_place_took_is_a_mean_of_its_own(took, order):
+    gate = AdmissionGate(shards=2, epochs=1, max_staleness=9, free=True, slowest_first=True)
+    first = [gate.admit(0) for _ in range(2)]
+    for place, seconds in took.items():
+        for each in seconds:
+            gate.took(first[place], each)
+    assert [gate.admit(0).place for _ in range(2)] == order
+
+
 def test_what_a_place_took_counts_nothing_where_every_shard_has_its_own():
     gate = AdmissionGate(shards=2, epochs=1, max_staleness=9, free=True)
     gate.took(gate.admit(0), 1.0)

@@ -2,7 +2,8 @@
 
 Theory of operation. A span that lasts while work is done is a draw of its service time; one that waits is the
 schedule's own, and is left to the loops. What is neither is found by difference: the way of a request is what
-lies between its shard and its forward pass where nobody had to wait; what a learner spends in a batch beside
+lies between its shard and its forward pass where nobody had to wait, without what the env worker's process
+takes for it, by which the answers of one pass are apart; what a learner spends in a batch beside
 its micro-batches, optimizer steps and anchor is a cost of the batch. The first batch is left out wherever
 there are others: it pays for what is built once.
 """
@@ -52,7 +53,7 @@ def times_of(spans: Sequence[Span], job: Job) -> Times:
                 f"the trace has no span {kind!r}: it is not of a whole run with async.trace=true"
             )
     steady = _after_first(kinds)
-    training, way = _training(steady, job.settings), _way(kinds)
+    training, way = _training(steady, job.settings), _way(steady)
     weights = WeightTimes(
         copy_s=_mean(steady["copy"]), send_s=_mean(steady["send"]), load_s=_mean(steady["load"])
     )
@@ -146,20 +147,27 @@ def _policy(spans: Sequence[Span]) -> PolicyTimes:
 
 
 def _way(kinds: Mapping[str, list[Span]]) -> WayTimes:
-    served = {
-        (shard, number): span
-        for span in kinds["forward"]
-        for shard, number in zip(span["shards"], span["numbers"], strict=True)
-    }
+    asked = {(span["shard"], span["number"]): span for span in kinds["ask"]}
     pairs = [
-        (ask, served[ask["shard"], ask["number"]])
-        for ask in kinds["ask"]
-        if (ask["shard"], ask["number"]) in served
+        (asked[request], forward)
+        for forward in kinds["forward"]
+        for request in zip(forward["shards"], forward["numbers"], strict=True)
+        if request in asked
     ]
     there = [forward["began"] - ask["began"] for ask, forward in pairs]
     back = [ask["ended"] - forward["ended"] for ask, forward in pairs]
-    request_s = float(np.quantile(there, ALONE) + np.mean(back)) if pairs else 0.0
-    return WayTimes(request_s=max(0.0, request_s), put_s=_mean(kinds["put"]))
+    worker_s = 2 * _apart(pairs)
+    both = float(np.quantile(there, ALONE) + np.quantile(back, ALONE)) if pairs else 0.0
+    return WayTimes(request_s=max(0.0, both - worker_s), worker_s=worker_s, put_s=_mean(kinds["put"]))
+
+
+def _apart(pairs: Sequence[tuple[Span, Span]]) -> float:
+    """How long an env worker's process takes for an answer: so far apart do those of one pass end there."""
+    passes: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for ask, forward in pairs:
+        passes[ask["process"], id(forward)].append(ask["ended"])
+    gaps = [(max(ends) - min(ends)) / (len(ends) - 1) for ends in passes.values() if len(ends) > 1]
+    return float(np.median(gaps)) if gaps else 0.0
 
 
 def _training(kinds: Mapping[str, list[Span]], settings: RunSettings) -> TrainingTimes:

@@ -121,14 +121,19 @@ class Asking:
         return self.requests.rollout(shard)
 
     async def act(self, request: ActionRequest) -> Any:
-        if self.way.worker_s:
-            async with self.worker.process:
-                await asyncio.sleep(self.way.worker_s)
         half = self.way.request(request.size) / 2
+        await self._handle()
         await _pass(half)
         answer = await self.requests.act(request)
         await _pass(half)
+        await self._handle()
         return answer
+
+    async def _handle(self) -> None:
+        """What the env worker's process does for a request, and again for its answer."""
+        if self.way.worker_s:
+            async with self.worker.process:
+                await asyncio.sleep(self.way.worker_s / 2)
 
 
 class HandOver:

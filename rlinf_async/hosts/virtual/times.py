@@ -87,7 +87,8 @@ class WayTimes:
     request_env_s: float = 0.0
     """The same, for each environment of the request: pictures."""
     worker_s: float = 0.0
-    """Of the env worker's process for each decision of a shard; one shard at a time."""
+    """Of the env worker's process for each decision of a shard, half of it with the request and half with the
+    answer; one shard at a time."""
     batch_s: float = 0.0
     """Of an inference rank for each batch, beside the forward pass."""
     put_s: float = 0.0

@@ -37,6 +37,30 @@ def test_a_trace_gives_back_the_service_times_that_made_it(tmp_path):
     assert found.decision_steps == 5
 
 
+@pytest.mark.parametrize("worker_s", [0.015625, 0.03125])
+def test_what_env_workers_do_one_shard_at_a_time_is_told_from_the_way_of_a_request(tmp_path, worker_s):
+    """Eight shards wait for the process of their env worker; environments that ask together do not."""
+    true = times()
+    true = replace(true, way=replace(true.way, worker_s=worker_s))
+    run = replay(left_by(tmp_path, true))
+    assert run.times.way.worker_s == pytest.approx(worker_s, rel=0.05)
+    assert run.times.way.request_s == pytest.approx(0.015625, rel=0.25)
+    assert run.close, run.error
+    together = changed(run.job, ["async.mode=train"]).settings
+    found, known = (foresee("it", together, lasting, draws=3).step_s for lasting in (run.times, true))
+    assert found == pytest.approx(known, rel=0.03)
+
+
+def test_what_hands_over_slowly_before_the_first_batch_is_trained_is_no_cost_of_every_rollout(tmp_path):
+    (file,) = (left_by(tmp_path) / "trace").glob("env-worker*")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    first = next(line for line in lines if line.get("kind") == "put")
+    first["ended"] += 5.0
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = times_of(read_spans(tmp_path / "trace"), job())
+    assert found.way.put_s == pytest.approx(0.0625, rel=0.001)
+
+
 def test_another_setting_is_predicted_from_the_trace_as_well_as_from_the_truth(tmp_path):
     found = times_of(read_spans(left_by(tmp_path) / "trace"), job())
     for overrides in (["async.mode=train"], ["async.rollout.shards=2"], ["async.mode=streamer"]):
