@@ -39,11 +39,13 @@ TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_run
 
 # Packages of real VLA models, three folders that go before the main environment; see docs/models.md.
 VLA := .venv-vla
+VLA_FOLDERS := openpi openvla-oft gr00t
+TESTS_VLA := $(VLA_FOLDERS:%=test-vla-%)
 SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
 .PHONY: setup setup-libero setup-maniskill setup-scripts setup-vla setup-verl demo demo-verl test test-vla test-verl runs-verl \
-	mutants check lint $(TYPES) docs format constraints constraints-verl clean
+	mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
 
 setup: $(SETUP)
 
@@ -78,7 +80,7 @@ $(SETUP_VERL): pyproject.toml .ci/constraints-verl.txt .ci/requirements.py
 	$(PIP_VERL) install --no-deps --no-build-isolation -e .
 	touch $@
 
-setup-vla test-vla: export VLA_SOURCES := $(VLA_SOURCES)
+setup-vla test-vla $(TESTS_VLA): export VLA_SOURCES := $(VLA_SOURCES)
 
 setup-vla: $(SETUP_VLA)
 
@@ -91,10 +93,10 @@ $(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt .ci/vla-gr00t.
 	touch $@
 
 # What an environment lacks the packages of is skipped there, and runs in another.
-test-vla: setup-vla
-	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/openpi $(BIN)/python -m pytest tests/vla $(ARGS)
-	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/openvla-oft $(BIN)/python -m pytest tests/vla $(ARGS)
-	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/gr00t $(BIN)/python -m pytest tests/vla $(ARGS)
+test-vla: $(TESTS_VLA)
+
+$(TESTS_VLA): test-vla-%: setup-vla
+	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/$* $(BIN)/python -m pytest tests/vla $(ARGS)
 
 setup-scripts: $(SETUP_SCRIPTS)
 

@@ -2,7 +2,8 @@
 
 Starting Ray and importing RLinf and torch in ten processes takes far longer than a small run. A test that
 does not care whether its run has a process of its own asks for it by `pytest.mark.shared_run`: the runs of
-all such tests that are selected are made one after the other, in one process and one cluster.
+all such tests that are selected are made one after the other, in one process and one cluster, and a run
+that several tests ask for is made once. `{run-0}` in an override is the directory of the test's first run.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ SMALL = (
 
 Case = tuple[str, tuple[str, ...]]
 """The name of a config, and overrides."""
+EARLIER = re.compile(r"{run-(\d+)}")
+"""The directory of an earlier run, in an override."""
 
 
 def small(config: str, *overrides: str) -> Case:
@@ -121,8 +124,15 @@ class Runner:
     def several(self, cases: Sequence[Case]) -> list[Run]:
         """Runs of `cases`, one after the other in one process."""
         directories = [self.directory / f"run-{number}" for number in range(len(cases))]
+
+        def directory_of(match: re.Match[str]) -> str:
+            return str(directories[int(match[1])])
+
         given = [
-            (config, [*overrides, f"runner.logger.log_path={directory}"])
+            (
+                config,
+                [*(EARLIER.sub(directory_of, o) for o in overrides), f"runner.logger.log_path={directory}"],
+            )
             for (config, overrides), directory in zip(cases, directories, strict=True)
         ]
         file = self.directory / "several.json"
@@ -181,6 +191,25 @@ def _asked_for(items: Sequence[pytest.Item]) -> dict[str, list[Case]]:
     return {name: list(mark.args) for name, mark in marks}
 
 
+def _of_earlier(override: str, runs: Sequence[int]) -> str:
+    """`override` with the numbers of a test's own runs as those of all `runs`."""
+    return EARLIER.sub(lambda match: f"{{run-{runs[int(match[1])]}}}", override)
+
+
+def made_once(asked_for: dict[str, list[Case]]) -> tuple[list[Case], dict[str, list[int]]]:
+    """The runs to make, and which of them are those of a test: its own twins stay two."""
+    numbers: dict[tuple[Case, int], int] = {}
+    of_test: dict[str, list[int]] = {}
+    for name, cases in asked_for.items():
+        own: list[int] = []
+        for config, overrides in cases:
+            case = config, tuple(_of_earlier(override, own) for override in overrides)
+            twins = sum(case == list(numbers)[number][0] for number in own)
+            own.append(numbers.setdefault((case, twins), len(numbers)))
+        of_test[name] = own
+    return [case for case, _ in numbers], of_test
+
+
 def _skipped(item: pytest.Item) -> bool:
     return any(mark.args[0] for mark in item.iter_markers("skipif"))
 
@@ -199,11 +228,11 @@ def shared_runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[Run]]]:
     """Runs of all tests that share a process, by the name of the test."""
-    asked_for = _asked_for(request.session.items)
+    cases, of_test = made_once(_asked_for(request.session.items))
     runner = Runner(tmp_path_factory.mktemp("shared"))
     try:
-        made = iter(runner.several([case for cases in asked_for.values() for case in cases]))
-        yield {name: [next(made) for _ in cases] for name, cases in asked_for.items()}
+        made = runner.several(cases)
+        yield {name: [made[number] for number in numbers] for name, numbers in of_test.items()}
     finally:
         runner.close()
 

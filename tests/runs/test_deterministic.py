@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runs.conftest import Run, Runner, small
+from tests.runs.conftest import Case, Run, small
 
 pytestmark = pytest.mark.ray
 
@@ -23,8 +23,17 @@ SETTINGS = (
 FIXED_LAG = small(
     "metaworld_ppo_mlp", *SETTINGS, f"runner.max_epochs={STEPS}", f"runner.save_interval={STEPS}"
 )
+SHORT, PLACES = 8, (2, 6)
+WHOLE = small("metaworld_ppo_mlp", *SETTINGS, f"runner.max_epochs={SHORT}", "runner.save_interval=2")
 
 
+def resumed(step: int) -> Case:
+    config, overrides = WHOLE
+    saved = f"{{run-0}}/metaworld_ppo_mlp/checkpoints/global_step_{step}"
+    return config, (*overrides, f"runner.resume_dir='{saved}'")
+
+
+@pytest.mark.long  # so are a run and its continuations, below
 @pytest.mark.shared_run(FIXED_LAG, FIXED_LAG)
 def test_twenty_steps_with_a_fixed_lag_give_the_same_weights_twice_bit_for_bit(ended: list[Run]) -> None:
     for run in ended:
@@ -38,23 +47,17 @@ def test_twenty_steps_with_a_fixed_lag_give_the_same_weights_twice_bit_for_bit(e
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.shared_run(WHOLE, *(resumed(step) for step in PLACES))
 def test_a_run_that_goes_on_from_any_of_its_checkpoints_ends_as_if_it_had_not_been_interrupted(
-    runs: Runner,
+    ended: list[Run],
 ) -> None:
-    steps, places = 8, (2, 4, 6)
-    saved = runs.directory / "run-0" / "metaworld_ppo_mlp" / "checkpoints"
-    case = (*SETTINGS, f"runner.max_epochs={steps}", "runner.save_interval=2")
-    resumed = [(*case, f"runner.resume_dir={saved / f'global_step_{step}'}") for step in places]
-    whole, *others = runs.several([small("metaworld_ppo_mlp", *overrides) for overrides in (case, *resumed)])
-    assert whole.status == 0, whole.output
-    for step, other in zip(places, others, strict=True):
-        assert other.status == 0, other.output
+    whole, *others = ended
+    for step, other in zip(PLACES, others, strict=True):
         assert timeless(other.metrics) == timeless(whole.metrics)[step:]
         assert books(other) == books(whole)
         weights = [torch.load(weights_of(run)) for run in (whole, other)]
         assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert len({line["env/return"] for line in whole.metrics}) == steps
+    assert len({line["env/return"] for line in whole.metrics}) == SHORT
 
 
 def books(run: Run) -> dict[str, Any]:

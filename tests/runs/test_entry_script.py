@@ -31,6 +31,7 @@ def run_script(runs: Runner, script: Path, directory: Path, *overrides: str) -> 
     return process.returncode, output
 
 
+@pytest.mark.long  # RLinf's own script in a checkout is turned so as well: tests/runs/test_checkouts.py
 def test_the_command_line_turns_a_script_without_a_block_asynchronous(runs: Runner, tmp_path: Path) -> None:
     status, output = run_script(runs, SCRIPT, users_config(tmp_path, "~async"), "+async.mode=full")
     assert status == 0, output

@@ -40,8 +40,8 @@ BROKEN = {
 }
 
 
-LIKE_OTHERS = ("learner", "publication")
-"""Both are errors of a worker, as that of inference is."""
+LIKE_OTHERS = ("inference", "learner", "publication")
+"""Errors of a worker, as that of the environments is."""
 NOTHING_OUTLIVED = ("async.survive.env_restarts=0", "async.survive.process_restarts=0")
 
 

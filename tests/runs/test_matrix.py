@@ -47,16 +47,20 @@ CASES = [
 ]
 
 
+def is_long(case: tuple[str, bool, bool, bool]) -> bool:
+    """Whether each level of it is in a shorter selection as well: alone with PPO, and with the other two."""
+    config, *setting = case
+    return sum(setting) == 2 or (sum(setting) == 1 and "grpo" in config)
+
+
+def marks(case: tuple[str, bool, bool, bool]) -> list[pytest.MarkDecorator]:
+    asked_for = pytest.mark.shared_run(small(case[0], *overrides(*case)))
+    return [asked_for, pytest.mark.long] if is_long(case) else [asked_for]
+
+
 @pytest.mark.parametrize(
     ("config", "train", "rollout"),
-    [
-        pytest.param(
-            *case[:3],
-            marks=pytest.mark.shared_run(small(case[0], *overrides(*case))),
-            id="-".join(map(str, case)),
-        )
-        for case in CASES
-    ],
+    [pytest.param(*case[:3], marks=marks(case), id="-".join(map(str, case))) for case in CASES],
 )
 def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
     ended: list[Run], config: str, train: bool, rollout: bool
@@ -114,6 +118,7 @@ def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(ended: list[Run
 SCORED = ("async.mode=full", "algorithm.update_epoch=1", "async.train.scorer=inference")
 
 
+@pytest.mark.long  # two learner ranks are given scores as well
 @pytest.mark.shared_run(small("metaworld_ppo_mlp", *SCORED))
 def test_inference_scores_what_the_learner_does_not_begin_with(ended: list[Run]) -> None:
     (run,) = ended

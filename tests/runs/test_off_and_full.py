@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rlinf_async import cli
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
 from rlinf_async.observe.run_dir import RunDir
-from tests.runs.conftest import Runner, small
+from tests.runs.conftest import Run, small
 
 pytestmark = pytest.mark.ray
 CONFIG = "metaworld_ppo_mlp"
@@ -24,10 +24,10 @@ def tags(directory: Path) -> set[str]:
     return set(events.Tags()["scalars"])
 
 
-def test_off_and_full_leave_the_same_files_and_are_compared(runs: Runner) -> None:
-    made = runs.several([small(CONFIG), small(CONFIG, "async.mode=off")])[::-1]
+@pytest.mark.shared_run(small(CONFIG), small(CONFIG, "async.mode=off"), last=True)
+def test_off_and_full_leave_the_same_files_and_are_compared(ended: list[Run], tmp_path: Path) -> None:
+    made = ended[::-1]
     for run in made:
-        assert run.status == 0, run.output
         assert [name for name in FILES if not (run.directory / name).exists()] == []
         steps = RunDir(run.directory).read_metrics()
         assert [step["step"] for step in steps] == [1, 2, 3]
@@ -41,7 +41,7 @@ def test_off_and_full_leave_the_same_files_and_are_compared(runs: Runner) -> Non
         assert run.summary["trajectories"]["trained"] == 3 * 8
         assert set(in_rlinf_words(steps[-1])) <= tags(run.directory)  # what TensorBoard lays on each other
 
-    page = runs.directory / "page.html"
+    page = tmp_path / "page.html"
     result = CliRunner().invoke(cli.app, ["report", *(str(run.directory) for run in made), "-o", str(page)])
     assert result.exit_code == 0, result.output
     (table,) = [part for part in page.read_text().split("<table") if "fresh env steps/s</th>" in part]

@@ -16,21 +16,21 @@ from tests.runs.conftest import COMMAND, SMALL, Run, Runner, small
 pytestmark = pytest.mark.ray
 
 EVALUATE = ("runner.val_check_interval=2", "runner.save_interval=2", "env.eval.total_num_envs=8")
+LAG_TWO = (*EVALUATE, "async.train.max_staleness=2")
+SAVED = "metaworld_ppo_mlp/checkpoints/global_step_2"
 
 
-def test_a_resumed_run_goes_on_within_the_staleness_bound(runs: Runner) -> None:
-    saved = runs.directory / "run-0" / "metaworld_ppo_mlp" / "checkpoints" / "global_step_2"
-    case = (*EVALUATE, "async.train.max_staleness=2")
-    resumed = (*case, "runner.max_epochs=5", f"runner.resume_dir={saved}")
-    first, second = runs.several(
-        [small("metaworld_ppo_mlp", *overrides) for overrides in ((*case, "runner.max_epochs=2"), resumed)]
-    )
-    assert first.status == 0, first.output
+@pytest.mark.shared_run(
+    small("metaworld_ppo_mlp", *LAG_TWO, "runner.max_epochs=2"),
+    small("metaworld_ppo_mlp", *LAG_TWO, "runner.max_epochs=5", f"runner.resume_dir='{{run-0}}/{SAVED}'"),
+)
+def test_a_resumed_run_goes_on_within_the_staleness_bound(ended: list[Run]) -> None:
+    first, second = ended
+    saved = first.directory / SAVED
     assert "eval/success_once" in first.metrics[-1]
     state = json.loads((saved / "async_state.json").read_text())
     assert (state["version"], state["trained"]) == (2, 16)
 
-    assert second.status == 0, second.output
     assert [line["step"] for line in second.metrics] == [3, 4, 5]
     assert second.metrics[0]["async/staleness/max"] == 0  # nothing older than the checkpoint exists
     assert second.summary["staleness"]["max"] <= 2

@@ -12,13 +12,12 @@ from tests.runs_verl.conftest import ACTOR, GROUPS, VerlRunner, check_books
 
 pytestmark = [pytest.mark.verl, pytest.mark.ray]
 
-MODES = {
-    "off": ("async.mode=off",),
+LEVELS = {
     "train": ("async.mode=train",),
     "rollout": ("async.mode=rollout",),
     "streamer": ("async.mode=streamer", f"{ACTOR}.ppo_epochs=1"),
-    "resetting": ("async.mode=full", "env.train.auto_reset=true"),
 }
+RESETTING = ("async.mode=full", "env.train.auto_reset=true")
 
 
 PICTURES = (
@@ -32,14 +31,24 @@ PICTURES = (
 )
 
 
-def test_every_mode_trains_what_it_has_collected_once_and_a_policy_that_sees_pictures(
-    runs: VerlRunner,
-) -> None:
-    cases = [("verl_metaworld_ppo_mlp", overrides) for overrides in MODES.values()]
-    *made, pictures = runs.several([*cases, ("verl_metaworld_ppo_vla", PICTURES)])
-    for mode, run in zip(MODES, made, strict=True):
-        check_books(run, staleness=int(mode in ("train", "resetting")))
+def test_none_and_all_of_the_levels_train_what_was_collected_once_also_pictures(runs: VerlRunner) -> None:
+    off, resetting, pictures = runs.several(
+        [
+            ("verl_metaworld_ppo_mlp", ("async.mode=off",)),
+            ("verl_metaworld_ppo_mlp", RESETTING),
+            ("verl_metaworld_ppo_vla", PICTURES),
+        ]
+    )
+    check_books(off, staleness=0)
+    check_books(resetting, staleness=1)
     check_books(pictures, steps=2, trained=8)
+
+
+@pytest.mark.long  # all of them together are run as well
+def test_each_level_alone_trains_what_was_collected_once(runs: VerlRunner) -> None:
+    made = runs.several([("verl_metaworld_ppo_mlp", overrides) for overrides in LEVELS.values()])
+    for level, run in zip(LEVELS, made, strict=True):
+        check_books(run, staleness=int(level == "train"))
 
 
 def test_verls_own_command_trains_in_full(runs: VerlRunner) -> None:

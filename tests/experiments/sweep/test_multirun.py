@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("group", ["+async=off,full,train", "+async.mode=off,full,train"])
 def test_every_job_of_a_multirun_is_synchronous_or_not_by_its_own_config(tmp_path, group):
-    cfg = compose_config("metaworld_ppo_mlp", ["~async"])
+    cfg = compose_config("metaworld_ppo_mlp", ["~async", "~warm_start"])
     OmegaConf.save(cfg, tmp_path / "users.yaml")
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
