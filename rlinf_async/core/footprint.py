@@ -70,14 +70,14 @@ class LearnerFootprint:
         return self.trainable * self.computed if self._shares and self.accumulates else 0
 
 
-def peak(parts: Mapping[str, int], *, learner_leaves: bool = False, inference_leaves: bool = False) -> int:
-    """The most bytes at any time, where a part may be moved off the accelerator while the other works."""
+def peak(parts: Mapping[str, int], *, learner_leaves: bool, inference_leaves: bool) -> int:
+    """The most bytes at any time, where a part may be moved off the accelerator while the other works.
+
+    Where only one of them leaves for the other, all are there while that one works.
+    """
     inference = parts.get("inference", 0)
     learner = sum(parts.values()) - inference
-    return max(
-        learner + (0 if inference_leaves else inference),
-        inference + (0 if learner_leaves else learner),
-    )
+    return max(learner, inference) if learner_leaves and inference_leaves else learner + inference
 
 
 def together(learner: Mapping[str, int], inference: int, *, learners: int, policies: int) -> dict[str, int]:

@@ -58,7 +58,7 @@ class PublicationBoard:
         versions = [version for rank, version in enumerate(self._has) if rank not in self._lost]
         versions_of_living = [version for version in versions if version is not None]
         if versions_of_living and len(versions_of_living) == len(versions):
-            self.published = max(min(versions_of_living), -1 if self.published is None else self.published)
+            self.published = min(versions_of_living)
 
     def __str__(self) -> str:
         ranks = ", ".join(

@@ -269,3 +269,17 @@ def test_a_request_that_is_larger_than_the_new_size_leaves_alone_and_what_waits_
 def test_a_size_cannot_be_raised_beyond_what_the_batcher_was_built_with():
     with pytest.raises(ValueError, match="max_size=9 must be between 1 and 8"):
         DynamicBatcher(max_size=8).limit(max_size=9, max_wait=0.0)
+
+
+def test_what_comes_back_counts_towards_a_full_batch_beside_what_waits():
+    batcher = waiting(1, 1, max_size=4)
+    batcher.give_back(Request(7, size=2), since=0.0)
+    assert shards(batcher.take(now=0.0)) == [7, 0, 1]  # the size is 4: nothing is waited for
+    batcher.give_back(Request(7), since=0.0)
+    assert batcher.take(now=0.5) == []
+
+
+def test_where_nobody_says_otherwise_nothing_is_waited_for():
+    batcher = DynamicBatcher(max_size=8)
+    batcher.add(Request(0), now=3.0)
+    assert shards(batcher.take(now=3.0)) == [0]

@@ -277,3 +277,28 @@ def test_whenever_the_bound_changes_no_sample_is_older_than_that_under_which_it_
         refused += simulation.refused
     assert refused > 0
     assert bounds == {0, 1, 2, 3}
+
+
+def test_whoever_calls_a_batch_trained_too_early_is_told_how_many_of_its_pieces_were_not_taken():
+    buffer = filled(piece(ticket(shard=0)), piece(ticket(shard=1)), pieces_per_rank=4)
+    buffer.take(0, 0)
+    buffer.put(piece(ticket(shard=2)))
+    with pytest.raises(RuntimeError, match="3 of its pieces"):  # two are missing, and one waits
+        buffer.finish(0)
+
+
+def test_what_is_untrained_comes_in_the_order_of_batches_and_places_whoever_has_it():
+    taken = [piece(ticket(shard=shard, batch=batch)) for batch, shard in ((1, 1), (0, 1))]
+    late = [piece(ticket(shard=shard, batch=batch)) for batch, shard in ((1, 0), (0, 0))]
+    buffer = filled(*taken)
+    buffer.take(1, 0)
+    buffer.take(0, 0)
+    for one in late:
+        buffer.put(one)
+    assert buffer.untrained() == [late[1], taken[1], late[0], taken[0]]
+
+
+def test_what_is_lost_at_every_resume_adds_up():
+    ledger = Ledger(produced=10, trained=4, refused=Counter({"lost at resume": 3}))
+    TrajectoryBuffer(pieces_per_rank=1, max_staleness=1).restore(4, ledger)
+    assert ledger.refused == {"lost at resume": 6}

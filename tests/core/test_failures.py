@@ -1,6 +1,6 @@
 import pytest
 
-from rlinf_async.core.failures import PeerError, first_cause
+from rlinf_async.core.failures import PeerError, ShardFailure, first_cause
 
 
 def test_the_first_error_is_reported():
@@ -32,3 +32,18 @@ def test_a_cancelled_loop_beside_a_failure_is_reported_after_it():
 def test_no_error_has_no_cause():
     with pytest.raises(ValueError, match="no error"):
         first_cause([])
+
+
+def test_a_shard_that_fails_says_what_failed_in_its_environments_and_what_the_ledger_calls_it():
+    cause = ZeroDivisionError("the simulator")
+    failure = ShardFailure("shard 3 cannot go on")
+    failure.__cause__ = cause
+    assert (str(failure), failure.what, failure.reason) == (
+        "shard 3 cannot go on",
+        "env failed",
+        "env failed",
+    )
+    assert failure.error is cause
+    unusable = ShardFailure("no number", what="not finite")
+    assert (unusable.reason, unusable.error) == ("not finite", unusable)
+    assert ShardFailure("killed", what="simulator died").reason == "env failed"

@@ -48,3 +48,16 @@ def test_no_gradient_flows_into_the_anchor():
     visits = FirstVisits()
     current = torch.zeros(2, requires_grad=True)
     assert not visits.anchor(visits.number(1, 2).flatten(), current).requires_grad
+
+
+def test_an_anchor_has_the_shape_of_what_it_anchors_and_room_for_pieces_that_come_later():
+    visits = FirstVisits()
+    first = visits.number(2, 2).flatten()
+    one = torch.arange(4 * 3 * 2, dtype=torch.float32).view(4, 3, 2)
+    assert torch.equal(visits.anchor(first, one), one)
+    second = visits.number(1, 3).flatten()
+    other = -torch.ones(3, 3, 2)
+    assert torch.equal(visits.anchor(second, other), other)
+    assert torch.equal(
+        visits.anchor(torch.cat([first, second]), torch.zeros(7, 3, 2)), torch.cat([one, other])
+    )

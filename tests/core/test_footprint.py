@@ -108,3 +108,9 @@ def test_only_if_both_leave_for_each_other_is_the_larger_enough(learner_leaves, 
 def test_what_cannot_be_is_refused(change, words):
     with pytest.raises(ValueError, match=words):
         replace(ALONE, **change)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_the_most_of_one_part_is_that_part_whoever_leaves(leave):
+    for parts in ({"weights": 4, "gradients": 3}, {"inference": 7}):
+        assert peak(parts, learner_leaves=leave, inference_leaves=leave) == 7

@@ -23,6 +23,7 @@ def test_what_is_no_text_has_a_nearest_name_too():
 
 def test_nested_mappings_have_dotted_keys():
     assert dotted(TREE) == {"a.b.c": 1, "a.d": [2, {"e": 3}], "f": {}, "g": None}
+    assert dotted({"x": 1, "y": {"z": 2, "w": {"v": 3}}}) == {"x": 1, "y.z": 2, "y.w.v": 3}
 
 
 def test_a_dotted_key_is_looked_up_through_mappings_only():

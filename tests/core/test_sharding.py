@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.sharding import SEPARATE_SIMULATORS, VECTORISED_SIMULATORS, ShardPlan, choose_shards
+from rlinf_async.core.sharding import (
+    SEPARATE_SIMULATORS,
+    VECTORISED_SIMULATORS,
+    ShardPlan,
+    choose_shards,
+    nearest_divisor,
+)
 from tests.making import plan
 
 SIZES = {
@@ -235,3 +241,17 @@ def test_auto_takes_the_most_shards_that_fit_and_two_where_simulators_share_a_pr
 def test_groups_of_two_are_groups():
     with pytest.raises(ValueError, match="6 environments in groups of 2 do not divide into"):
         plan(total_envs=6, shards_per_worker=2, group_size=2)
+
+
+def test_rollouts_are_numbered_batch_by_batch_and_epoch_by_epoch():
+    made = plan(rollout_epochs=3)
+    numbers = [made.rollout_number(batch, epoch) for batch in range(2) for epoch in range(3)]
+    assert numbers == [0, 1, 2, 3, 4, 5]
+
+
+@given(number=st.integers(1, 60), target=st.floats(0, 70))
+def test_the_nearest_divisor_divides_and_none_is_nearer(number, target):
+    found = nearest_divisor(number, target)
+    divisors = [n for n in range(1, number + 1) if not number % n]
+    assert found in divisors
+    assert all(abs(found - target) <= abs(other - target) for other in divisors)

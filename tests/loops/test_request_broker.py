@@ -827,3 +827,72 @@ def test_a_barrier_knows_no_limits():
         assert shards(await broker.take(0)) == [0, 1]
 
     run(main())
+
+
+def test_without_level_2_an_answer_that_does_not_come_in_time_is_an_error_too():
+    async def main():
+        broker = RequestBroker.barrier(plan(), deadline_s=60.0)
+        with pytest.raises(DeadlineError, match="shard 0 waited 60 s"):
+            await broker.act(request(0))
+        assert now() == 60.0
+
+    run(main())
+
+
+def test_a_request_whose_asker_gave_up_is_not_made_again_when_its_rank_is_lost():
+    async def main():
+        broker = dynamic()
+        gone, other = ask(broker, 0, 1)
+        await broker.take(0)
+        gone.cancel()
+        await settle()
+        broker.rank_lost(0, 1)
+        assert broker.again == 1
+        batch = await broker.take(1)
+        assert shards(batch) == [1]
+        answer(broker, batch)
+        assert await other == "to 1"
+
+    run(main())
+
+
+def test_a_rank_that_names_no_node_is_at_home_where_requests_name_none():
+    async def main():
+        broker = dynamic()
+        elsewhere = asyncio.create_task(broker.take(1, "b"))
+        here = asyncio.create_task(broker.take(0))
+        await settle()
+        ask(broker, 0)
+        await settle()
+        assert (here.done(), elsewhere.done()) == (True, False)
+        await close(broker, 0)
+
+    run(main())
+
+
+def test_a_batch_is_answered_request_by_request():
+    async def main():
+        broker = dynamic()
+        ask(broker, 0, 1)
+        batch = await broker.take(0)
+        with pytest.raises(ValueError, match="shorter"):
+            broker.reply([pending.number for pending in batch], ["one"])
+        broker.fail([pending.number for pending in batch], "the test is over")
+
+    run(main())
+
+
+def test_a_deadline_is_kept_to_the_second_for_requests_that_came_soon_after_each_other():
+    async def main():
+        broker = dynamic()
+        first = ask(broker, 0)
+        await asyncio.sleep(0.5)
+        second = ask(broker, 1)
+        with pytest.raises(DeadlineError):
+            await first[0]
+        assert not second[0].done()
+        with pytest.raises(DeadlineError):
+            await second[0]
+        assert now() == 60.5
+
+    run(main())

@@ -175,5 +175,6 @@ def test_a_learner_names_the_trajectories_that_it_accepts(tmp_path):
     assert done == [7, [PIECE]]
     spans = {span["kind"]: span for span in read_spans(tmp_path)}
     assert set(spans) == {"fetch", "accept", "finish"}
+    assert {span["batch"] for span in spans.values()} == {7}
     # Of place 5, epoch 1, part 0: two trajectories, two versions old, one of which passed in flight.
     assert spans["accept"]["pieces"] == [[5, 1, 0, 2, 2, 1]]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError
-from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.loops.trajectory_broker import MAX_REFUSALS, TrainedBatch, TrajectoryBroker
 from tests.loops.virtual import now, run, settle
-from tests.making import plan, rollout
+from tests.making import piece, plan, rollout, ticket
 
 
 def broker_of(layout, *, max_staleness=0, deadline_s=60.0, **options):
@@ -449,8 +449,8 @@ def test_only_with_free_balance_may_a_fast_shard_take_the_place_of_a_slow_one(fr
         if not free:
             second.cancel()
             return
-        for ticket in (first, await second):
-            await put(broker, ticket)
+        for admitted in (first, await second):
+            await put(broker, admitted)
         pieces, last = await broker.take(0, 0, whole=True)
         assert ([(piece.ticket.shard, piece.ticket.place) for piece in pieces], last) == (
             [(0, 0), (0, 1)],
@@ -518,12 +518,115 @@ def test_how_long_shards_stand_at_the_gate_is_a_share_of_the_time_since_the_last
         await asyncio.sleep(4.0)
         assert broker.pop_held_back() == [1.0, 0.0]
         await asyncio.sleep(1.0)
-        for ticket in tickets:
-            await put(broker, ticket)
+        for admitted in tickets:
+            await put(broker, admitted)
         await broker.take(0, 0, whole=True)
         broker.publish(1)
         await waiting
         await asyncio.sleep(3.0)
         assert broker.pop_held_back() == [0.25, 0.0]
 
+    run(main())
+
+
+def test_shares_are_in_units_of_what_a_shard_gives_to_a_balanced_batch_however_many_pieces_it_has():
+    two = [piece(ticket(shard=0), part=part) for part in (0, 1)]
+    trained = TrainedBatch.of([*two, piece(ticket(shard=1), size=2)], shards=2)
+    assert (trained.share.low, trained.share.high) == (1.0, 1.0)
+    alone = TrainedBatch.of(two, shards=2)
+    assert (alone.share.low, alone.share.high) == (0.0, 2.0)
+    assert TrainedBatch.of([piece(ticket())], shards=1).share.mean == 1.0
+
+
+async def place_after(first_s, second_s, **options):
+    """The place that is handed out first in batch 1, where the rollouts of batch 0 took so many seconds."""
+    broker = broker_of(TWO, free=True, **options)
+    for shard, seconds in enumerate((first_s, second_s)):
+        started = await broker.admit(shard)
+        await asyncio.sleep(seconds)
+        await put(broker, started)
+        await asyncio.sleep(100.0)
+    await broker.take(0, 0, whole=True)
+    broker.publish(1)
+    return (await broker.admit(0)).place
+
+
+@pytest.mark.parametrize(
+    ("options", "places"),
+    [({"slowest_first": True}, [0, 1]), ({"slowest_first": False}, [0, 0]), ({}, [0, 0])],
+)
+def test_the_place_whose_rollout_took_longest_is_handed_out_first_only_where_that_is_asked_for(
+    options, places
+):
+    async def main():
+        assert [await place_after(5.0, 1.0, **options), await place_after(1.0, 5.0, **options)] == places
+
+    run(main())
+
+
+def test_what_was_lost_is_collected_again_in_the_order_of_its_batches():
+    async def main():
+        broker = broker_of(ONE, max_staleness=2)
+        first, *_ = [await broker.admit(0) for _ in range(3)]
+        await broker.abandon(first, "env failed")
+        await broker.admit(0)  # batch 0 again, after the others
+        assert await broker.shards_lost({0}, "env worker died", 1) == 3
+        assert [(await broker.admit(0, 1)).batch for _ in range(3)] == [0, 1, 2]
+
+    run(main())
+
+
+def test_every_rollout_that_is_given_up_counts():
+    async def main():
+        broker = broker_of(ONE)
+        for _ in range(3):
+            await broker.abandon(await broker.admit(0), "env failed")
+        assert (broker.ledger.produced, broker.ledger.refused) == (3, {"env failed": 3})
+
+    run(main())
+
+
+def test_the_rest_of_a_batch_of_which_some_was_streamed_is_handed_over_at_once():
+    layout = plan(total_envs=6, shards_per_worker=6, learner_ranks=2)
+
+    async def main():
+        broker = broker_of(layout)
+        tickets = [await broker.admit(shard) for shard in (3, 4, 5)]  # those of rank 1
+        await put(broker, tickets[0], layout)
+        some, last = await broker.take(1, 0, whole=False)
+        await put(broker, tickets[1], layout)
+        with pytest.raises(DeadlineError, match="on learner rank 1: 2 of 3 pieces have arrived"):
+            await broker.take(1, 0, whole=True)
+        await put(broker, tickets[2], layout)
+        pieces, last = await broker.take(1, 0, whole=True)
+        assert last
+        assert len(some) + len(pieces) == layout.pieces_per_rank
+
+    run(main())
+
+
+def test_what_a_batch_was_made_of_is_said_once():
+    async def main():
+        broker = broker_of(ONE)
+        await train(broker, 0)
+        broker.pop_trained(0)
+        await train(broker, 1)
+        assert broker.pop_trained(1).env_steps == 1
+        for batch in (0, 1):
+            with pytest.raises(KeyError):
+                broker.pop_trained(batch)
+
+    run(main())
+
+
+def test_a_rollout_may_be_refused_eight_times_and_the_ninth_ends_the_run():
+    async def main():
+        broker = broker_of(ONE, max_staleness=1, version=5)
+        for _ in range(MAX_REFUSALS):
+            await put(broker, await broker.admit(0), ONE, oldest=2)
+        with pytest.raises(RuntimeError, match="batch 5 was refused 9 times"):
+            await put(broker, await broker.admit(0), ONE, oldest=2)
+        assert broker.ledger.refused == {"stale": MAX_REFUSALS + 1}
+
+    assert MAX_REFUSALS == 8
     run(main())

@@ -264,3 +264,60 @@ def test_a_successor_is_given_all_weights_where_the_newest_are_a_part():
         assert await broker.next(1, 1) == (4, ["all 4"])
 
     run(main())
+
+
+def test_a_loss_that_publishes_nothing_is_no_publication():
+    async def main():
+        told = []
+        broker = broker_of(2, on_published=told.append, keeps=True)
+        broker.offer(0, "weights")
+        for rank in (0, 1):
+            broker.applied(rank, 0)
+        broker.rank_lost(1, 1)
+        assert told == [0]
+
+    run(main())
+
+
+def test_who_names_no_generation_is_of_the_first():
+    async def main():
+        broker = broker_of(2, keeps=True)
+        broker.offer(0, "weights")
+        broker.applied(0, 0)
+        broker.rank_lost(1, 1)
+        assert await broker.next(1) is None
+        broker.offer(1, "newer")
+        broker.applied(1, 1)  # of the dead, who has none of it
+        broker.applied(0, 1)
+        assert await broker.next(1, 1) == (1, "newer")
+
+    run(main())
+
+
+def test_how_long_weights_were_on_their_way_is_counted_from_their_offer():
+    async def main():
+        broker = WeightBroker(ranks=1, on_published=lambda version: None)
+        await asyncio.sleep(7.0)
+        broker.offer(0, "weights")
+        await asyncio.sleep(2.0)
+        broker.applied(0, 0)
+        assert await broker.published(0) == 2.0
+
+    run(main())
+
+
+def test_weights_are_let_go_where_nobody_asks_for_them_to_be_kept():
+    class Weights:
+        pass
+
+    async def main():
+        broker = WeightBroker(ranks=1, on_published=lambda version: None)
+        weights = Weights()
+        kept = weakref.ref(weights)
+        broker.offer(0, [weights])
+        del weights
+        broker.applied(0, 0)
+        gc.collect()
+        assert kept() is None
+
+    run(main())

@@ -1,0 +1,128 @@
+"""Which samples a learner rank trains on, and when, whatever framework trains them."""
+
+import itertools
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.config.streamer import StreamerConfig
+from rlinf_async.core.tensors import concatenate, map_tensors
+from rlinf_async.loops.streaming_learner import StreamingLearner
+from rlinf_async.observe.meters import BusyMeter
+from tests.making import piece, plan, run_settings, ticket
+
+PLAN = plan(total_envs=4, shards_per_worker=4)
+HORIZON = 4
+
+
+class Training:
+    """Trains on nothing, and notes the numbers of the samples of each micro-batch, and where steps end."""
+
+    def __init__(self):
+        self.micro_batches, self.noted = [], {}
+
+    def working(self):
+        return nullcontext()
+
+    def begin(self, batch):
+        self.micro_batches.append([])
+
+    def rollout(self, pieces):
+        return concatenate([piece.payload for piece in pieces], dim=1)
+
+    def estimate(self, rollout):
+        rollout["advantages"] = rollout["number"].float()
+
+    def samples(self, rollout, order):
+        return map_tensors(lambda tensor: tensor.flatten()[order], rollout)
+
+    def train_micro_batch(self, samples, *, steps):
+        self.micro_batches[-1].append((samples["number"].tolist(), steps))
+
+    def train_whole(self, rollout):
+        return None
+
+    def note(self, name, value):
+        self.noted[name] = value
+
+    def finish(self):
+        return {}
+
+
+def rollouts(batch):
+    """A piece of four samples from each of four environments; no two have the same number."""
+    for shard in range(PLAN.shards):
+        numbers = torch.arange(HORIZON).view(HORIZON, 1) + HORIZON * shard
+        yield piece(ticket(shard=shard, batch=batch), payload={"number": numbers})
+
+
+def train(*, order=range(4), batches=1, **changes):
+    """The micro-batches of the last of `batches`, whose pieces arrive in this order."""
+    asynchrony = AsyncConfig(streamer=StreamerConfig(enabled=True, normalization="running"))
+    one = {
+        "plan": PLAN,
+        "asynchrony": asynchrony,
+        "horizon": HORIZON,
+        "global_batch_size": 8,
+        "micro_batch_size": 4,
+        "normalizes": False,
+    }
+    training = Training()
+    learner = StreamingLearner(
+        training, run_settings(**one | changes), parameters=list, busy=BusyMeter(now=lambda: 0.0)
+    )
+    for batch in range(batches):
+        learner.begin(batch)
+        pieces = list(rollouts(batch))
+        for shard in order:
+            learner.accept([pieces[shard]])
+        learner.finish()
+    return training
+
+
+def steps_of(training):
+    """The numbers of the samples of each optimizer step of the last batch."""
+    steps = [[]]
+    for numbers, ends in training.micro_batches[-1]:
+        steps[-1] += numbers
+        if ends:
+            steps.append([])
+    assert steps.pop() == []
+    return steps
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
+def test_steps_that_are_spread_have_equal_shares_of_every_rollout_and_all_samples_once(order):
+    first, second = steps_of(train(order=order))
+    assert sorted(first + second) == list(range(16))
+    for step in (first, second):
+        assert [sum(number // HORIZON == shard for number in step) for shard in range(4)] == [2, 2, 2, 2]
+
+
+def test_of_steps_that_are_spread_the_first_alone_begins_before_the_last_piece():
+    assert train().noted["streamed"] == pytest.approx(6 / 16)  # two samples of each of three pieces
+    assert train(global_batch_size=16).noted["streamed"] == pytest.approx(12 / 16)
+
+
+def test_a_rollout_that_steps_do_not_divide_is_shared_out_so_that_steps_are_equal_in_the_end():
+    steps = steps_of(train(global_batch_size=2, micro_batch_size=2))
+    assert [len(step) for step in steps] == [2] * 8
+    assert sorted(itertools.chain(*steps)) == list(range(16))
+
+
+def test_update_epochs_train_the_same_samples_again_in_an_order_of_the_seed():
+    def epochs(seed):
+        return steps_of(train(update_epoch=3, global_batch_size=16, seed=seed))
+
+    assert epochs(0) == epochs(0)
+    assert epochs(0) != epochs(1)
+    first, *later = epochs(0)
+    assert all(sorted(numbers) == list(range(16)) for numbers in (first, *later))
+    assert later == [later[0]] * 2
+    assert first != later[0]
+
+
+def test_batches_are_shuffled_anew():
+    assert train().micro_batches != train(batches=2).micro_batches[1:]
