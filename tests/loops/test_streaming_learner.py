@@ -51,10 +51,10 @@ class Training:
         return {}
 
 
-def rollouts(batch):
-    """A piece of four samples from each of four environments; no two have the same number."""
+def rollouts(batch, horizon):
+    """A piece of `horizon` samples from each of four environments; no two have the same number."""
     for shard in range(PLAN.shards):
-        numbers = torch.arange(HORIZON).view(HORIZON, 1) + HORIZON * shard
+        numbers = torch.arange(horizon).view(horizon, 1) + horizon * shard
         yield piece(ticket(shard=shard, batch=batch), payload={"number": numbers})
 
 
@@ -69,13 +69,11 @@ def train(*, order=range(4), batches=1, **changes):
         "micro_batch_size": 4,
         "normalizes": False,
     }
-    training = Training()
-    learner = StreamingLearner(
-        training, run_settings(**one | changes), parameters=list, busy=BusyMeter(now=lambda: 0.0)
-    )
+    settings, training = run_settings(**one | changes), Training()
+    learner = StreamingLearner(training, settings, parameters=list, busy=BusyMeter(now=lambda: 0.0))
     for batch in range(batches):
         learner.begin(batch)
-        pieces = list(rollouts(batch))
+        pieces = list(rollouts(batch, settings.horizon))
         for shard in order:
             learner.accept([pieces[shard]])
         learner.finish()
@@ -107,9 +105,12 @@ def test_of_steps_that_are_spread_the_first_alone_begins_before_the_last_piece()
 
 
 def test_a_rollout_that_steps_do_not_divide_is_shared_out_so_that_steps_are_equal_in_the_end():
-    steps = steps_of(train(global_batch_size=2, micro_batch_size=2))
-    assert [len(step) for step in steps] == [2] * 8
-    assert sorted(itertools.chain(*steps)) == list(range(16))
+    training = train(horizon=6, global_batch_size=6, micro_batch_size=2)
+    steps = steps_of(training)
+    assert [len(step) for step in steps] == [6] * 4
+    assert sorted(itertools.chain(*steps)) == list(range(24))
+    # Of six samples at a time the first of four steps has 1, 3, 4 and 6: four before the last piece.
+    assert training.noted["streamed"] == pytest.approx(4 / 24)
 
 
 def test_update_epochs_train_the_same_samples_again_in_an_order_of_the_seed():

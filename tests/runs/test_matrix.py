@@ -104,9 +104,9 @@ def test_a_config_that_offloads_and_captures_graphs_runs_and_says_what_gives_way
     assert "enable_offload: true" not in (run.directory / "config.yaml").read_text()
 
 
-@pytest.mark.shared_run(small("metaworld_ppo_mlp", "async.mode=off"), last=True)
+@pytest.mark.shared_run(small("metaworld_ppo_mlp"), small("metaworld_ppo_mlp", "async.mode=off"), last=True)
 def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(ended: list[Run]) -> None:
-    (run,) = ended
+    _, run = ended
     assert "Metric Table" in run.output
     assert "rlinf-async" not in run.output
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
