@@ -145,7 +145,7 @@ def test_a_wait_of_the_users_is_what_a_run_begins_with_and_by_which_eight_decisi
     assert said == [f"step 8: async.adapt: max_wait_s 0.02 -> 0, {WAIT}"]
 
 
-def test_requests_wait_for_half_a_pass_where_the_user_says_nothing_and_else_no_longer_than_the_user_says():
+def test_requests_wait_for_half_a_pass_at_first_and_no_longer_than_the_user_says():
     """A pass takes 0.45 s: two ranks, each busy for 1.8 s, have made eight."""
     for given, wait in (("auto", 0.225), (20, None)):
         adapts = Adapting(settings(rollout={"max_wait_ms": given}, train={"max_staleness": 1}))

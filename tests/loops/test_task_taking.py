@@ -15,7 +15,7 @@ class Taker:
         self.taken.append((place, number))
 
 
-def test_tasks_are_those_of_the_place_in_the_how_manieth_rollout_of_a_shard_whoever_collects_it():
+def test_tasks_are_those_of_the_place_and_the_number_of_the_rollout_whoever_collects_it():
     taker = Taker()
     before = taking_on(taker, plan(rollout_epochs=3))
     order = [(batch, epoch) for batch in range(4) for epoch in range(3)]
