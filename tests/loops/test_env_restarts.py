@@ -6,8 +6,11 @@ import pytest
 
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
+from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
+from tests.loops.test_env import Story, collect
 from tests.loops.virtual import now, run
+from tests.making import ticket
 
 
 class Env:
@@ -52,7 +55,13 @@ def test_environments_are_built_anew_after_waits_that_grow():
 
 def test_a_fault_is_recorded_with_what_it_cost_and_what_was_done():
     records = []
-    run(restarts_of(records).restart(Env(), failure(what="simulator died"), loss="a rollout for batch 2"))
+
+    async def main():
+        await asyncio.sleep(100)
+        restarts = restarts_of(records)
+        await restarts.restart(Env(), failure(what="simulator died"), loss="a rollout for batch 2")
+
+    run(main())
     (record,) = records
     assert "KeyError: 'the door is locked'" in record.pop("trace")
     assert record == {
@@ -65,11 +74,20 @@ def test_a_fault_is_recorded_with_what_it_cost_and_what_was_done():
     }
 
 
+def test_what_a_fault_has_cost_is_the_rollout_that_was_under_way():
+    records = []
+    collect(Story([ticket(batch=4)], breaks=1), restarts=restarts_of(records))
+    story, restarts = Story(breaks=1), restarts_of(records)
+    run(evaluate_shard(shard=7, env=story, policy=story, rollouts=1, restarts=restarts))
+    assert [record["lost"] for record in records] == ["a rollout for batch 4", "a rollout of the evaluation"]
+
+
 def test_over_the_budget_the_run_ends_with_the_first_error_and_the_count():
     records = []
     restarts = restarts_of(records, env_restarts=2, window_s=60)
 
     async def main():
+        await asyncio.sleep(100)
         for word in ("first", "second", "third"):
             await restarts.restart(Env(), failure(word), loss="a rollout")
 
@@ -79,6 +97,7 @@ def test_over_the_budget_the_run_ends_with_the_first_error_and_the_count():
     assert "the first time: KeyError: 'first'" in str(raised.value)
     assert str(raised.value.__cause__) == "'first'"
     assert [record["action"] for record in records] == ["environments built anew"] * 2 + ["the run ends"]
+    assert [record["lost"] for record in records] == ["a rollout"] * 3
 
 
 def test_what_has_failed_long_ago_is_forgotten():
@@ -93,8 +112,21 @@ def test_what_has_failed_long_ago_is_forgotten():
     assert restarts.pop_count() == 4
 
 
+def test_what_has_failed_as_long_ago_as_the_window_is_not_counted():
+    restarts = restarts_of(worked=False, env_restarts=1, window_s=10)
+
+    async def main():
+        for second, word in ((0, "first"), (5, "second"), (10, "third")):
+            await asyncio.sleep(second - now())
+            await restarts.restart(Env(), failure(word), loss="a rollout")
+            restarts.worked()
+
+    with pytest.raises(RuntimeError, match=r"failed 2 times within 10 s.*the first time: KeyError: 'second'"):
+        run(main())
+
+
 def test_environments_that_have_never_worked_are_built_anew_once():
-    restarts = restarts_of(worked=False)
+    restarts = ShardRestarts(3, SurviveConfig())
 
     async def main():
         for word in ("first", "second"):

@@ -49,5 +49,27 @@ def test_weights_that_are_not_finite_are_named_before_they_are_published():
     check_weights(5, good)
     with pytest.raises(RuntimeError, match=r"weights of version 5 are not finite \(2 of 3 layer.bias\)"):
         check_weights(5, {**good, "layer.bias": BAD.bfloat16()})
-    with pytest.raises(RuntimeError, match="and of 2 more tensors"):
-        check_weights(5, {str(number): BAD for number in range(5)})
+
+
+@pytest.mark.parametrize(
+    ("tensors", "named"),
+    [
+        (3, "(2 of 3 w0, 2 of 3 w1, 2 of 3 w2)"),
+        (4, "(2 of 3 w0, 2 of 3 w1, 2 of 3 w2, and of 1 more tensors)"),
+        (6, "(2 of 3 w0, 2 of 3 w1, 2 of 3 w2, and of 3 more tensors)"),
+    ],
+)
+def test_no_more_than_three_tensors_are_named_and_the_others_counted(tensors, named):
+    with pytest.raises(RuntimeError, match="resume from a checkpoint before it") as raised:
+        check_weights(5, {f"w{number}": BAD for number in range(tensors)})
+    assert f"not finite {named}, and are not published" in str(raised.value)
+
+
+def test_everything_that_is_not_finite_is_named_with_its_count():
+    bad = {"rewards": BAD, "states": GOOD, "images": BAD[:2], "ended": torch.ones(2, dtype=torch.bool)}
+    with pytest.raises(ShardFailure) as environments:
+        check_finite(SurviveConfig(), observed=bad, scores={}, version=7)
+    assert str(environments.value).endswith("not finite: 2 of 3 rewards, 1 of 2 images")
+    with pytest.raises(RuntimeError, match="resume from a checkpoint before it") as policy:
+        check_finite(SurviveConfig(), observed={}, scores=bad, version=7)
+    assert "not finite (2 of 3 rewards, 1 of 2 images)" in str(policy.value)

@@ -4,6 +4,7 @@ import pytest
 
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import Pending
+from rlinf_async.observe.spans import SpanLog, read_spans
 from tests.loops.virtual import run
 from tests.making import request
 
@@ -52,3 +53,17 @@ def test_a_failing_forward_pass_ends_the_loop_inside_the_block_that_tells_its_re
     with pytest.raises(ZeroDivisionError):
         run(serve_policy(requests=requests, policy=Policy(breaks_at=B)))
     assert (requests.answered, requests.failed) == ([["A"]], [[B]])
+
+
+def test_passes_are_spans_by_what_they_were_for_and_waits_are_between_them(tmp_path):
+    asked = [request(shard, size=size, payload="a") for shard, size in ((4, 2), (6, 3))]
+    scored = [request(size=size, payload="s", mode="score") for size in (5, 6)]
+    batches = [[Pending(number=0, request=one) for one in batch] for batch in (asked, scored)]
+    run(serve_policy(requests=Requests(*batches), policy=Policy(), spans=SpanLog(tmp_path)))
+    spans = read_spans(tmp_path)
+    assert [span["kind"] for span in spans] == ["idle", "forward", "idle", "score", "idle"]
+    forward, score = spans[1], spans[3]
+    numbers = [one.number for one in asked]
+    assert (forward["shards"], forward["numbers"], forward["size"]) == ([4, 6], numbers, 5)
+    assert score["size"] == 11
+    assert not {"shards", "numbers"} & set(score)  # nobody steps by their answers

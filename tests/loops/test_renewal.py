@@ -34,6 +34,10 @@ def test_environments_begin_anew_once_at_every_checkpoint_that_is_due():
     assert renewed([0, 0, 1, 1, 2, 2, 3, 4, 4]) == [2, 4]
 
 
+def test_the_first_checkpoint_may_be_due_after_the_first_step():
+    assert renewed([0, 1, 1, 2], save_every=1) == [1, 2]
+
+
 def test_a_run_that_goes_on_from_a_checkpoint_begins_anew_there_too():
     assert renewed([2, 2, 3, 4]) == [2, 4]
 

@@ -212,8 +212,10 @@ def test_what_fails_while_it_plays_is_built_anew_and_goes_on(where):
     assert episodes(story.kept) == ["0.0", "1.0", "1000.0", "3.0", "1002.0"]
 
 
-def test_numbers_that_are_not_finite_are_those_of_the_environments_that_have_just_played():
-    first, spare = Episodes(), Episodes()
+@pytest.mark.parametrize("fails", [(), [("reset", 2)]])
+def test_numbers_that_are_not_finite_are_those_of_the_environments_that_have_just_played(fails):
+    """Even if the reset fails, too, that has begun since."""
+    first, spare = Episodes(fails=fails), Episodes()
     story, _ = by_turns(first, spare, 3, not_finite=["0.4"])
     assert (first.restarts, spare.restarts) == (1, 0)
     assert episodes(story.abandoned) == ["0.0"]

@@ -73,8 +73,19 @@ def test_a_thread_that_nothing_can_end_is_named_with_its_stack(thread, held, cal
         StuckThread, match=rf"shard 3 have not answered for 0.05 s \(async.survive.{key}\)"
     ) as raised:
         asyncio.run(getattr(mine, call)(lambda: hang_here(held)))
-    assert "in hang_here" in str(raised.value)
+    what, *stack = str(raised.value).splitlines()
+    assert what.endswith("and cannot be ended from outside; they stand at:")
+    assert all(line.startswith("  ") for line in stack)
+    assert any(line.endswith("in hang_here") for line in stack)
+    assert str(raised.value).strip() == str(raised.value)
     assert mine.stuck
+
+
+def test_of_a_thread_that_has_not_come_to_a_call_nobody_knows_where_it_stands(thread, held):
+    thread.submit(held.wait)
+    with pytest.raises(StuckThread) as raised:
+        asyncio.run(simulators(thread, step_s=0.05).step(list))
+    assert str(raised.value).splitlines()[1:] == ["nobody knows where"]
 
 
 def test_simulators_with_processes_are_ended_when_they_hang(thread, held):
@@ -155,3 +166,12 @@ def test_a_daemon_thread_works_in_turn_and_ends_when_it_is_told_to():
         failing.result()
     assert not thread._thread.is_alive()
     assert thread._thread.daemon
+
+
+def test_who_ends_a_daemon_thread_waits_for_what_it_was_given():
+    thread, done, gate = DaemonThread("worker"), [], threading.Event()
+    thread.submit(lambda: done.append(gate.wait(0.05)))
+    number = thread.submit(int, "11", base=2)
+    thread.shutdown()
+    assert done == [False]
+    assert number.result() == 3

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.loops.env import run_shard
+from rlinf_async.loops.env import evaluate_shard, run_shard
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.request_broker import Pending
@@ -88,16 +88,30 @@ def test_a_rollout_leaves_what_its_shard_did_and_waited_for(tmp_path):
     assert {span["shard"] for span in spans} == {3}
     asks, steps = ([one["number"] for one in spans if one["kind"] == kind] for kind in ("ask", "step"))
     assert asks[:2] == steps
-    assert len({*asks}) == 3
-    (rollout,) = [span for span in spans if span["kind"] == "rollout"]
-    assert {name: rollout[name] for name in ("batch", "epoch", "version", "oldest", "newest")} == {
-        "batch": 7,
-        "epoch": 1,
-        "version": 6,
-        "oldest": 5,
-        "newest": 6,
-    }
+    assert asks[0] < asks[1] < asks[2]
+    assert not any("mode" in span for span in spans)
+    put, rollout = spans[7:9]
+    names = {"batch": 7, "epoch": 1, "place": 5}
+    assert put.items() >= names.items()
+    assert rollout.items() >= {**names, "version": 6, "oldest": 5, "newest": 6}.items()
     assert rollout["began"] <= min(span["began"] for span in spans if span["kind"] == "reset")
+
+
+def test_what_an_evaluation_asks_for_is_told_from_what_is_trained(tmp_path):
+    asked = []
+
+    class Policy(Broker):
+        async def act(self, request):
+            asked.append(request.number)
+            return await super().act(request)
+
+    log = SpanLog(tmp_path)
+    asyncio.run(evaluate_shard(shard=3, env=Env(), policy=Policy(), rollouts=2, spans=log))
+    spans = read_spans(tmp_path)
+    facts = [(span["kind"], span["shard"], span["number"], span["mode"]) for span in spans]
+    assert facts == [("ask", 3, number, "eval") for number in asked]
+    assert sorted(set(asked)) == asked
+    assert len(asked) == 4
 
 
 def test_a_simulator_that_fails_is_seen_in_its_span(tmp_path):

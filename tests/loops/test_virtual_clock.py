@@ -1,7 +1,9 @@
 import asyncio
+import socket
 
 import pytest
 
+from rlinf_async.loops import virtual_clock
 from rlinf_async.loops.virtual_clock import run
 from tests.loops.virtual import now
 
@@ -37,3 +39,62 @@ def test_work_in_an_executor_is_done_without_time_passing_and_its_error_reaches_
             await loop.run_in_executor(None, divmod, 1, 0)
 
     run(main())
+
+
+def test_somebody_who_is_busy_for_ever_is_an_error_and_a_long_time_is_none(monkeypatch):
+    monkeypatch.setattr(virtual_clock, "IDLE_TURNS", 100)
+
+    async def main(turns, then):
+        for _ in range(20):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await asyncio.sleep(then)
+        return now()
+
+    assert run(main(turns=80, then=1.0)) == 20
+    with pytest.raises(AssertionError, match="everybody is busy, and time does not move on"):
+        run(main(turns=80, then=0.0))
+
+
+def test_what_arrives_from_outside_is_seen_before_time_passes():
+    async def main():
+        loop, seen = asyncio.get_running_loop(), asyncio.Event()
+        here, there = socket.socketpair()
+        with here, there:
+            loop.add_reader(here, seen.set)
+            there.send(b"1")
+            async with asyncio.timeout(10.0):
+                await seen.wait()
+            loop.remove_reader(here)
+        return now()
+
+    assert run(main()) == 0
+
+
+def woken(order):
+    """Who of ten runs when, all of whom are ready at the same time, three times."""
+
+    async def main():
+        told = []
+
+        async def work(name):
+            for turn in range(3):
+                told.append((turn, name))
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(work(name) for name in range(10)))
+        return told
+
+    return run(main(), order=order)
+
+
+def test_who_is_ready_at_the_same_time_runs_in_an_order_that_a_seed_decides():
+    in_turn = [(turn, name) for turn in range(3) for name in range(10)]
+    assert woken(None) == in_turn
+    drawn = [woken(seed) for seed in range(5)]
+    assert all(sorted(one) == in_turn for one in drawn)
+    assert drawn == [woken(seed) for seed in range(5)]
+    assert len({tuple(one) for one in drawn}) == 5
+    for one in drawn:
+        turns = {tuple(name for turn, name in one if turn == which) for which in range(3)}
+        assert len(turns) == 3

@@ -116,10 +116,20 @@ def test_a_ring_for_one_wakes_nobody_else():
         bell.ring(1)
         await settle()
         assert tried == [0, 1, 2, 0]
+        # One that is cancelled wakes one other in its place.
+        waiters[1].cancel()
+        await settle()
+        assert tried == [0, 1, 2, 0, 2]
         for waiter in waiters:
             waiter.cancel()
 
     run(main())
+
+
+@pytest.mark.timeout(60)
+def test_a_wait_without_a_deadline_sets_no_timer_so_that_a_virtual_clock_sees_that_nobody_ends_it():
+    with pytest.raises(AssertionError, match="everybody waits"):
+        run(Bell(deadline_s=math.inf).first(lambda: None, waiting_for=str))
 
 
 @pytest.mark.parametrize("rung", [False, True])

@@ -1,0 +1,146 @@
+"""What a run passes on of its settings: to those who read its directory, to its gate and to its requests."""
+
+import asyncio
+import json
+from dataclasses import asdict
+
+import pytest
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.failures import DeadlineError
+from tests.loops.virtual import now, run, settle
+from tests.making import plan, request, rollout, run_settings
+
+
+def settings(*, layout=None, **block):
+    block = {"mode": "full", "train": {"max_staleness": 2}, **block}
+    of = {"asynchrony": AsyncConfig.from_mapping(block), "plan": layout or plan()}
+    return run_settings(**of, horizon=4, batches=9, global_batch_size=4, micro_batch_size=2, max_batch_size=6)
+
+
+def test_the_facts_of_a_run_are_plain_data_under_the_names_that_readers_look_for():
+    of = settings(rollout={"max_wait_ms": 20, "enabled": False})
+    assert json.loads(json.dumps(of.facts())) == {
+        "levels": {"train": True, "rollout": False, "streamer": True},
+        "max_staleness": 2,
+        "steps": 9,
+        "plan": asdict(plan()),
+        "horizon": 4,
+        "max_batch_size": 6,
+        "max_wait_s": 0.02,
+        "micro_batch_size": 2,
+        "optimizer_steps": 2,  # eight samples in steps of four
+    }
+
+
+@pytest.mark.parametrize(
+    ("adapt", "version", "admitted"), [(False, 0, 3), (True, 0, 2), (False, 3, 3), (False, 8, 1)]
+)
+def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_none_beyond_its_end(
+    adapt, version, admitted
+):
+    async def main():
+        broker = settings(adapt=adapt).trajectory_broker(version=version)
+        tickets = []
+        ask = asyncio.create_task(broker.admit(0))
+        await settle()
+        while ask.done() and ask.result() is not None:
+            tickets.append(ask.result())
+            ask = asyncio.create_task(broker.admit(0))
+            await settle()
+        ask.cancel()
+        assert [ticket.batch for ticket in tickets] == [version + ahead for ahead in range(admitted)]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("balance", "places"),
+    [("exact", [0, 1]), ("free", [0, 1]), ("tasks", [1, 0])],
+)
+def test_the_place_that_took_longest_comes_first_where_shards_take_on_its_tasks(balance, places):
+    async def main():
+        of = settings(train={"max_staleness": 1, "balance": balance})
+        broker = of.trajectory_broker()
+        fast, slow = [await broker.admit(shard) for shard in range(2)]
+        for ticket, seconds in ((fast, 1.0), (slow, 2.0)):
+            await asyncio.sleep(seconds)
+            await broker.put(ticket, rollout(of.plan, ticket))
+        assert [(await broker.admit(shard)).place for shard in range(2)] == places
+
+    run(main())
+
+
+@pytest.mark.parametrize(("balance", "goes_on"), [("exact", False), ("free", True), ("tasks", True)])
+def test_a_shard_that_is_early_takes_the_place_of_another_only_where_balance_lets_it(balance, goes_on):
+    async def main():
+        broker = settings(train={"max_staleness": 0, "balance": balance}).trajectory_broker()
+        await broker.admit(0)
+        second = asyncio.create_task(broker.admit(0))
+        await settle()
+        assert second.done() == goes_on
+        second.cancel()
+
+    run(main())
+
+
+def test_a_run_that_goes_on_counts_on_in_the_ledger_of_the_one_before():
+    ledger = Ledger(produced=10, trained=10)
+
+    async def main():
+        of = settings()
+        broker = of.trajectory_broker(version=5, ledger=ledger)
+        ticket = await broker.admit(0)
+        await broker.put(ticket, rollout(of.plan, ticket))
+        assert (broker.ledger.produced, broker.ledger.trained) == (11, 10)
+        return settings().trajectory_broker().ledger
+
+    assert run(main()) == Ledger()
+
+
+@pytest.mark.parametrize("level_2", [True, False])
+def test_every_wait_ends_at_the_deadline_of_the_run(level_2):
+    async def main():
+        of = settings(deadline_s=7, rollout={"enabled": level_2})
+        with pytest.raises(DeadlineError, match="7 s"):
+            await of.trajectory_broker().take(0, 0, whole=True)
+        assert now() == 7
+        with pytest.raises(DeadlineError, match="7 s"):
+            await of.request_broker().act(request())
+        assert now() == 14
+
+    run(main())
+
+
+def test_dynamic_batches_are_as_large_and_wait_as_long_as_the_run_says():
+    async def main():
+        requests = settings(rollout={"max_wait_ms": 2000}).request_broker()
+        asked = [asyncio.create_task(requests.act(request(size=3))) for _ in range(3)]
+        await settle()
+        assert (len(await requests.take(0)), now()) == (2, 0)
+        assert (len(await requests.take(0)), now()) == (1, 2)
+        for one in asked:
+            one.cancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize(("block", "together"), [({}, 1), ({"deterministic": True}, 2)])
+def test_only_the_passes_of_a_deterministic_run_hold_all_shards_of_a_rank(block, together):
+    """Level 2 is off: the shards of one worker are two stages, of which one is answered while one steps."""
+
+    async def main():
+        of = settings(**{"mode": "train", "train": {"max_staleness": 1}, **block})
+        requests = of.request_broker()
+        taking = asyncio.create_task(requests.take(0))
+        asked = []
+        for shard in range(2):
+            requests.begin(shard)
+            asked.append(asyncio.create_task(requests.act(request(shard))))
+            await settle()
+        assert len(await taking) == together
+        for one in asked:
+            one.cancel()
+
+    run(main())
