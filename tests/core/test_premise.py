@@ -124,3 +124,8 @@ def test_a_run_that_begins_with_samples_of_older_policies_is_not_judged():
 
 def test_metrics_are_what_was_found():
     assert Premise(logprobs=0.5, values=0.25).metrics == {"premise/logprobs": 0.5, "premise/values": 0.25}
+
+
+def test_values_are_compared_by_their_own_size_however_small_it_is():
+    premise, _ = judged(**logprobs(0.0), **{"values/off": 1e-6, "values/stored": 1e-6})
+    assert premise == Premise(logprobs=0.0, values=1.0, keeps_values=True)
