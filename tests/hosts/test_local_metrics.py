@@ -34,26 +34,28 @@ def told(learner, *pieces, batch=0):
     return learner.finish()
 
 
-def test_losses_and_gradients_of_single_samples_are_told_as_they_are():
-    """One sample in each optimizer step, and weights that stay as they are: the ratios are 1."""
+@pytest.mark.parametrize("size", [1, 6])
+def test_losses_and_gradients_are_told_as_means_over_the_valid_samples_of_each_optimizer_step(size):
+    """Weights stay as they are, so the ratios are 1. A step without a valid sample is one of nothing."""
     model = opinionated(1)
-    sizes = {"global_batch_size": 1, "micro_batch_size": 1, "lr": 1e-12, "value_lr": 1e-12}
+    sizes = {"global_batch_size": size, "micro_batch_size": size, "lr": 1e-12, "value_lr": 1e-12}
     learner = learner_of(settings_of(algorithm="ppo", **sizes), model)
     metrics = told(learner, piece(copy.deepcopy(model), ends_at=1))
-    losses, norms = [], []
+    losses, norms, weights = [], [], []
     samples = learner._samples[0]
-    for index in range(HORIZON * ENVS):
-        one = {name: tensor[index : index + 1] for name, tensor in samples.items()}
-        logprob = model.logprobs(one["states"], one["actions"])
-        error = one["returns"] - model.values(one["states"])
-        loss = (error**2 / 2 - one["advantages"] * torch.exp(logprob - logprob.detach())) * one["valid"]
-        grads = torch.autograd.grad(loss.sum(), list(model.parameters()))
+    for start in range(0, HORIZON * ENVS, size):
+        some = {name: tensor[start : start + size] for name, tensor in samples.items()}
+        logprobs = model.logprobs(some["states"], some["actions"])
+        errors = some["returns"] - model.values(some["states"])
+        each = errors**2 / 2 - some["advantages"] * torch.exp(logprobs - logprobs.detach())
+        valid = int(some["valid"].sum())
+        loss = (each * some["valid"]).sum() / max(1, valid)
+        grads = torch.autograd.grad(loss, list(model.parameters()))
         losses.append(loss.item())
         norms.append(torch.cat([grad.flatten() for grad in grads]).norm().item())
-    assert metrics["train/loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
-    assert metrics["train/grad_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-4)
-    # A sample behind the end of its episode counts as a micro-batch of nothing.
-    assert metrics["train/behaviour_weight"] == pytest.approx(1 - 2 / (HORIZON * ENVS))
+        weights.append(float(valid > 0))
+    for name, expected in {"loss": losses, "grad_norm": norms, "behaviour_weight": weights}.items():
+        assert metrics[f"train/{name}"] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
 
 
 @pytest.mark.parametrize("cls", [None, ByDimension])

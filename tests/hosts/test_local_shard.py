@@ -53,6 +53,7 @@ def shard():
     yield made
     made.close()
     assert made._envs.closed
+    assert not made._envs.used_in[0].is_alive()
 
 
 def test_a_shard_is_the_environments_after_those_of_the_shard_before(shard):

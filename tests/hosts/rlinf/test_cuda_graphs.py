@@ -122,11 +122,11 @@ def test_an_answer_stays_as_it_is_when_the_next_batch_is_answered(worker):
 
 
 def test_a_rank_captures_what_the_ranks_of_the_run_leave_to_it():
-    """With two inference ranks each has half of the shards, if nobody waits for dynamic batches."""
-    ranks = {"env": 1, "rollout": 2, "actor": 1}
+    """Of two env workers and two inference ranks, each has the environments of one."""
+    ranks = {"env": 2, "rollout": 2, "actor": 1}
     with in_one_process(), mock.patch.object(cuda_graph, "CUDAGraphManager", Manager):
         made = BatchingRolloutWorker(
-            config("rollout.enable_cuda_graph=true", "async.mode=train", "rollout.pipeline_stage_num=2")
+            config("rollout.enable_cuda_graph=true", "async.mode=train", "rollout.pipeline_stage_num=1")
         )
         made.placement = mock.Mock(get_world_size=ranks.__getitem__)
         made.torch_device_type = "cuda"
