@@ -1,4 +1,4 @@
-"""One shard of the local host, and what its recorder makes of a rollout."""
+"""One shard of the local host."""
 
 import asyncio
 import threading
@@ -7,86 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig, SurviveConfig
+from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import ShardFailure, StuckThread
-from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import Outcome
 from rlinf_async.hosts.local.inference import Answer
-from rlinf_async.hosts.local.recorder import RolloutRecorder
-from rlinf_async.hosts.local.shard import Noise, Shard, ShardOutput
+from rlinf_async.hosts.local.shard import Noise, Shard
 from rlinf_async.observe.meters import BusyMeter
 
 ENVS, STEPS = 4, 3
-TICKET = Ticket(shard=1, batch=7, epoch=2, place=0, version=3)
-PLAN = ShardPlan(total_envs=8, env_workers=2, inference_ranks=1, learner_ranks=4, shards_per_worker=1)
-
-
-def rows(number):
-    """[ENVS, 1]: which environment, and at which moment it was seen."""
-    return torch.arange(float(ENVS))[:, None] + 10.0 * number
-
-
-def output(step):
-    ended = torch.full((ENVS,), step == STEPS)
-    return ShardOutput(states=rows(step), rewards=rows(step)[:, 0], ended=ended, noise=torch.zeros(ENVS, 1))
-
-
-def answer(step, version):
-    seen = rows(step)
-    return Answer(actions=seen + 0.25, logprobs=seen[:, 0] + 0.5, values=seen[:, 0] + 0.75, version=version)
-
-
-def pieces_of(versions, last):
-    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
-    for step, version in enumerate(versions):
-        record.append(output(step), answer(step, version))
-    return record.build(output(STEPS), answer(STEPS, last))
-
-
-def test_a_piece_is_as_old_as_its_oldest_action_and_the_last_value_is_no_action():
-    for piece in pieces_of([5, 4, 6], last=2):
-        assert (piece.oldest, piece.newest) == (4, 6)
-        assert piece.payload["versions"].T.tolist() == [[5, 4, 6]] * 2
-
-
-def test_pieces_say_where_they_belong_and_how_many_steps_they_hold():
-    pieces = pieces_of([3, 3, 3], last=3)
-    assert [piece.part for piece in pieces] == [0, 1]
-    assert [piece.rank for piece in pieces] == [PLAN.learner_rank(0, part) for part in (0, 1)] == [0, 1]
-    assert {(piece.ticket, piece.size, piece.env_steps) for piece in pieces} == {(TICKET, 2, 2 * STEPS)}
-
-
-@pytest.mark.parametrize("field", ["rewards", "states"])
-@pytest.mark.parametrize("last", [True, False])
-def test_numbers_of_the_environments_that_are_not_finite_give_the_rollout_up(field, last):
-    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
-    bad = output(1)
-    getattr(bad, field)[2] = float("nan")
-    with pytest.raises(ShardFailure, match=f"1 of 4 {field}"):
-        (record.build if last else record.append)(bad, answer(1, 0))
-
-
-@pytest.mark.parametrize("field", ["actions", "logprobs", "values"])
-def test_numbers_of_the_policy_that_are_not_finite_end_the_run_before_they_are_acted(field):
-    bad = answer(1, 6)
-    getattr(bad, field)[0] = float("inf")
-    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
-    with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of 4 {field}"):
-        record.append(output(1), bad)
-
-
-def test_a_piece_holds_what_its_own_environments_saw_did_and_were_worth():
-    for part, piece in enumerate(pieces_of([3, 3, 3], last=3)):
-        own = slice(2 * part, 2 * part + 2)
-        seen = torch.stack([rows(step)[own] for step in range(STEPS + 1)])
-        assert torch.equal(piece.payload["states"], seen)
-        assert torch.equal(piece.payload["actions"], seen[:-1] + 0.25)
-        assert torch.equal(piece.payload["logprobs"], seen[:-1, :, 0] + 0.5)
-        assert torch.equal(piece.payload["values"], seen[:, :, 0] + 0.75)  # one more than actions
-        assert torch.equal(piece.payload["rewards"], seen[1:, :, 0])  # the first output is a reset
-        assert piece.payload["ended"].tolist() == [[False] * 2] * STEPS + [[True] * 2]
 
 
 class Counting:
@@ -124,6 +53,7 @@ def shard():
     yield made
     made.close()
     assert made._envs.closed
+    assert not made._envs.used_in[0].is_alive()
 
 
 def test_a_shard_is_the_environments_after_those_of_the_shard_before(shard):
@@ -171,6 +101,65 @@ def test_a_request_shows_the_states_and_the_noise_of_its_own_environments(shard)
     assert torch.equal(asked["noise"], of_all[ENVS:])
     assert asked["noise"].shape == (ENVS, 3)
     assert len({tuple(row) for row in of_all.tolist()}) == 2 * ENVS
+
+
+class Skipping(Counting):
+    """Environments that leave episodes out, and play what they are told to."""
+
+    def __init__(self, first, size):
+        super().__init__(first, size)
+        self.skipped, self.taken_on = [], []
+
+    def skip(self, episodes):
+        self.skipped.append(episodes)
+
+    def take_on(self, first, episode):
+        self.taken_on.append((first, episode))
+
+
+@pytest.mark.parametrize("build", [Counting, Skipping])
+def test_rollouts_that_others_play_are_left_out_with_the_chance_in_their_actions(build):
+    shard = one_shard(build)
+    noise = Noise(first=ENVS, size=ENVS, width=3, seed=0)
+    drawn = [noise.draw() for _ in range(4 * (STEPS + 1))]
+
+    async def play():
+        shard.skip()
+        shard.skip()
+        third = [await shard.start()]
+        for _ in range(STEPS):
+            third.append(await shard.step(Answer(torch.zeros(ENVS, 3), torch.zeros(1), torch.zeros(1), 0)))
+        fourth = await shard.start()
+        first_built = shard._envs
+        await shard.restart()
+        return [*third, fourth], first_built
+
+    outputs, built = asyncio.run(play())
+    expected = drawn[2 * (STEPS + 1) : 3 * (STEPS + 1) + 1]
+    assert all(torch.equal(found.noise, each) for found, each in zip(outputs, expected, strict=True))
+    if build is Skipping:
+        assert (built.skipped, shard._envs.skipped) == ([2], [4])
+    shard.close()
+
+
+def test_a_shard_that_takes_a_place_on_plays_the_environments_of_that_place():
+    shard = one_shard(Skipping)
+    shard.take_on(3, 7)
+    asyncio.run(shard.start())
+    assert shard._envs.taken_on == [(3 * ENVS, 7)]
+    shard.close()
+
+
+def test_observations_of_several_fields_are_handed_on_as_they_are():
+    class Seeing(Counting):
+        def reset(self):
+            return {"picture": torch.ones(self._states.shape), "task": ["reach"] * len(self._states)}
+
+    shard = one_shard(Seeing)
+    output = asyncio.run(shard.start())
+    assert output.states["task"] == ["reach"] * ENVS
+    assert torch.equal(shard.observation(output)["states"]["picture"], torch.ones(ENVS, 2))
+    shard.close()
 
 
 def test_what_a_shard_does_is_work_of_that_shard(shard):
@@ -284,5 +273,6 @@ def test_processes_of_environments_that_hang_are_ended():
     with pytest.raises(ShardFailure, match=r"have not answered for 0\.05 s") as raised:
         asyncio.run(shard.start())
     assert raised.value.what == "simulator hangs"
-    assert len(shard._envs.reasons) == 1
+    (reason,) = shard._envs.reasons
+    assert "0.05 s" in reason
     shard.close()

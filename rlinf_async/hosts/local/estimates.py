@@ -30,7 +30,7 @@ def estimated(rollout: Tensors, settings: LocalSettings) -> Tensors:
     The loss of an optimizer step is the sum of `share` times the loss of each sample, over the sum of
     `counted`; both are 0 where a sample is not valid, except that RLinf counts all samples.
     """
-    rewards, valid = rollout["rewards"], valid_steps(rollout["ended"])
+    valid = valid_steps(rollout["ended"])
     advantages, returns = _advantages(rollout, valid, settings)
     share = count = valid.float()
     if settings.weighting == "episode":
@@ -41,16 +41,17 @@ def estimated(rollout: Tensors, settings: LocalSettings) -> Tensors:
         "share": share,
         "counted": count,
         "advantages": advantages,
-        "returns": returns if returns is not None else torch.zeros_like(rewards),
+        "returns": returns,
     }
 
 
 def _advantages(
     rollout: Tensors, valid: torch.Tensor, settings: LocalSettings
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     rewards, dones = rollout["rewards"], rollout["ended"]
     if settings.algorithm == "grpo":
-        return group_relative((rewards * valid).sum(dim=0), settings.group_size) * valid, None
+        relative = group_relative((rewards * valid).sum(dim=0), settings.group_size)
+        return relative * valid, torch.zeros_like(rewards)
     if settings.horizon_ends:
         dones = torch.cat([dones[:-1], torch.ones_like(dones[-1:])])
     discounts = {"gamma": settings.gamma, "lam": settings.lam}

@@ -73,9 +73,6 @@ class LocalTraining:
         self._queue = DeviceQueue(model, "learner", watch=watch)
         self._settings = settings
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
-        self._metrics: dict[str, list[float]] = {}
-        self._batch = 0
-        self._count = 0.0
         self._skipped = SkippedSteps()
         self._visits = FirstVisits()
 
@@ -86,7 +83,7 @@ class LocalTraining:
 
     def begin(self, batch: int) -> None:
         self._batch = batch
-        self._metrics = defaultdict(list)
+        self._metrics: dict[str, list[float]] = defaultdict(list)
         self._count = 0.0
         self._visits.begin()
         self._skipped.begin(batch, self._settings.asynchrony.survive)

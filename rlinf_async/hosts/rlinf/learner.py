@@ -60,10 +60,6 @@ class FSDPTraining:
         self._visits = visits
         self._premise = actor.premise if settings.asynchrony.train.measures else Premise()
         self._critic = settings.advantage == "gae"
-        self._batch = 0
-        self._metrics: dict[str, list[float]] = {}
-        self._examined: dict[str, float] = {}
-        self._reports: list[Tree] = []
 
     def working(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -71,7 +67,9 @@ class FSDPTraining:
     def begin(self, batch: int) -> None:
         self._batch = batch
         self._visits.begin()
-        self._metrics, self._examined, self._reports = {}, {}, []
+        self._metrics: dict[str, list[float]] = {}
+        self._examined: dict[str, float] = {}
+        self._reports: list[Tree] = []
         self._actor.optimizer.zero_grad()
         self._actor.model.train()
 

@@ -34,7 +34,7 @@ class ShardRecorder:
         self._ticket = ticket
         self._settings = settings
         self._worker = worker
-        self._result = EmbodiedTrajectoryBuilder(max_episode_length=worker.cfg.env.train.max_episode_steps)
+        self._result = EmbodiedTrajectoryBuilder()
         self._episodes = episodes
         self._own_episodes: list[dict[str, torch.Tensor]] = []
         self._versions: list[int] = []

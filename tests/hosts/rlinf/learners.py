@@ -69,6 +69,8 @@ class Training:
     """[rank][micro-batch]: its samples."""
     valid: list[list[int]] = field(default_factory=list)
     """[rank][micro-batch]: how many of them RLinf's mask keeps."""
+    lasts: list[bool] = field(default_factory=list)
+    """Per micro-batch of this rank: whether it was the last of its optimizer step, as RLinf was told."""
     metrics: list[dict[str, float]] = field(default_factory=list)
     """Per batch."""
     anchors: list[list[torch.Tensor]] = field(default_factory=list)
@@ -323,6 +325,7 @@ def watched(actor, alter=None):
             training.numbers[0].append(micro_batch["forward_inputs"]["number"])
         if "loss_mask" in micro_batch:
             training.valid[0].append(int(micro_batch["loss_mask"].sum()))
+        training.lasts.append(is_last)
         train(alter(micro_batch) if alter else micro_batch, metrics, is_last=is_last)
 
     actor.optimizer_step, actor.train_micro_batch = optimizer_step, train_micro_batch

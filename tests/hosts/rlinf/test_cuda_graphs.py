@@ -121,6 +121,20 @@ def test_an_answer_stays_as_it_is_when_the_next_batch_is_answered(worker):
     assert all(torch.equal(answer[name], value) for name, value in before.items())
 
 
+def test_a_rank_captures_what_the_ranks_of_the_run_leave_to_it():
+    """Of two env workers and two inference ranks, each has the environments of one."""
+    ranks = {"env": 2, "rollout": 2, "actor": 1}
+    with in_one_process(), mock.patch.object(cuda_graph, "CUDAGraphManager", Manager):
+        made = BatchingRolloutWorker(
+            config("rollout.enable_cuda_graph=true", "async.mode=train", "rollout.pipeline_stage_num=1")
+        )
+        made.placement = mock.Mock(get_world_size=ranks.__getitem__)
+        made.torch_device_type = "cuda"
+        with mock.patch.object(stock_rollout.MultiStepRolloutWorker, "init_worker"):
+            made.init_worker()
+    assert made.per_node_train_batch_size == made.per_node_eval_batch_size == 6
+
+
 def test_without_cuda_nothing_is_captured_and_the_run_goes_on():
     with in_one_process():
         worker = BatchingRolloutWorker(config("rollout.enable_cuda_graph=true"))

@@ -147,6 +147,18 @@ def test_environments_are_used_in_the_thread_that_the_shard_was_given(made, monk
     assert set(used) == {asyncio.run(shard._simulators.build(current_thread))}
 
 
+def test_latencies_that_rlinf_emulates_are_waited_for_after_every_reset_and_step(monkeypatch):
+    shard, worker = shard_of()
+    waited = []
+
+    async def wait(stage):
+        waited.append((stage, float(worker.env_list[stage].age[0])))
+
+    monkeypatch.setattr(worker, "_maybe_wait_env_delay", wait, raising=False)
+    rollout(shard, decisions=2)
+    assert waited == [(1, 0.0), (1, 1.0), (1, 2.0)]
+
+
 def test_a_first_observation_may_bring_the_last_one_of_the_episode_before(monkeypatch):
     shard, worker = shard_of()
     final, reset = {"states": torch.full((ENVS, 4), 5.0)}, worker.env_list[1].reset
@@ -238,6 +250,7 @@ def test_evaluation_shards_keep_the_statistics_of_each_episode_once():
 def test_evaluation_that_resets_itself_goes_on_and_counts_every_episode():
     shard, worker = eval_shard("env.eval.auto_reset=true")
     first, second = evaluation(shard), evaluation(shard)
+    assert [row[1:] for row in seen(first[0])] == [[1, 0, 0]] * 4
     assert seen(second[0]) == seen(first[-1])
     assert sum(len(info["return"]) for info in shard.episodes) > 8
     assert worker.eval_env_list[1].rollouts == 0
@@ -309,9 +322,11 @@ def test_environments_that_are_built_anew_are_wrapped_again(monkeypatch):
     assert isinstance(worker.env_list[1], Recorded)
 
 
-def test_evaluation_environments_are_built_anew_with_their_seed_and_forget_the_rollout_that_failed():
+@pytest.mark.parametrize("complete", [0, 1])
+def test_evaluation_environments_are_built_anew_with_their_seed_and_forget_the_rollout_that_failed(complete):
     shard, worker = eval_shard("env.eval.seed=5")
-    evaluation(shard)
+    for _ in range(complete):
+        evaluation(shard)
 
     async def fails():
         await shard.start()
@@ -319,9 +334,9 @@ def test_evaluation_environments_are_built_anew_with_their_seed_and_forget_the_r
             await shard.step({"actions": torch.ones(4, CHUNK, ACTION)})
 
     asyncio.run(fails())
-    assert sum(len(info["return"]) for info in shard.episodes) == 8
+    assert sum(len(info["return"]) for info in shard.episodes) == 4 * (complete + 1)
     restart(shard)
-    assert sum(len(info["return"]) for info in shard.episodes) == 4
+    assert sum(len(info["return"]) for info in shard.episodes) == 4 * complete
     assert worker.eval_env_list[1].cfg.seed == 5
     assert evaluation(shard)
 

@@ -1,103 +1,45 @@
 """Our learner in one process: off-policy batches and schedules."""
 
-import gc
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 import torch
-import torch.distributed as dist
 from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
 from rlinf.models import get_model
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
-from rlinf_async.compose import compose_config
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
-from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from tests.hosts.rlinf import synthetic
-from tests.hosts.rlinf.learners import (
-    SIZES,
-    actor_of,
-    ended,
-    learner_of,
-    noting_anchors,
-    watched,
-    without_ray,
-)
+from tests.hosts.rlinf.alone import ARRIVAL, STEPS, Run, one_rank
+from tests.hosts.rlinf.learners import actor_of, ended, noting_anchors
 from tests.hosts.rlinf.reference import Reference
-from tests.hosts.rlinf.synthetic import fields, in_order, pieces, trajectories
+from tests.hosts.rlinf.synthetic import pieces, trajectories
 
 GRADIENT = 1e-4
 """Largest norm of the difference of two gradients, relative to the gradient: sums in another order."""
 WEIGHTS = 1e-3
 """The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
-STEPS = "actor.global_batch_size=64"
-"""Three optimizer steps in each pass over a batch, instead of one."""
-ARRIVAL = "async.streamer.steps=arrival"
 FAST = ("actor.optim.lr=0.003", "actor.optim.value_lr=0.003")
 """So that the later steps of a batch find a policy that is clipped."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def alone():
-    """One learner rank, in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
-            patch.setenv(name, value)
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        gc.freeze()  # RLinf collects garbage after every batch; what was imported need not be searched
-        with without_ray(0, 1):
-            yield
-        gc.unfreeze()
-        dist.destroy_process_group()
-
-
-@dataclass
-class Run:
-    """Our learner, and what its actor did."""
-
-    cfg: object
-    settings: object
-    learner: object
-    training: object
-
-    @classmethod
-    def of(cls, *overrides, algorithm="ppo"):
-        cfg = compose_config(f"metaworld_{algorithm}_mlp", [*SIZES, *overrides])
-        settings, ours = resolve(cfg, sizes={"env": 1, "rollout": 1, "actor": 1}), cfg.copy()
-        write_back(ours, settings)
-        actor = actor_of(StreamingActorWorker, ours)
-        training = watched(actor)
-        return cls(cfg, settings, learner_of(actor, settings), training)
-
-    @property
-    def actor(self):
-        return self.learner.training._actor
-
-    def batch(self, seed, *, rewards="dense"):
-        return fields(self.settings.plan, self.settings.horizon, seed=seed, rewards=rewards)
-
-    def train(self, index, batch, *, order=None, lag=0, together=2):
-        """Train a batch; the numbers of the samples in each micro-batch of it."""
-        arriving = in_order(pieces(self.settings.plan, batch, 0, index=index, lag=lag), order)
-        before = len(self.training.numbers[0])
-        self.actor.set_global_step(index)
-        self.learner.begin(index)
-        for start in range(0, len(arriving), together):
-            self.learner.accept(arriving[start : start + together])
-        self.training.metrics.append(self.learner.finish())
-        return self.training.numbers[0][before:]
+    with one_rank():
+        yield
 
 
 def deviation(found, expected):
     return float((found - expected).norm() / expected.norm())
 
 
+BOUND = 1.1
+VTRACE = ("async.train.correction=vtrace", f"async.train.max_weight={BOUND}")
 OFF_POLICY = {
     "streamed in steps": ("async.mode=full", STEPS, ARRIVAL, "async.streamer.micro_batch_size=8"),
     "streamed in one step": ("async.mode=full",),
@@ -115,6 +57,14 @@ OFF_POLICY = {
         "async.streamer.normalization=deferred",
         "algorithm.update_epoch=2",
     ),
+    "v-trace, streamed": ("async.mode=full", STEPS, ARRIVAL, *VTRACE),
+    "v-trace, whole, twice": ("async.mode=train", STEPS, "algorithm.update_epoch=2", *VTRACE),
+    "grpo, at first visits": (
+        "async.mode=full",
+        "async.train.proximal=first_visit",
+        "algorithm.update_epoch=2",
+        "algorithm.group_size=4",
+    ),
     "grpo, streamed in steps": ("async.mode=full", STEPS, ARRIVAL, "algorithm.group_size=4"),
     "spread over steps": ("async.mode=full", STEPS, "async.streamer.micro_batch_size=8"),
     "spread over steps, twice": (
@@ -131,7 +81,8 @@ def test_off_policy_batches_are_trained_as_rlinfs_decoupled_loss_trains_whole_st
     algorithm = "grpo" if "grpo" in name else "ppo"
     once = () if "algorithm.update_epoch=2" in OFF_POLICY[name] else ("algorithm.update_epoch=1",)
     run = Run.of(*OFF_POLICY[name], *once, *FAST, algorithm=algorithm)
-    reference = Reference(run.cfg, normalised_by_the_batch_before=run.settings.streams)
+    traced = BOUND if "v-trace" in name else None
+    reference = Reference(run.cfg, normalised_by_the_batch_before=run.settings.streams, traced=traced)
     assert torch.equal(run.training.start, reference.training.start)
     for index in range(2):
         batch = run.batch(index)
@@ -172,8 +123,8 @@ def test_learning_rates_follow_the_schedule_batch_by_batch_as_rlinfs_do(mode):
 
 def test_samples_are_shuffled_anew_in_every_batch_and_on_every_rank_and_alike_in_every_run():
     def trained(index, *, rank=0, seed=7):
-        run = Run.of("async.mode=streamer", STEPS, "algorithm.update_epoch=1", f"actor.seed={seed}")
-        run.learner._rank = rank
+        chosen = ("async.mode=streamer", STEPS, "algorithm.update_epoch=1", f"actor.seed={seed}")
+        run = Run.of(*chosen, rank=rank)
         return torch.cat(run.train(index, run.batch(0))).flatten().tolist()
 
     once = trained(0)

@@ -126,6 +126,49 @@ def test_values_have_a_row_more_than_actions():
         assert len(data["dones"]) == len(data["rewards"]) == HORIZON + 1
 
 
+def test_what_a_hand_did_takes_the_place_of_the_action_before():
+    cfg, ends = config(), torch.zeros(ENVS, CHUNK, dtype=torch.bool)
+    flags = ends.clone()
+    flags[::2, 0] = True
+    hand = torch.arange(ENVS * CHUNK * ACTION).reshape(ENVS, -1) + 100.0
+    with in_one_process():
+        worker = ShardedEnvWorker(cfg)
+        parts = {"settings": settings_of(cfg, ranks=4), "worker": worker, "stage": 0, "episodes": []}
+        record = ShardRecorder(TICKET, **parts)
+        for step in range(HORIZON):
+            seen = output(step)
+            if step == 2:
+                seen.env.intervene_actions, seen.env.intervene_flags = hand, flags
+            record.append(seen, answer(step, 0))
+        pieces = record.build(output(HORIZON), answer(HORIZON, 0))
+    found = torch.cat([piece.payload["actions"] for piece in pieces], dim=1)
+    policy = torch.arange(float(HORIZON))[:, None, None].expand(-1, ENVS, CHUNK * ACTION).clone()
+    policy[1, ::2, :ACTION] = hand[::2, :ACTION]
+    assert torch.equal(found, policy)
+    inputs = torch.cat([piece.payload["forward_inputs"]["action"] for piece in pieces], dim=1)
+    assert torch.equal(inputs, policy)
+
+
+def test_the_value_of_a_last_observation_is_added_to_the_reward_of_an_episode_that_was_cut():
+    cfg = config("env.train.auto_reset=true")
+    with in_one_process():
+        worker = ShardedEnvWorker(cfg)
+        parts = {"settings": settings_of(cfg, ranks=4), "worker": worker, "stage": 0, "episodes": []}
+        record = ShardRecorder(TICKET, **parts)
+        for step in range(HORIZON):
+            seen, said = output(step), answer(step, 0)
+            if step == 3:
+                seen.env.dones = seen.env.truncations = seen.env.dones.clone()
+                seen.env.truncations[1, -1] = True
+                said["bootstrap_values"] = torch.arange(float(ENVS))[:, None] + 20.0
+            record.append(seen, said)
+        pieces = record.build(output(HORIZON), answer(HORIZON, 0))
+    found = torch.cat([piece.payload["rewards"] for piece in pieces], dim=1)
+    expected = torch.arange(HORIZON + 1.0)[:, None, None].expand(-1, ENVS, CHUNK).clone()
+    expected[3, 1, -1] += cfg.algorithm.gamma * 21.0
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(
     ("overrides", "noted"),
     [

@@ -1,0 +1,104 @@
+"""What the recorder of the local host makes of a rollout."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlinf_async.config import SurviveConfig
+from rlinf_async.core.failures import ShardFailure
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.local.inference import Answer
+from rlinf_async.hosts.local.recorder import RolloutRecorder
+from rlinf_async.hosts.local.shard import ShardOutput
+
+ENVS, STEPS = 4, 3
+TICKET = Ticket(shard=1, batch=7, epoch=2, place=0, version=3)
+PLAN = ShardPlan(total_envs=8, env_workers=2, inference_ranks=1, learner_ranks=4, shards_per_worker=1)
+
+
+def rows(number):
+    """[ENVS, 1]: which environment, and at which moment it was seen."""
+    return torch.arange(float(ENVS))[:, None] + 10.0 * number
+
+
+def output(step):
+    ended = torch.full((ENVS,), step == STEPS)
+    return ShardOutput(states=rows(step), rewards=rows(step)[:, 0], ended=ended, noise=torch.zeros(ENVS, 1))
+
+
+def answer(step, version):
+    seen = rows(step)
+    return Answer(actions=seen + 0.25, logprobs=seen[:, 0] + 0.5, values=seen[:, 0] + 0.75, version=version)
+
+
+def pieces_of(versions, last):
+    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    for step, version in enumerate(versions):
+        record.append(output(step), answer(step, version))
+    return record.build(output(STEPS), answer(STEPS, last))
+
+
+def test_a_piece_is_as_old_as_its_oldest_action_and_the_last_value_is_no_action():
+    for piece in pieces_of([5, 4, 6], last=2):
+        assert (piece.oldest, piece.newest) == (4, 6)
+        assert piece.payload["versions"].T.tolist() == [[5, 4, 6]] * 2
+
+
+def test_pieces_say_where_they_belong_and_how_many_steps_they_hold():
+    pieces = pieces_of([3, 3, 3], last=3)
+    assert [piece.part for piece in pieces] == [0, 1]
+    assert [piece.rank for piece in pieces] == [PLAN.learner_rank(0, part) for part in (0, 1)] == [0, 1]
+    assert {(piece.ticket, piece.size, piece.env_steps) for piece in pieces} == {(TICKET, 2, 2 * STEPS)}
+
+
+@pytest.mark.parametrize("field", ["rewards", "states"])
+@pytest.mark.parametrize("last", [True, False])
+def test_numbers_of_the_environments_that_are_not_finite_give_the_rollout_up(field, last):
+    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    bad = output(1)
+    getattr(bad, field)[2] = float("nan")
+    with pytest.raises(ShardFailure, match=f"1 of 4 {field}"):
+        (record.build if last else record.append)(bad, answer(1, 0))
+
+
+@pytest.mark.parametrize("field", ["actions", "logprobs", "values"])
+def test_numbers_of_the_policy_that_are_not_finite_end_the_run_before_they_are_acted(field):
+    bad = answer(1, 6)
+    getattr(bad, field)[0] = float("inf")
+    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of 4 {field}"):
+        record.append(output(1), bad)
+
+
+def test_a_piece_holds_what_its_own_environments_saw_did_and_were_worth():
+    for part, piece in enumerate(pieces_of([3, 3, 3], last=3)):
+        own = slice(2 * part, 2 * part + 2)
+        seen = torch.stack([rows(step)[own] for step in range(STEPS + 1)])
+        assert torch.equal(piece.payload["states"], seen)
+        assert torch.equal(piece.payload["actions"], seen[:-1] + 0.25)
+        assert torch.equal(piece.payload["logprobs"], seen[:-1, :, 0] + 0.5)
+        assert torch.equal(piece.payload["values"], seen[:, :, 0] + 0.75)  # one more than actions
+        assert torch.equal(piece.payload["rewards"], seen[1:, :, 0])  # the first output is a reset
+        assert piece.payload["ended"].tolist() == [[False] * 2] * STEPS + [[True] * 2]
+
+
+def test_where_a_policy_says_what_it_is_scored_by_a_piece_holds_that_in_the_place_of_states():
+    """A policy that sees observations: their fields are not states, and need not be tensors."""
+    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+
+    def at(step):
+        seen = replace(output(step), states={"picture": rows(step), "task": ["reach"] * ENVS})
+        return seen, replace(answer(step, 3), inputs={"prompt": {"tokens": rows(step) + 0.125}})
+
+    for step in range(STEPS):
+        record.append(*at(step))
+    for part, piece in enumerate(record.build(*at(STEPS))):
+        own = slice(2 * part, 2 * part + 2)
+        expected = torch.stack([rows(step)[own] + 0.125 for step in range(STEPS + 1)])
+        assert torch.equal(piece.payload["states"]["prompt"]["tokens"], expected)
+    bad, said = at(STEPS)
+    bad.states["picture"][1] = float("inf")
+    with pytest.raises(ShardFailure, match="1 of 4 picture"):
+        record.append(bad, said)
