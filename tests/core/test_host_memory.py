@@ -40,3 +40,18 @@ def test_types_are_converted():
     (place,) = host_tensors([(torch.Size([2]), torch.bfloat16)])
     copy_all([place], [torch.tensor([1.001, 2.0])])
     assert torch.equal(place, torch.tensor([1.001, 2.0]).bfloat16())
+
+
+def test_blocks_are_filled_to_the_last_byte_and_no_larger_than_what_they_hold(monkeypatch):
+    monkeypatch.setattr(host_memory, "BLOCK_BYTES", 64)
+    sizes = [32, 32, 16, 80, 16]  # two fill a block; one is larger than any
+    places = host_tensors((torch.Size([size]), torch.uint8) for size in sizes)
+    blocks = [place.untyped_storage() for place in places]
+    assert [block.nbytes() for block in blocks] == [64, 64, 16, 80, 16]
+    assert blocks[0].data_ptr() == blocks[1].data_ptr()
+    assert host_tensors([]) == []
+
+
+def test_as_many_are_copied_as_there_are():
+    with pytest.raises(ValueError, match="longer"):
+        copy_all([torch.zeros(1)], [torch.zeros(1)] * 2)

@@ -190,3 +190,19 @@ def test_what_is_forgotten_is_not_remembered_and_its_memory_is_used_again():
         pass
     past.remember(5)
     assert {id(copy) for copy in past._copies.values()} < copies
+
+
+def test_a_version_that_is_remembered_again_is_the_newer_one_and_its_memory_is_used_again():
+    model, past = model_and_past(keep=1)
+    past.remember(3)
+    for _ in range(2):
+        shift(model, 1.0, past)
+        past.remember(3)
+    newest = model.weight.detach().clone()
+    shift(model, 1.0, past)
+    with past.at(3):
+        assert torch.equal(model.weight, newest)
+
+
+def test_before_anything_is_remembered_the_present_is_no_version():
+    assert model_and_past()[1].present is None

@@ -213,3 +213,16 @@ def test_samples_of_a_staleness_that_nobody_expects_are_not_measured():
 def test_averages_leave_the_counts_out():
     found = averages({"mismatch/lag_0/count": 4.0, "mismatch/lag_0/ratio": 6.0, "staleness/lag_1/count": 0.0})
     assert found == {"mismatch/lag_0/ratio": 1.5}
+
+
+def test_which_samples_are_measured_depends_on_the_batch_and_on_no_other_chance():
+    def measured(batch):
+        policy = Policy(1.0)
+        probe = probe_of(policy, size=3)
+        begin(probe, batch)
+        inputs = {"x": torch.arange(50.0) / 10, "mu": torch.zeros(50)}
+        probe.add(inputs, torch.zeros(50))
+        return probe.finish()
+
+    assert measured(0) == measured(0)
+    assert measured(0) != measured(1)

@@ -189,3 +189,21 @@ def test_a_batch_without_valid_advantages_keeps_the_statistics_before_it():
     scale.observe(torch.tensor([7.0, 9.0]), torch.tensor([False, False]))
     scale.close()
     assert (scale.ready, scale.mean) == (True, 2.0)
+
+
+def test_before_any_advantage_there_is_no_scale_and_one_alone_has_no_spread():
+    scale = AdvantageScale()
+    scale.close()
+    assert (scale.mean, scale.std, scale.ready) == (0.0, 1.0, False)
+    scale.observe(torch.tensor([3.0]), None)
+    scale.close()
+    assert (scale.mean, scale.std, scale.ready) == (0.0, 1.0, False)
+
+
+def test_what_a_batch_had_of_spread_counts_for_no_other():
+    scale = AdvantageScale()
+    for values in ([10.0, -10.0], [0.5, -0.5]):
+        scale.observe(torch.tensor(values), None)
+        scale.close()
+    scale.observe(torch.tensor([4.0, -4.0]), None)
+    assert scale.divisor == pytest.approx(4.0 / SPREAD)  # by itself: more than the deviation before, 0.71

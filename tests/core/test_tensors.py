@@ -24,6 +24,7 @@ def test_slices_put_side_by_side_again_are_the_whole():
     whole = tree(0, 7)
     parts = [slice_samples(whole, start, stop) for start, stop in ((0, 2), (2, 3), (3, 7))]
     assert flat(concatenate(parts)) == flat(whole)
+    assert concatenate(parts)["none"] is None
 
 
 def test_slices_are_views():
