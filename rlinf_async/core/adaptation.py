@@ -50,7 +50,7 @@ SURE = 2.5
 REST = 20
 """Steps from a trial to the next in the same direction; it doubles with each."""
 SHORT = 0.8
-"""Inference that is busy for more of the time is what is short."""
+"""Inference that is busy for so much of the time, or more, is what is short."""
 FULL = 0.75
 """Passes that are as full as that hold whoever asks."""
 
