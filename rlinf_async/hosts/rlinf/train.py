@@ -20,7 +20,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.config import asks_for_levels
-from rlinf_async.hosts.rlinf.hooks import load_in_workers
+from rlinf_async.hosts.rlinf.hooks import HOOKS, load_in_workers
 from rlinf_async.hosts.rlinf.stock import observed
 from rlinf_async.observe.display import RunDisplay
 
@@ -31,8 +31,10 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     `dashboard`: whether a cluster that is started for this run serves Ray's dashboard, a dozen processes
     that execute what they are sent.
     """
-    # RLinf's own workers, too, take their platform from us where there is no accelerator.
     active = asks_for_levels(cfg)
+    if active:
+        HOOKS.install()  # Hydra does so as well, where it finds its plugins
+    # RLinf's own workers, too, take their platform from us where there is no accelerator.
     load_in_workers(active)
     if not active:
         set_aside(cfg, RunDisplay().note)

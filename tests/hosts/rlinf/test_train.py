@@ -6,7 +6,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from rlinf_async.compose import compose_config  # noqa: E402
 from rlinf_async.hosts.rlinf import train as module  # noqa: E402
-from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OURS  # noqa: E402
+from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, HOOKS, OURS  # noqa: E402
 from rlinf_async.hosts.rlinf.train import _starting_ray, train  # noqa: E402
 
 
@@ -51,3 +51,20 @@ def test_workers_load_this_package_even_where_nothing_in_the_config_is_ours(monk
     monkeypatch.setattr(module, "_run", lambda *args, **workers: seen.append(os.environ.get(EXT_MODULE)))
     train(compose_config("maniskill_ppo_mlp", [f"async.mode={mode}"]))
     assert seen == [OURS]
+
+
+@pytest.mark.parametrize("mode", ["off", "full"])
+def test_a_run_with_a_level_on_is_ours_where_hydra_does_not_find_its_plugins_either(monkeypatch, mode):
+    monkeypatch.setenv(EXT_MODULE, OURS)
+    cfg = compose_config("maniskill_ppo_mlp", [f"async.mode={mode}"])
+    present = HOOKS.installed
+    HOOKS.remove()
+    seen = []
+    monkeypatch.setattr(module, "_run", lambda *args, **workers: seen.append(HOOKS.installed))
+    try:
+        train(cfg)
+    finally:
+        HOOKS.remove()
+        if present:
+            HOOKS.install()
+    assert seen == [mode == "full"]
