@@ -44,7 +44,7 @@ TESTS_VLA := $(VLA_FOLDERS:%=test-vla-%)
 SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
-.PHONY: setup setup-libero setup-maniskill setup-scripts setup-vla setup-verl demo demo-verl test test-vla test-verl runs-verl \
+.PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-verl test test-vla test-verl runs-verl \
 	mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
 
 setup: $(SETUP)
@@ -62,6 +62,11 @@ $(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py
 
 setup-libero: $(SETUP_LIBERO)
 setup-maniskill: $(SETUP_MANISKILL)
+
+# Both, one after the other whatever --jobs says: they are put into the same environment.
+setup-simulators: setup
+	$(MAKE) setup-libero
+	$(MAKE) setup-maniskill
 
 $(SETUP_LIBERO) $(SETUP_MANISKILL): $(VENV)/.setup-%: $(SETUP)
 	$(BIN)/python .ci/requirements.py --no-deps $* > $(VENV)/no-deps-$*.txt
