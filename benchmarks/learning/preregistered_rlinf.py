@@ -13,7 +13,9 @@ from benchmarks.learning.rlinf_cell import RUNS, train, trajectories
 from rlinf_async.experiments.process import OWN_CLUSTER
 from rlinf_async.experiments.sweep.steps import read_scalars
 
+EXT_MODULE = "RLINF_EXT_MODULE"
 FSDP1_ON_CPU = "benchmarks.learning.fsdp1_on_cpu"
+SLOW_METAWORLD = "benchmarks.learning.slow_metaworld"
 BATCHES = 30
 LR = {1: 3e-4, 4: 2e-4}
 """By update epochs."""
@@ -29,8 +31,10 @@ def run(setting: Setting, side: Side, seed: int) -> None:
     """
     directory = RUNS / f"{setting.name}-{side}-seed{seed}"
     environment = dict(OWN_CLUSTER)
-    if setting.given["strategy"] == "fsdp" and not torch.cuda.is_available():
-        environment["RLINF_EXT_MODULE"] = FSDP1_ON_CPU
+    if "decision_seconds" in setting.given:
+        environment[EXT_MODULE] = SLOW_METAWORLD
+    elif setting.given["strategy"] == "fsdp" and not torch.cuda.is_available():
+        environment[EXT_MODULE] = FSDP1_ON_CPU
     train(directory, arguments(setting, side, seed, directory), environment=environment)
     success = "env/return" if _pictures(setting) else "env/success_once"
     result = {"run": load().record(setting, side, seed), **_curves(directory, success)}
@@ -60,6 +64,8 @@ def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[
     else:
         overrides += ["warm_start.lowest_success=0.4", "warm_start.highest_success=0.6"]
         overrides += [f"warm_start.seed={seed}"]
+    if seconds := given.get("decision_seconds"):
+        overrides.append(f"+env.train.decision_seconds={seconds}")
     if side == "synchronous":
         return ["-n", config, *overrides, "async.mode=off"]
     return [

@@ -61,6 +61,8 @@ class Setting:
     algorithm: Literal["ppo", "grpo"]
     seeds: tuple[int, ...]
     lag: int
+    """`max_staleness`; the mean lag that the setting is to have, unless `mean_lag` says another."""
+    mean_lag: float | None = None
     recipe: str | None = None
     balance: str = "exact"
     training_share: float | None = None
@@ -73,6 +75,11 @@ class Setting:
     """Of level 1 alone at a fixed lag, in the place of all levels."""
     given: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What the file says of a setting of RLinf, word for word."""
+
+    @property
+    def lag_to_have(self) -> float:
+        """Policy versions between an action and its training, on average."""
+        return self.lag if self.mean_lag is None else self.mean_lag
 
     @property
     def synchronous(self) -> str:
@@ -157,6 +164,8 @@ class Preregistration:
             described |= {"given": dict(setting.given)}
         if side == "asynchronous":
             described |= {"lag": setting.lag, "balance": setting.balance}
+            if setting.mean_lag is not None:
+                described |= {"mean_lag": setting.mean_lag}
             if setting.training_share is not None:
                 described |= {"training_share": setting.training_share}
             if setting.streamer:

@@ -101,7 +101,7 @@ def _row(stated: Preregistration, setting: Setting) -> Row:
 def shortfall(stated: Preregistration, setting: Setting, run: Mapping[str, Any]) -> str:
     """What an asynchronous run lacks to count; empty if it does."""
     share = stated.validity["share"]
-    wanted = {"mean_lag": setting.lag, "streamed_share": stated.streamed_share(setting)}
+    wanted = {"mean_lag": setting.lag_to_have, "streamed_share": stated.streamed_share(setting)}
     return ", ".join(
         f"{name} {np.mean(run[name]):.2f} of {value:.2f}"
         for name, value in wanted.items()
