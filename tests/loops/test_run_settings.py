@@ -7,15 +7,16 @@ from dataclasses import asdict
 import pytest
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.config.train import COMPARED_BYTES
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError
 from tests.loops.virtual import now, run, settle
 from tests.making import plan, request, rollout, run_settings
 
 
-def settings(*, layout=None, **block):
+def settings(*, layout=None, save_every=0, **block):
     block = {"mode": "full", "train": {"max_staleness": 2}, **block}
-    of = {"asynchrony": AsyncConfig.from_mapping(block), "plan": layout or plan()}
+    of = {"asynchrony": AsyncConfig.from_mapping(block), "plan": layout or plan(), "save_every": save_every}
     return run_settings(**of, horizon=4, batches=9, global_batch_size=4, micro_batch_size=2, max_batch_size=6)
 
 
@@ -32,6 +33,40 @@ def test_the_facts_of_a_run_are_plain_data_under_the_names_that_readers_look_for
         "micro_batch_size": 2,
         "optimizer_steps": 2,  # eight samples in steps of four
     }
+
+
+MORE = COMPARED_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("block", "trained_bytes", "compared", "remembered"),
+    [
+        # Those that may have sampled for the batch, and the one that begins it.
+        ({}, COMPARED_BYTES, True, 3),
+        # Too large; but pieces arrive when the first of two optimizer steps in order of arrival is made.
+        ({"streamer": {"steps": "arrival"}}, MORE, False, 1),
+        ({"streamer": {"steps": "spread"}}, MORE, False, 0),
+        ({"train": {"max_staleness": 2, "measure_ratios": True}}, MORE, True, 3),
+        ({"train": {"max_staleness": 2, "measure_ratios": False}}, 1.0, False, 0),
+        # Every sample is the present policy's.
+        ({"train": {"max_staleness": 0}}, 1.0, False, 0),
+    ],
+)
+def test_versions_are_remembered_that_are_compared_or_that_anchor_what_comes_late(
+    block, trained_bytes, compared, remembered
+):
+    of = settings(**block)
+    assert of.compares_versions(trained_bytes) == compared
+    assert of.remembered_versions(trained_bytes) == remembered
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "save_every", "renewed"),
+    [(True, 3, [3, 6]), (True, 1, [1, 2, 3, 4, 5, 6, 7]), (True, 0, []), (False, 3, [])],
+)
+def test_a_deterministic_run_begins_anew_at_each_checkpoint_that_is_due(deterministic, save_every, renewed):
+    of = settings(mode="train", deterministic=deterministic, save_every=save_every)
+    assert [version for version in range(8) if of.renews_at(version)] == renewed
 
 
 @pytest.mark.parametrize(

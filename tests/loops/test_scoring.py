@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,8 +129,10 @@ def test_failing_it_ends_what_waits_now_and_later_and_asks_for_no_more_scores():
     run(learn())
 
 
-def test_a_learner_that_is_cancelled_leaves_no_request_behind():
+def test_a_learner_that_is_cancelled_leaves_no_request_behind_and_no_error():
     async def learn():
+        errors = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
         scoring = Scoring(lambda part: math.inf)
         taking = asyncio.ensure_future(ScoredPieces(Arriving(2), scoring, first=0).take(0, whole=False))
         await asyncio.sleep(2.0)
@@ -140,6 +141,7 @@ def test_a_learner_that_is_cancelled_leaves_no_request_behind():
             await taking
         await settle()
         assert sorted(scoring.cancelled) == [0, 1]
+        assert errors == []
 
     run(learn())
 
@@ -229,26 +231,44 @@ def test_one_piece_that_is_given_up_does_not_end_the_wait_of_the_others():
     run(learn())
 
 
+def pieces_of_a_run(arriving, policy, *, publication):
+    """Those of learner rank 1, in a run of four shards of two environments; a piece fills a micro-batch."""
+    block = {"mode": "full", "train": {"scorer": "inference"}, "deadline_s": 50.0}
+    settings = run_settings(
+        asynchrony=AsyncConfig.from_mapping(block),
+        plan=plan(total_envs=8, shards_per_worker=4),
+        horizon=3,
+        micro_batch_size=6,
+        global_batch_size=24,
+        max_batch_size=5,
+    )
+    return scored_pieces(
+        arriving,
+        policy,
+        settings,
+        rank=1,
+        published=publication,
+        inputs=lambda _: {"inputs": torch.arange(8.0)},
+        values=False,
+    )
+
+
 def test_a_run_asks_under_a_number_of_each_learner_rank_that_no_shard_has():
     async def learn():
-        policy, block = Policy(0), {"mode": "full", "train": {"scorer": "inference"}, "deadline_s": 50.0}
-        settings = run_settings(
-            asynchrony=AsyncConfig.from_mapping(block),
-            plan=plan(total_envs=8, shards_per_worker=4),
-            horizon=3,
-            micro_batch_size=6,
-            global_batch_size=24,
-            max_batch_size=5,
-        )
-        given = SimpleNamespace(rank=1, published=Publication(), values=False)
-        pieces = scored_pieces(
-            Arriving(4), policy, settings, inputs=lambda _: {"inputs": torch.arange(8.0)}, **vars(given)
-        )
+        policy = Policy(0)
+        pieces = pieces_of_a_run(Arriving(4), policy, publication=Publication())
         parts, last = await pieces.take(0, whole=True)
-        # One piece of 2 environments and 3 decisions fills a micro-batch; the learner scores it by itself.
         assert [one.scores is None for one in parts] == [True, False, False, False]
         assert last
         assert {(one.shard, one.payload["values"]) for one in policy.requests} == {(9, False)}
         assert [one.size for one in policy.requests] == [5, 3] * 3
 
     run(learn())
+
+
+def test_a_run_waits_for_scores_until_its_deadline():
+    async def never(version):
+        await asyncio.sleep(math.inf)
+
+    with pytest.raises(DeadlineError, match="50 s for pieces of batch 0, or scores"):
+        run(pieces_of_a_run(Arriving(2), Policy(), publication=never).take(0, whole=True))

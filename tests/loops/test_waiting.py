@@ -59,11 +59,22 @@ def test_rings_that_change_nothing_do_not_move_the_deadline():
     run(main())
 
 
-def test_a_waiter_wakes_by_itself_when_it_says_so():
+def test_what_comes_just_before_the_deadline_comes_in_time():
     async def main():
         bell = Bell(deadline_s=10.0)
-        await bell.first(lambda: True if now() >= 3.0 else None, waiting_for=str, wake=lambda: 3.0 - now())
-        assert now() == 3.0
+        for second in (9.5, 9.75):
+            asyncio.get_running_loop().call_later(second, bell.ring)
+        await bell.first(lambda: True if now() >= 9.75 else None, waiting_for=str)
+
+    run(main())
+
+
+@pytest.mark.parametrize("soon", [3.0, 0.25])
+def test_a_waiter_wakes_by_itself_when_it_says_so(soon):
+    async def main():
+        bell = Bell(deadline_s=10.0)
+        await bell.first(lambda: True if now() >= soon else None, waiting_for=str, wake=lambda: soon - now())
+        assert now() == soon
 
     run(main())
 
