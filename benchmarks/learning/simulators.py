@@ -104,7 +104,7 @@ def task_simulator(task: str, number: int) -> TaskSimulator:
 
 
 class MixedTasks:
-    """Environments `first` to `first + size` of a run, each with a task of its own.
+    """Environments `first` to `first + size` of a run, each with a task of its own, or with that of another.
 
     Fills `hosts.local.envs.Environments`. The k-th episode of an environment has the same goal in whatever
     shard it is, and so have the members of a group. A reward of 1 is given once, for solving the task.
@@ -114,15 +114,31 @@ class MixedTasks:
     action_dim = ACTION_DIM
 
     def __init__(
-        self, tasks: Sequence[str], *, first: int, group_size: int, seed: int, stats: ObservationStats
+        self,
+        tasks: Sequence[str],
+        *,
+        first: int,
+        size: int,
+        group_size: int,
+        seed: int,
+        stats: ObservationStats,
     ) -> None:
-        """`tasks`: of each environment in turn."""
-        self._simulators = [task_simulator(task, first + index) for index, task in enumerate(tasks)]
-        self._groups = [(first + index) // group_size for index in range(len(tasks))]
+        """`tasks`: of each environment of the run."""
+        self._tasks, self._group_size = tasks, group_size
+        self._numbers = range(first, first + size)
         self._seed, self._stats = seed, stats
-        self._episode = 0
-        self._states = np.zeros((len(tasks), STATE_DIM))
-        self._ended = np.zeros(len(tasks), dtype=bool)
+        self._states = np.zeros((size, STATE_DIM))
+        self._ended = np.zeros(size, dtype=bool)
+        self.take_on(first, 0)
+
+    def take_on(self, first: int, episode: int) -> None:
+        """The next reset begins this episode of the environments from number `first` on."""
+        places = range(first, first + len(self._numbers))
+        self._simulators = [
+            task_simulator(self._tasks[place], own) for place, own in zip(places, self._numbers, strict=True)
+        ]
+        self._groups = [place // self._group_size for place in places]
+        self._episode = episode
 
     def reset(self) -> np.ndarray:
         goals = [
@@ -150,8 +166,6 @@ def mixed_tasks(tasks: Sequence[str], *, group_size: int, seed: int, stats: Obse
     """Shards of `MixedTasks`; `tasks`: of each environment of the run."""
 
     def build(first: int, size: int) -> MixedTasks:
-        return MixedTasks(
-            tasks[first : first + size], first=first, group_size=group_size, seed=seed, stats=stats
-        )
+        return MixedTasks(tasks, first=first, size=size, group_size=group_size, seed=seed, stats=stats)
 
     return build

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 pytest.importorskip("scipy", reason="the statistics need SciPy")
@@ -20,3 +21,25 @@ def test_the_stored_comparison_is_that_of_the_stored_runs(row):
         assert stored["run"] == json.loads(json.dumps(load().record(tasks, "asynchronous", seed)))
         assert stored["run"]["balance"] == "tasks"
     assert exact.path("synchronous", 0) == tasks.path("synchronous", 0)
+
+
+def test_simulators_play_the_episodes_of_the_place_that_they_take_on():
+    pytest.importorskip("metaworld", reason="Meta-World is not installed")
+    from benchmarks.learning.simulators import mixed_tasks
+    from rlinf_async.demo.simulators.metaworld_task import STATE_DIM
+    from rlinf_async.demo.simulators.observation_stats import ObservationStats
+
+    stats = ObservationStats(np.zeros(STATE_DIM), np.ones(STATE_DIM))
+    build = mixed_tasks(["drawer-close-v3", "button-press-topdown-v3"], group_size=1, seed=3, stats=stats)
+    fast, slow = build(0, 1), build(1, 1)
+    slow.reset()
+    own = [slow.reset(), slow.step(np.full((1, 4), 0.5)).states]
+    fast.reset()
+    fast.take_on(1, 1)
+    assert np.array_equal([fast.reset(), fast.step(np.full((1, 4), 0.5)).states], own)
+    fast.take_on(0, 1)
+    back = fast.reset()
+    assert not np.array_equal(back, own[0])
+    again = build(0, 1)
+    again.reset()
+    assert np.array_equal(again.reset(), back)
