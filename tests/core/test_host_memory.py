@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core import host_memory
-from rlinf_async.core.host_memory import copy_all, host_tensors
+from rlinf_async.core.host_memory import copy_all, exchange_all, host_tensors
 
 TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 
@@ -55,3 +55,12 @@ def test_blocks_are_filled_to_the_last_byte_and_no_larger_than_what_they_hold(mo
 def test_as_many_are_copied_as_there_are():
     with pytest.raises(ValueError, match="longer"):
         copy_all([torch.zeros(1)], [torch.zeros(1)] * 2)
+
+
+def test_values_change_places():
+    a, b = [torch.tensor([1.0, 2.0]), torch.tensor(5)], [torch.tensor([3.0, 4.0]), torch.tensor(6)]
+    exchange_all(a, b)
+    assert [one.tolist() for one in a] == [[3.0, 4.0], 6]
+    assert [one.tolist() for one in b] == [[1.0, 2.0], 5]
+    with pytest.raises(ValueError, match="longer"):
+        exchange_all(a, [*b, torch.zeros(1)])

@@ -207,3 +207,11 @@ def test_what_a_batch_had_of_spread_counts_for_no_other():
         scale.close()
     scale.observe(torch.tensor([4.0, -4.0]), None)
     assert scale.divisor == pytest.approx(4.0 / SPREAD)  # by itself: more than the deviation before, 0.71
+
+
+def test_the_spread_of_a_batch_is_taken_about_the_mean_of_the_one_before():
+    scale = AdvantageScale()
+    scale.observe(torch.tensor([1.75, 2.25]), None)  # a mean of 2
+    scale.close()
+    scale.observe(torch.tensor([7.0, -3.0]), None)
+    assert scale.divisor == pytest.approx(5.0 / SPREAD)
