@@ -153,6 +153,14 @@ def test_sizes_that_do_not_divide_are_refused_with_the_reason(sizes, reason):
 
 
 @pytest.mark.parametrize(
+    ("total", "shards", "nearest"), [(12, 5, 4), (12, 9, 6), (4, 5, 4), (4, 3, 2), (5, 3, 1)]
+)
+def test_shards_are_advised_where_some_number_of_them_divides_the_environments(total, shards, nearest):
+    with pytest.raises(ValueError, match=f"nearest number of shards per worker that does: {nearest}$"):
+        plan(total_envs=total, shards_per_worker=shards)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "total_envs",
