@@ -133,6 +133,17 @@ def learning():
     yield "README.md", f"within 5 %, {same}"
     yield "README.md", f"the same within 5 % {same}"
     yield "docs/index.md", f"within 5 % {same}"
+    on_rlinf = [
+        row["verdict"]
+        for row in read("preregistered")["rows"]
+        if row["host"] == "rlinf" and row["verdict"] != "incomplete"
+    ]
+    assert set(on_rlinf) == {"equivalent", "undecided"}
+    same = f"in {COUNTS[on_rlinf.count('equivalent')]} of {COUNTS[len(on_rlinf)]} settings"
+    yield "README.md", f"on RLinf it did {same} on Meta-World, the others are undecided"
+    yield "README.md", f"the same within 5 % {same}, the others are undecided"
+    yield "docs/index.md", f"on RLinf's workers {same} on Meta-World, the others are undecided"
+    yield "docs/learning.md", f"{same} with real physics on RLinf; the others of these are undecided"
     for task, name in (("press", "`button-press` the same within 5 %"), ("reach", "`reach` undecided")):
         (row,) = (
             row for row in read("preregistered")["rows"] if row["setting"] == f"rlinf-{task}-ppo-1-fsdp2"
