@@ -44,8 +44,8 @@ TESTS_VLA := $(VLA_FOLDERS:%=test-vla-%)
 SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
-.PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-verl test test-vla test-verl runs-verl \
-	mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
+.PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-verl \
+	test test-vla test-verl runs-verl mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
 
 setup: $(SETUP)
 

@@ -58,7 +58,7 @@ def limits() -> Iterator[Limit]:
 
 
 def bound_s(scenario: Scenario, steps: int) -> float:
-    """Seconds of a global step that no mode can be faster than, as in `bench.measure`, over so many steps."""
+    """Seconds of a global step by the bound of `bench.measure`, over the first `steps` of a run."""
     policy, env = scenario.policy, scenario.env
     assert policy is not None
     assert env is not None

@@ -110,9 +110,8 @@ def test_each_rank_says_how_much_of_its_own_share_was_trained_before_its_last_pi
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 3, 1)])
 def test_a_whole_batch_is_left_to_the_framework_in_the_order_of_its_places(order):
     training = Moving()
-    assert learn(training, {"mode": "train"} | {"train": {"measure_ratios": False}}, order=order) == {
-        "loss": 0.5
-    }
+    block = {"mode": "train", "train": {"measure_ratios": False}}
+    assert learn(training, block, order=order) == {"loss": 0.5}
     assert training.whole == [[[4 * place + step for step in range(4)] for place in range(4)]]
     assert training.micro_batches == [[]]
 
