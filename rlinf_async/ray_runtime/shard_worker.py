@@ -34,7 +34,7 @@ from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool
 from rlinf_async.ray_runtime.request_channel import RequestClient
 from rlinf_async.ray_runtime.saved_buffer import place_of
-from rlinf_async.ray_runtime.threads import hand_over_quickly
+from rlinf_async.ray_runtime.threads import fork_in_turns, hand_over_quickly
 
 STUCK = 70
 """The exit status of an env worker that ends itself, as its environments hang."""
@@ -74,6 +74,7 @@ class ShardWorker(Inspectable):
         With two `sets` of environments for training those of the second are counted on from `stages`.
         """
         hand_over_quickly()
+        fork_in_turns()
         self._shards_rank = rank
         self._threads = {
             mode: [ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{number}") for number in range(threads)]

@@ -1,6 +1,8 @@
 """What an env worker does for every host, with the least that a host has to give."""
 
 import asyncio
+import inspect
+import os
 import threading
 from functools import partial
 
@@ -55,6 +57,13 @@ def test_observations_are_in_memory_if_all_inference_ranks_can_read_that_of_this
     assert read(place) is None
     asyncio.run(worker.share_memory([not reads, reads]))
     assert (worker._memory is not None) == reads
+
+
+def test_shards_start_the_processes_of_their_simulators_in_turns(monkeypatch):
+    stock = inspect.unwrap(os.fork)
+    monkeypatch.setattr(os, "fork", stock)
+    Worker()
+    assert os.fork is not stock
 
 
 def test_what_can_be_closed_is_closed_in_the_thread_of_its_shard():
