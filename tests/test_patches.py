@@ -287,8 +287,40 @@ assert (missing, len(misshaped)) == wanted, (missing, misshaped)
 """
 
 
+RENDERING = """
+import os
+import sys
+import gymnasium
+from rlinf.envs.metaworld.metaworld_env import MetaWorldEnv
+
+
+class Started(Exception):
+    pass
+
+
+def make(*args, **kwargs):
+    raise Started(os.environ["MUJOCO_EGL_DEVICE_ID"])
+
+
+gymnasium.make = make
+env = object.__new__(MetaWorldEnv)
+env.seed_offset, env.num_envs = 5, 1
+env.env_names_all, env.task_descriptions_all, env.task_ids = ["reach-v3"], ["reach"], [0]
+for given, stock, patched in (("3", "5", "3"), (None, "5", "5")):
+    os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
+    if given is not None:
+        os.environ["MUJOCO_EGL_DEVICE_ID"] = given
+    try:
+        env.get_env_fns()[0]()
+    except Started as started:
+        assert started.args == ({"stock": stock, "patched": patched}[sys.argv[1]],), started
+"""
+
+
 @pytest.mark.parametrize("side", ["stock", "patched"])
-@pytest.mark.parametrize("script", [TIED, SELECTING], ids=["tied weights", "stored log-probabilities"])
+@pytest.mark.parametrize(
+    "script", [TIED, SELECTING, RENDERING], ids=["tied weights", "stored log-probabilities", "rendering"]
+)
 def test_a_fault_of_rlinf_is_there_without_its_patch_and_gone_with_it(script, side, request, tmp_path):
     place = tmp_path / "script.py"
     place.write_text(script)

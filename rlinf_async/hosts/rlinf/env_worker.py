@@ -23,6 +23,7 @@ from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
+from rlinf_async.hosts.rlinf.rendering import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.ray_runtime.handles import Handle
@@ -77,6 +78,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int
     ) -> list[Any]:
         mode = "eval" if self.enable_eval and env_cfg is self.cfg.env.eval else "train"
+        env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
         envs: list[Any] = []
         for first in range(0, len(self._threads[mode]), self.stage_num):

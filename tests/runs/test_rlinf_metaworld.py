@@ -1,0 +1,46 @@
+"""RLinf's own Meta-World: 50 tasks, in processes that render. From a checkout, as its wheel lacks a file."""
+
+from ctypes.util import find_library
+from pathlib import Path
+
+import pytest
+
+from tests.checkouts import checkout
+from tests.runs.conftest import Runner
+from tests.runs.test_checkouts import put_on_the_path
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.render,
+    pytest.mark.skipif(find_library("EGL") is None, reason="no EGL library"),
+]
+OWN = tuple(
+    f"{change}"
+    for part in ("train", "eval")
+    for change in (
+        f"env.{part}.env_class=null",
+        f"+env.{part}.task_suite_name=metaworld_50",
+        f"~env.{part}.processes",
+    )
+)
+PICTURES = ("actor.model.image_size=480", "actor.model.patch_size=60", "actor.model.state_dim=4")
+
+
+def test_every_shard_renders_on_the_gpu_that_its_env_worker_has(runs: Runner, tmp_path: Path) -> None:
+    """There is one EGL device here, as on a machine with one GPU, and RLinf asks for one for each stage."""
+    put_on_the_path(runs, checkout("rlinf-v0.3"), tmp_path / "start")
+    runs.environment |= {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
+    run = runs.train(
+        "metaworld_ppo_vla",
+        *OWN,
+        *PICTURES,
+        "runner.max_epochs=2",
+        "env.train.total_num_envs=2",
+        "env.train.max_episode_steps=10",
+        "actor.micro_batch_size=2",
+        "actor.global_batch_size=4",
+        small=False,
+    )
+    assert run.status == 0, run.output
+    assert "2 shards of 1 environments" in run.output
+    assert run.summary["trajectories"]["trained"] == 4
