@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ KEYS = {
     "runs",
 }
 
+FOLDER = Path(runs.__file__).parent
 TINY = {"device": "cpu", "params": 20_000, **command.QUICK, "decision_ms": 0.1}
 
 
@@ -212,3 +214,21 @@ def test_meta_world_shards_take_chunks_and_give_pictures():
     assert states.shape == outcome.states.shape == (2, envs.state_dim)
     assert envs.action_dim == 4 * CHUNK
     assert not outcome.ended.any()
+
+
+def test_the_page_shows_what_was_measured():
+    found = json.loads((FOLDER / "results" / "h200.json").read_text())
+    assert found["machine"]["device"] == "NVIDIA H200"
+    page = (FOLDER / "README.md").read_text()
+    for row in found["rows"]:
+        busy = (row[f"{name}_busy"] for name in ("device", "inference", "learner", "env"))
+        cells = (
+            f"`{row['mode']}`",
+            str(row["repetitions"]),
+            f"{row['env_steps_per_second']:.0f}",
+            f"{row['ratio']:.2f}",
+            *(f"{share:.0%}".replace("%", " %") for share in busy),
+            f"{row['batch_size']['mean']:.1f}",
+            f"{row['peak_memory_bytes'] / 2**30:.1f} GiB",
+        )
+        assert f"| {' | '.join(cells)} |" in page

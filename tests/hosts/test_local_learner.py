@@ -8,7 +8,7 @@ from rlinf_async.config import train as train_config
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.estimates import estimated
-from rlinf_async.hosts.local.learner import local_learner
+from rlinf_async.hosts.local.learner import LocalTraining, local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.observe.meters import BusyMeter
 from tests.core.test_objectives import vtrace_by_definition
@@ -98,6 +98,18 @@ def test_off_policy_samples_are_anchored_at_the_policy_that_trains_them():
         values = before.values(samples["states"])
     assert torch.allclose(samples["proximal"], anchor, atol=1e-6)
     assert torch.allclose(samples["values"], values, atol=1e-6)
+
+
+def test_all_that_is_trained_on_is_where_the_policy_is():
+    """Torch does not compute with tensors of two devices. Its device without data is one beside the CPU."""
+    training = LocalTraining(settings=settings_of({"mode": "train"}), model=policy().to("meta"))
+    with training.working():
+        training.begin(0)
+        rollout = training.rollout([piece(policy())])
+        training.anchor(rollout)
+        training.estimate(rollout)
+        samples = training.samples(rollout, torch.arange(HORIZON * ENVS))
+    assert {name: tensor.device.type for name, tensor in samples.items()} == dict.fromkeys(samples, "meta")
 
 
 def written_out(learner, samples, logprobs, weights, anchor):

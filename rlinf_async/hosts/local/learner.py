@@ -10,7 +10,7 @@ import torch
 
 from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, value_loss
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.estimates import anchored, estimated
@@ -89,17 +89,15 @@ class LocalTraining:
         self._skipped.begin(batch, self._settings.asynchrony.survive)
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        rollout = self._queue.put(concatenate([piece.payload for piece in pieces], dim=1))
-        tensors: Tensors = rollout  # type: ignore[assignment]
-        for episode in tensors["ended"].any(dim=0).float():
-            self._metrics["env/success_once"].append(float(episode))
-        for episode in tensors["rewards"].sum(dim=0):
-            self._metrics["env/return"].append(float(episode))
+        collected = concatenate([piece.payload for piece in pieces], dim=1)
+        self._metrics["env/success_once"] += map(float, leaf(collected, "ended").any(dim=0))
+        self._metrics["env/return"] += map(float, leaf(collected, "rewards").sum(dim=0))
+        collected["number"] = self._visits.number(*leaf(collected, "logprobs").shape[:2])
+        rollout = self._queue.put(collected)
         return {
             **rollout,
             "proximal": rollout["logprobs"],
-            "staleness": self._batch - tensors["versions"],
-            "number": self._visits.number(*tensors["logprobs"].shape[:2]),
+            "staleness": self._batch - leaf(rollout, "versions"),
         }
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
