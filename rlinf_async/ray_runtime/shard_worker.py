@@ -29,12 +29,13 @@ from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.coordinator import TrajectoryClient
+from rlinf_async.ray_runtime.forking import fork_apart
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool
 from rlinf_async.ray_runtime.request_channel import RequestClient
 from rlinf_async.ray_runtime.saved_buffer import place_of
-from rlinf_async.ray_runtime.threads import fork_in_turns, hand_over_quickly
+from rlinf_async.ray_runtime.threads import hand_over_quickly
 
 STUCK = 70
 """The exit status of an env worker that ends itself, as its environments hang."""
@@ -74,10 +75,12 @@ class ShardWorker(Inspectable):
         With two `sets` of environments for training those of the second are counted on from `stages`.
         """
         hand_over_quickly()
-        fork_in_turns()
         self._shards_rank = rank
         self._threads = {
-            mode: [ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{number}") for number in range(threads)]
+            mode: [
+                ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{number}", initializer=fork_apart)
+                for number in range(threads)
+            ]
             for mode, threads in (("train", stages * sets), ("eval", stages))
         }
         self.survive = SurviveConfig()

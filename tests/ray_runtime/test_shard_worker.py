@@ -5,6 +5,7 @@ import inspect
 import os
 import threading
 from functools import partial
+from multiprocessing import connection
 
 import pytest
 import torch
@@ -59,11 +60,13 @@ def test_observations_are_in_memory_if_all_inference_ranks_can_read_that_of_this
     assert (worker._memory is not None) == reads
 
 
-def test_shards_start_the_processes_of_their_simulators_in_turns(monkeypatch):
+def test_shards_start_their_simulators_apart(monkeypatch):
     stock = inspect.unwrap(os.fork)
     monkeypatch.setattr(os, "fork", stock)
-    Worker()
+    monkeypatch.setattr(connection, "Pipe", inspect.unwrap(connection.Pipe))
+    assert in_threads(Worker()._threads["train"], int, in_processes=True) == [0, 1]
     assert os.fork is not stock
+    assert len(os.fork.rlinf_async_forking.apart) == 2
 
 
 def test_what_can_be_closed_is_closed_in_the_thread_of_its_shard():
