@@ -17,18 +17,28 @@ class ModelSize:
     source: str
     stored: int | None = None
     """Bytes per parameter in its checkpoint, where that was read."""
+    frozen: int = 0
+    """How many of the parameters are known not to be trained."""
 
 
-def checkpoint_size(folder: Path) -> ModelSize | None:
-    """By the headers of the safetensors files in `folder`; None where there are none."""
+def checkpoint_size(folder: Path, *, frozen: str | None = None) -> ModelSize | None:
+    """By the headers of the safetensors files in `folder`; None where there are none.
+
+    Args:
+        frozen: what the names of parameters that are not trained have in them.
+    """
     headers = [_header(file) for file in sorted(folder.glob("*.safetensors"))]
-    tensors = [entry for header in headers for name, entry in header.items() if name != "__metadata__"]
+    tensors = {name: entry for header in headers for name, entry in header.items() if name != "__metadata__"}
     if not tensors:
         return None
-    parameters = sum(math.prod(entry["shape"]) for entry in tensors)
-    stored = sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in tensors)
+    counts = {name: math.prod(entry["shape"]) for name, entry in tensors.items()}
+    parameters = sum(counts.values())
+    stored = sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in tensors.values())
     return ModelSize(
-        parameters=parameters, source=f"the checkpoint in {folder}", stored=-(-stored // max(1, parameters))
+        parameters=parameters,
+        source=f"the checkpoint in {folder}",
+        stored=-(-stored // max(1, parameters)),
+        frozen=sum(count for name, count in counts.items() if frozen and frozen in name),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,13 @@ BYTES = {"bf16": 2, "bf16-mixed": 2, "16": 2, "fp16": 2, "16-mixed": 2, "32": 4,
 """RLinf's words for a precision, as bytes per parameter."""
 UNSAID = 4
 """Bytes per parameter where neither config nor checkpoint names a precision: the most that it may be."""
+CASTS = {"openpi": 2}
+"""Bytes per parameter of a model that its class casts, whatever its checkpoint has.
+
+pi0.5 keeps 3 % in float32: norms, and the first layer of its vision.
+"""
+VLM = {"openpi": "paligemma_with_expert.paligemma."}
+"""What the names of parameters have in them that `train_expert_only` freezes."""
 
 
 def footprints(
@@ -35,7 +43,9 @@ def footprints(
         gpu_memory: gigabytes of one GPU, where it is not one of this machine's.
     """
     size = model_size(cfg["actor"]["model"])
-    model = size or ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
+    casts = CASTS.get(cfg["actor"]["model"]["model_type"])
+    unknown = "unknown: the numbers are per billion parameters"
+    model = size or ModelSize(parameters=BILLION, source=unknown, stored=casts)
     footprint = learner_footprint(cfg, settings, model)
     learner = footprint.parts()
     # The present weights are put beside those that are remembered while they are away for an anchor.
@@ -76,10 +86,10 @@ def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: Mo
     fsdp = cfg["actor"].get("fsdp_config") or {}
     stored = _bytes(lookup(cfg, "actor.model.precision"), model)
     computed = BYTES.get(str(lookup(fsdp, "mixed_precision.param_dtype")), stored)
-    frozen = bool(cfg["actor"]["model"].get("is_lora", False))
+    adapters = bool(cfg["actor"]["model"].get("is_lora", False))
     return LearnerFootprint(
         parameters=model.parameters,
-        trainable=0 if frozen else model.parameters,
+        trainable=0 if adapters else model.parameters - model.frozen,
         stored=stored,
         computed=computed,
         ranks=settings.plan.learner_ranks,
@@ -91,10 +101,12 @@ def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: Mo
 
 def model_size(model: Mapping[str, Any]) -> ModelSize | None:
     """By the headers of the checkpoint, or of a model that needs none by building it without memory."""
-    path = model.get("model_path")
-    if path:
-        return checkpoint_size(Path(str(path)))
-    return _built_size(model)
+    path, kind = model.get("model_path"), str(model["model_type"])
+    if not path:
+        return _built_size(model)
+    expert_only = bool(lookup(model, f"{kind}.train_expert_only"))
+    size = checkpoint_size(Path(str(path)), frozen=VLM.get(kind) if expert_only else None)
+    return size and replace(size, stored=CASTS.get(kind, size.stored))
 
 
 def _built_size(model: Mapping[str, Any]) -> ModelSize | None:

@@ -114,6 +114,22 @@ def test_a_checkpoint_says_how_large_the_model_is_without_being_loaded(tmp_path)
     assert kind["bytes"]["inference"] == 440
 
 
+def test_pi0_is_counted_as_its_class_casts_it_and_its_vlm_as_frozen(tmp_path):
+    """Its checkpoint may be in float32, and its configs say no precision: `precision: null`."""
+    vlm, expert = ("paligemma_with_expert." + name for name in ("paligemma.w", "gemma_expert.w"))
+    checkpoint(tmp_path, {vlm: ("F32", [10, 20], 800), expert: ("F32", [20], 80)})
+    unsaid = {f"{part}.model.precision": None for part in ("actor", "rollout")}
+    own = {**unsaid, "actor.model.model_path": str(tmp_path), "actor.fsdp_config": {"strategy": "fsdp2"}}
+    whole, expert_only = (
+        memory({**own, "actor.model.openpi": {"train_expert_only": only}}, gpus=1)["per_gpu"][0]["bytes"]
+        for only in (False, True)
+    )
+    assert whole == {"weights": 440, "gradients": 440, "optimizer": 880, "inference": 440}
+    assert expert_only == {"weights": 440, "gradients": 40, "optimizer": 80, "inference": 440}
+    (unknown,) = memory({**unsaid, "actor.fsdp_config": {"strategy": "fsdp2"}}, gpus=1)["per_gpu"]
+    assert gigabytes(unknown) == {"weights": 2, "gradients": 2, "optimizer": 4, "inference": 2}
+
+
 def test_a_folder_without_weights_says_nothing(tmp_path):
     assert model_size({"model_type": "openpi", "model_path": str(tmp_path)}) is None
 
