@@ -11,6 +11,7 @@ from rlinf_async import __version__
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset
 from rlinf_async.observe.stacks import answer_for_stacks
+from rlinf_async.ray_runtime.garbage import keep_what_is_there
 
 ROUND_TRIPS = 8
 """Calls that ask another machine for its time; the shortest one counts."""
@@ -33,7 +34,11 @@ class Inspectable:
     async def join_run(
         self, process: str, run_dir: str, *, trace: bool, clock: object = None, generation: int = 0
     ) -> None:
-        """Record as `process`, on the clock of the actor `clock` (None: on our own), in this `generation`."""
+        """Record as `process`, on the clock of the actor `clock` (None: on our own), in this `generation`.
+
+        Whatever the process is made of has been built when it joins.
+        """
+        keep_what_is_there()
         self.generation = generation
         offset = 0.0 if clock is None else await _offset(clock)
         trace_dir = RunDir(run_dir).trace if trace else None
