@@ -36,6 +36,7 @@ ALLOWED = {
     "ray_runtime/wire.py": {UNPICKLES},
     "ray_runtime/memory.py": {UNPICKLES},
     "ray_runtime/address.py": {LISTENS},
+    "ray_runtime/forking.py": {STARTS},
     "demo/simulators/child_process.py": {UNPICKLES, STARTS, BY_NAME},
     "demo/simulators/metaworld_task.py": {UNPICKLES},
     "demo/simulators/camera.py": {BY_NAME},

@@ -11,7 +11,9 @@ from rlinf_async.ray_runtime.inspection import Inspectable
 
 
 @pytest.fixture(autouse=True)
-def taken_back():
+def nothing_is_kept():
+    """Before, as other tests have workers join runs, and after."""
+    gc.unfreeze()
     yield
     gc.unfreeze()
     gc.collect()
