@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(find_library("EGL") is None, reason="no EGL library"),
 ]
 OWN = tuple(
-    f"{change}"
+    change
     for part in ("train", "eval")
     for change in (
         f"env.{part}.env_class=null",

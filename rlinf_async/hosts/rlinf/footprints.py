@@ -43,9 +43,8 @@ def footprints(
         gpu_memory: gigabytes of one GPU, where it is not one of this machine's.
     """
     size = model_size(cfg["actor"]["model"])
-    casts = CASTS.get(cfg["actor"]["model"]["model_type"])
-    unknown = "unknown: the numbers are per billion parameters"
-    model = size or ModelSize(parameters=BILLION, source=unknown, stored=casts)
+    model = size or ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
+    model = replace(model, stored=CASTS.get(cfg["actor"]["model"]["model_type"], model.stored))
     footprint = learner_footprint(cfg, settings, model)
     learner = footprint.parts()
     # The present weights are put beside those that are remembered while they are away for an anchor.
@@ -105,8 +104,7 @@ def model_size(model: Mapping[str, Any]) -> ModelSize | None:
     if not path:
         return _built_size(model)
     expert_only = bool(lookup(model, f"{kind}.train_expert_only"))
-    size = checkpoint_size(Path(str(path)), frozen=VLM.get(kind) if expert_only else None)
-    return size and replace(size, stored=CASTS.get(kind, size.stored))
+    return checkpoint_size(Path(str(path)), frozen=VLM.get(kind) if expert_only else None)
 
 
 def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
