@@ -7,16 +7,29 @@ from collections.abc import Mapping, Sequence
 import torch
 
 
-def joined(outputs: Sequence[Mapping[str, torch.Tensor]], name: str, *, model: str) -> torch.Tensor:
+def pass_size(samples: int, beyond: int, *, most: int) -> int:
+    """Samples in a pass over `samples` and `beyond` others behind them, for as few passes as `samples` need.
+
+    Those beyond are few beside the samples, and a pass of their own would take a GPU almost as long as one
+    of `most`. So a pass holds more than `most` by their share of it.
+    """
+    passes = -(-samples // most)
+    return -(-(samples + beyond) // passes)
+
+
+def joined(
+    outputs: Sequence[Mapping[str, torch.Tensor]], name: str, *, first: int, model: str
+) -> torch.Tensor:
     """Field `name` of several passes over parts of a batch, in order, as float32 on the CPU.
 
     Args:
+        first: how many samples are wanted; what others behind them have is not looked at.
         model: the key of the config that names the model, and its value.
 
     Raises:
         FloatingPointError: a number is not finite; it would end up in the weights.
     """
-    scores = torch.cat([output[name].float().cpu() for output in outputs])
+    scores = torch.cat([output[name].float().cpu() for output in outputs])[:first]
     share = 1 - scores.isfinite().float().mean().item()
     if share:
         raise FloatingPointError(

@@ -60,11 +60,29 @@ def slice_samples(tree: Tree, start: int, stop: int, dim: int = 0) -> Tree:
     return map_tensors(lambda tensor: tensor.narrow(dim, start, stop - start), tree)
 
 
-def in_parts(tree: Tree, most: int) -> Iterator[Tree]:
-    """All samples in order, `most` at a time, as views; their number depends on sizes alone."""
-    total = size_of(tree)
-    for start in range(0, total, most):
-        yield slice_samples(tree, start, min(start + most, total))
+def in_parts(most: int, *trees: Tree) -> Iterator[Tree]:
+    """The samples of `trees`, one behind the other, `most` at a time; their number depends on sizes alone.
+
+    Parts are views, but for those that hold samples of several trees.
+    """
+    part: list[Tree] = []
+    room = most
+    for tree in trees:
+        start, size = 0, size_of(tree)
+        while start < size:
+            stop = min(start + room, size)
+            part.append(slice_samples(tree, start, stop))
+            room -= stop - start
+            start = stop
+            if not room:
+                yield _as_one(part)
+                part, room = [], most
+    if part:
+        yield _as_one(part)
+
+
+def _as_one(trees: Sequence[Tree]) -> Tree:
+    return trees[0] if len(trees) == 1 else concatenate(trees)
 
 
 def first_tensor(tree: Tree) -> torch.Tensor:

@@ -128,7 +128,7 @@ class InferenceScorer:
             RuntimeError: another version has answered.
         """
         await self._has(version)
-        parts = in_parts(self._inputs(piece.payload), self._most)
+        parts = in_parts(self._most, self._inputs(piece.payload))
         answers = await asyncio.gather(*(self._ask(part, version) for part in parts))
         scores = concatenate(answers)
         return map_tensors(lambda tensor: tensor.unflatten(0, (-1, piece.size)), scores)

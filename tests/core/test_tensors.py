@@ -1,7 +1,16 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rlinf_async.core.tensors import concatenate, first_tensor, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import (
+    concatenate,
+    first_tensor,
+    in_parts,
+    map_tensors,
+    size_of,
+    slice_samples,
+)
 
 
 def tree(start, stop):
@@ -78,3 +87,20 @@ def test_branches_are_joined_along_the_dimension_that_was_asked_for():
 def test_a_name_that_stands_for_different_things_is_named():
     with pytest.raises(ValueError, match="'a' is not the same kind of thing in all of 2 trees"):
         concatenate([{"a": torch.zeros(1)}, {"a": {"b": torch.zeros(1)}}])
+
+
+@given(st.lists(st.integers(0, 9), max_size=4), st.integers(1, 7))
+def test_parts_hold_all_samples_of_all_trees_in_order(sizes, most):
+    numbers = list(torch.arange(sum(sizes)).split(sizes)) if sizes else []
+    parts = list(in_parts(most, *({"x": part, "in": {"y": -part}} for part in numbers)))
+    assert [size_of(part) for part in parts[:-1]] == [most] * (len(parts) - 1)
+    assert all(0 < size_of(part) <= most for part in parts)
+    assert [number for part in parts for number in part["x"].tolist()] == list(range(sum(sizes)))
+    assert all(torch.equal(part["in"]["y"], -part["x"]) for part in parts)
+
+
+def test_parts_of_one_tree_are_views():
+    tree = {"x": torch.zeros(5)}
+    for part in in_parts(2, tree):
+        part["x"] += 1
+    assert tree["x"].tolist() == [1] * 5

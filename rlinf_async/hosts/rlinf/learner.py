@@ -102,7 +102,7 @@ class FSDPTraining:
             recompute(self._actor, rollout, inputs, micro_batch_size=size, values=values)
         else:
             flat: Any = map_tensors(lambda tensor: tensor.flatten(0, 1), scores)
-            anchor(self._actor.cfg, rollout, [flat], [flat] if values else [], beyond=size_of(inputs))
+            anchor(self._actor.cfg, rollout, [flat], values=values)
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         rollout.update(self._estimates(rollout, normalize=False))
@@ -160,7 +160,7 @@ class FSDPTraining:
         return samples_of(rollout), self._batch - flat("versions").flatten().long(), pair
 
     def score(self, inputs: Tree) -> Pair:
-        (output,) = forward(self._actor, inputs, size_of(inputs), logprobs=True, values=False)
+        (output,) = forward(self._actor, size_of(inputs), inputs, values=False)
         stored: Any = output.get("prev_logprobs", inputs["prev_logprobs"])
         return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored)
 

@@ -26,7 +26,7 @@ def compare(actor: Any, rollout: Tree, batch: int, *, most: int, values: bool) -
     versions = leaf(samples, "versions").flatten().long()
 
     def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
-        (output,) = forward(actor, chosen, size_of(chosen), logprobs=True, values=values)
+        (output,) = forward(actor, size_of(chosen), chosen, values=values)
         pairs = {"logprobs": (output["logprobs"], output.get("prev_logprobs", chosen["prev_logprobs"]))}
         return pairs | ({"values": (output["values"], chosen["prev_values"])} if values else {})
 

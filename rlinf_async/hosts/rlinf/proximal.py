@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from rlinf.utils.nested_dict_process import put_tensor_device
 
-from rlinf_async.core.scores import joined
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, in_parts, leaf, map_tensors
+from rlinf_async.core.scores import joined, pass_size
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, in_parts, leaf, map_tensors, size_of
 
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
@@ -26,27 +26,23 @@ def recompute(
         rollout: fields of [T, B, ...].
         bootstrap_inputs: forward inputs of the last observation, [B, ...].
     """
-    outputs = list(forward(actor, samples_of(rollout), micro_batch_size, logprobs=True, values=values))
-    tail = []
-    if values:
-        last = _last(rollout, bootstrap_inputs)
-        tail = list(forward(actor, last, micro_batch_size, logprobs=False, values=True))
-    anchor(actor.cfg, rollout, outputs, [*outputs, *tail] if values else [])
+    samples = samples_of(rollout)
+    beyond = [_last(rollout, bootstrap_inputs)] if values else []
+    size = pass_size(size_of(samples), sum(map(size_of, beyond)), most=micro_batch_size)
+    anchor(actor.cfg, rollout, list(forward(actor, size, samples, *beyond, values=values)), values=values)
 
 
-def anchor(
-    cfg: Any, rollout: Tree, scored: Sequence[Tensors], valued: Sequence[Tensors], *, beyond: int = 0
-) -> None:
+def anchor(cfg: Any, rollout: Tree, scored: Sequence[Tensors], *, values: bool) -> None:
     """Add `proximal_logprobs` to `rollout`, and replace `prev_values`, by passes of the proximal policy.
 
-    Values of all T + 1 observations come from it too, so that advantages are estimated by one policy version.
+    With `values`, those of all T + 1 observations come from it too, so that advantages are estimated by one
+    policy version.
 
     A model that stores the log-probabilities of every denoise step scores one of them, and returns which
     of the stored ones belong to it: those become `acted_logprobs`.
 
     Args:
-        scored: passes over the T * B samples, and over `beyond` others behind them.
-        valued: passes over the (T + 1) * B observations; none where the stored values stay.
+        scored: passes over the T * B samples and, for values, over the last B observations behind them.
 
     Raises:
         FloatingPointError: a result is not finite; it would end up in the weights.
@@ -55,10 +51,11 @@ def anchor(
     model = model_name(cfg)
     for name, field in (("logprobs", "proximal_logprobs"), ("prev_logprobs", "acted_logprobs")):
         if name in scored[0]:
-            flat = joined(scored, name, model=model)
-            rollout[field] = flat[: len(flat) - beyond].reshape(steps, width, *flat.shape[1:])
-    if valued:
-        rollout["prev_values"] = joined(valued, "values", model=model).reshape(steps + 1, width, -1)
+            flat = joined(scored, name, first=steps * width, model=model)
+            rollout[field] = flat.reshape(steps, width, *flat.shape[1:])
+    if values:
+        flat = joined(scored, "values", first=(steps + 1) * width, model=model)
+        rollout["prev_values"] = flat.reshape(steps + 1, width, -1)
 
 
 def scoring_inputs(payload: Tree) -> Tree:
@@ -79,25 +76,22 @@ def samples_of(rollout: Tree, *more: str) -> Tree:
 
 
 @torch.no_grad()
-def forward(
-    actor: Any, samples: Tree, micro_batch_size: int, *, logprobs: bool, values: bool
-) -> Iterator[dict[str, torch.Tensor]]:
-    """Forward passes over `samples`; their number depends on sizes alone, as sharded models require."""
+def forward(actor: Any, size: int, *samples: Tree, values: bool) -> Iterator[dict[str, torch.Tensor]]:
+    """Passes over all `samples`, `size` at a time; their number depends on sizes alone, as sharded models
+    require."""
     actor.model.eval()
-    for chunk in in_parts(samples, micro_batch_size):
+    for chunk in in_parts(size, *samples):
         on_device = put_tensor_device(chunk, actor.device)
         with actor.amp_context:
-            yield score(actor.cfg, actor.model, on_device, logprobs=logprobs, values=values)
+            yield score(actor.cfg, actor.model, on_device, values=values)
     actor.model.train()
 
 
-def score(
-    cfg: Any, model: torch.nn.Module, samples: dict[str, Any], *, logprobs: bool, values: bool
-) -> Tensors:
+def score(cfg: Any, model: torch.nn.Module, samples: dict[str, Any], *, values: bool) -> Tensors:
     """One pass over samples that are on the device of the model."""
     output: Tensors = model(
         forward_inputs=samples["forward_inputs"],
-        compute_logprobs=logprobs,
+        compute_logprobs=True,
         compute_entropy=False,
         compute_values=values,
         use_cache=False,

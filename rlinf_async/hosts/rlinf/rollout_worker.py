@@ -126,7 +126,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
         on_device = put_tensor_device(samples, self.device)
-        output = score(self.cfg, self.policy_module(), on_device, logprobs=True, values=values)
+        output = score(self.cfg, self.policy_module(), on_device, values=values)
         return {name: output[name].float().cpu() for name in SCORES if output.get(name) is not None}
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:

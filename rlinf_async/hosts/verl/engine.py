@@ -84,12 +84,12 @@ class PolicyEngine(FSDPEngine):
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
     def scores(
-        self, forward_inputs: Mapping[str, Any], *, logprobs: bool = True, entropy: bool = False, values: bool
+        self, forward_inputs: Mapping[str, Any], *, entropy: bool = False, values: bool
     ) -> Mapping[str, torch.Tensor]:
         """What the present policy thinks of actions, by a call to the wrapped module."""
         output: Mapping[str, torch.Tensor] = self.module(
             forward_inputs=forward_inputs,
-            compute_logprobs=logprobs,
+            compute_logprobs=True,
             compute_entropy=entropy,
             compute_values=values,
         )

@@ -27,7 +27,7 @@ def compare(engine: PolicyEngine, rollout: Tree, batch: int, *, most: int, value
         samples["values"] = fields["values"][:-1].flatten()
 
     def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
-        (output,) = forward(engine, chosen["inputs"], size_of(chosen), values=values)
+        (output,) = forward(engine, size_of(chosen), chosen["inputs"], values=values)
         return {name: (output[name], chosen[name]) for name in chosen if name != "inputs"}
 
     return premise.compare(samples, fields["versions"].flatten(), batch, most=most, score=score)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from verl.utils.device import get_device_id
 
-from rlinf_async.core.scores import joined
-from rlinf_async.core.tensors import Tree, concatenate, in_parts, leaf, map_tensors
+from rlinf_async.core.scores import joined, pass_size
+from rlinf_async.core.tensors import Tree, concatenate, in_parts, leaf, map_tensors, size_of
 from rlinf_async.hosts.verl.engine import PolicyEngine
 
 
@@ -25,27 +25,24 @@ def score_rollout(
     Raises:
         FloatingPointError: a result is not finite; it would end up in the weights.
     """
-    inputs = flat_inputs(rollout["forward_inputs"])
-    outputs = list(forward(engine, inputs, micro_batch_size, values=bootstrap is not None))
-    last = []
-    if bootstrap is not None:
-        last = list(forward(engine, flat_inputs(bootstrap), micro_batch_size, logprobs=False, values=True))
-    valued = [*outputs, *last] if last else []
-    return anchored(rollout, outputs, valued, model=model_name(engine))
+    inputs, values = flat_inputs(rollout["forward_inputs"]), bootstrap is not None
+    beyond = [flat_inputs(bootstrap)] if values else []
+    size = pass_size(size_of(inputs), sum(map(size_of, beyond)), most=micro_batch_size)
+    outputs = list(forward(engine, size, inputs, *beyond, values=values))
+    return anchored(rollout, outputs, values=values, model=model_name(engine))
 
 
 def anchored(
     rollout: Tree,
     scored: Sequence[Mapping[str, torch.Tensor]],
-    valued: Sequence[Mapping[str, torch.Tensor]],
     *,
+    values: bool,
     model: str,
 ) -> dict[str, torch.Tensor]:
-    """By passes of the anchoring policy: `proximal` in the shape of `logprobs`; `values` [T + 1, B].
+    """By passes of the anchoring policy: `proximal` in the shape of `logprobs`; and `values`, [T + 1, B].
 
     Args:
-        scored: passes over the T * B samples, and perhaps over others behind them.
-        valued: passes over the (T + 1) * B observations; without them there are no values.
+        scored: passes over the T * B samples and, for values, over the last B observations behind them.
         model: the key of the config that names the policy, and its value.
 
     Raises:
@@ -53,10 +50,11 @@ def anchored(
     """
     stored = leaf(rollout, "logprobs")
     steps, width = stored.shape[:2]
-    logprobs = joined(scored, "logprobs", model=model)[: steps * width]
+    logprobs = joined(scored, "logprobs", first=steps * width, model=model)
     scores = {"proximal": logprobs.view(stored.shape)}
-    if valued:
-        scores["values"] = joined(valued, "values", model=model).reshape(steps + 1, width)
+    if values:
+        flat = joined(scored, "values", first=(steps + 1) * width, model=model)
+        scores["values"] = flat.reshape(steps + 1, width)
     return scores
 
 
@@ -69,13 +67,14 @@ def scoring_inputs(payload: Tree) -> Tree:
 
 @torch.no_grad()
 def forward(
-    engine: PolicyEngine, inputs: Tree, micro_batch_size: int, *, logprobs: bool = True, values: bool
+    engine: PolicyEngine, size: int, *samples: Tree, values: bool
 ) -> Iterator[Mapping[str, torch.Tensor]]:
-    """Forward passes over samples [N, ...]; their number depends on N alone, as sharded models require."""
+    """Passes over all `samples`, [N, ...] each, `size` at a time; their number depends on sizes alone, as
+    sharded models require."""
     engine.module.eval()
-    for chunk in in_parts(inputs, micro_batch_size):
+    for chunk in in_parts(size, *samples):
         on_device = map_tensors(lambda tensor: tensor.to(get_device_id()), chunk)
-        yield engine.scores(on_device, logprobs=logprobs, values=values)
+        yield engine.scores(on_device, values=values)
     engine.module.train()
     # A pass without gradients leaves the outermost unit gathered, whatever is written to its shards next.
     engine.reshard()

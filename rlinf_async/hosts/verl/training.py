@@ -154,7 +154,7 @@ class EngineTraining:
         if scores is not None:
             flat: Any = map_tensors(lambda tensor: tensor.flatten(0, 1), scores)
             model = model_name(self._engine)
-            rollout.update(anchored(rollout, [flat], [flat] if values else [], model=model))
+            rollout.update(anchored(rollout, [flat], values=values, model=model))
             return
         rollout.update(
             score_rollout(
@@ -264,7 +264,7 @@ class EngineTraining:
         return inputs, leaf(rollout, "staleness").flatten(), pair
 
     def score(self, inputs: Tree) -> Pair:
-        (output,) = forward(self._engine, inputs["forward_inputs"], size_of(inputs), values=False)  # type: ignore[arg-type]
+        (output,) = forward(self._engine, size_of(inputs), inputs["forward_inputs"], values=False)  # type: ignore[arg-type]
         return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:

@@ -115,7 +115,8 @@ def trajectories(plan, batch, rank):
 
 def pieces(plan, batch, rank, *, index=0, lag=0):
     """The same trajectories as pieces of global batch `index`, in the order of the synchronous loop."""
-    last = {name: batch[name][:, -1] for name in ("states", "action")}
+    # The action of the last observation is not looked at, but what is recorded has one.
+    last = {**map_tensors(lambda tensor: tensor[:, -1], _inputs(batch)), "states": batch["states"][:, -1]}
     made = []
     for epoch in range(plan.rollout_epochs):
         for first, shard, part in parts(plan, rank):

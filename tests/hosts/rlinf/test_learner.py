@@ -230,11 +230,7 @@ def scored_by_inference(run, pieces_of_batch):
     first = run.settings.pieces_taken_together
     found = pieces_of_batch[:first]
     for piece in pieces_of_batch[first:]:
-        payload = dict(piece.payload)
-        payload["forward_inputs"] = {
-            name: payload["forward_inputs"][name] for name in payload["bootstrap_inputs"]
-        }
-        inputs = run.actor.scoring_inputs(payload)
+        inputs = run.actor.scoring_inputs(piece.payload)
         with torch.no_grad():
             scores = worker.scores(inputs, values=run.actor.wants_values(run.settings))
         found.append(

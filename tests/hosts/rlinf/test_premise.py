@@ -110,6 +110,27 @@ def test_an_anchor_that_is_not_finite_never_reaches_a_loss(model, name):
         recompute(actor(model), rollout(), tail, micro_batch_size=5, values=True)
 
 
+@pytest.mark.parametrize("values", [True, False])
+def test_last_observations_are_valued_in_the_passes_of_the_samples(values):
+    """A pass of their own would take a GPU almost as long as one over a micro-batch."""
+    sizes = []
+
+    class Counting(Policy):
+        def forward(self, forward_inputs, **kwargs):
+            sizes.append(len(forward_inputs["values"]))
+            return super().forward(forward_inputs, **kwargs)
+
+    given = rollout()
+    stored, tail = given["prev_values"], torch.full((WIDTH, 1), 9.0)
+    last = {"logprobs": torch.full((WIDTH, CHUNKS, DIM), torch.nan), "values": tail}
+    model = Counting(shift=0.5, bias=1.0)
+    recompute(actor(model), given, last, micro_batch_size=6, values=values)
+    assert sizes == ([8, 8] if values else [6, 6])
+    assert torch.equal(given["proximal_logprobs"], given["prev_logprobs"] + 0.5)
+    scored = torch.cat([stored[:-1], tail[None]]) + 1.0
+    assert torch.equal(given["prev_values"], scored if values else stored)
+
+
 class Selecting(torch.nn.Module):
     """As RLinf's GR00T: stores all denoise steps, scores the one that was drawn, selects what was stored."""
 
