@@ -9,7 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 PATCHES = Path(__file__).parents[1] / "patches"
+# That the package which is pinned has a fault changes with another version of it only.
+SIDES = [pytest.param("stock", marks=pytest.mark.long), "patched"]
 HEADINGS = ("Why", "How", "Upstream", "Remove when")
 
 

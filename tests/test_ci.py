@@ -1,8 +1,11 @@
 """The line that `.ci/run` ends with is the sum of its test runs."""
 
 import importlib.util
+import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,7 +69,26 @@ def test_all_heavy_tests_are_in_the_run_that_has_the_machine():
     if not SCRIPT.exists():
         pytest.skip("this is not a checkout")
     text = (REPOSITORY / ".ci/run").read_text()
-    assert """-n 2 --dist loadfile --max-worker-restart=0 -m 'not ($heavy)'\"""" in text
+    assert """-n 2 --dist loadfile --max-worker-restart=0 -m 'not ($heavy or long)'\"""" in text
     for target in ("test", "test-verl"):
         assert f"\ntests_beside_each_other {target}\n" in text
         assert f"""tests {target} ARGS="-m '($heavy) and not long'\"\n""" in text
+
+
+@pytest.mark.parametrize(("seconds", "counted"), [(-1, "1 skipped"), (600, "1 passed")])
+def test_a_test_that_would_begin_too_late_is_left_out_and_says_why(seconds, counted):
+    one = "tests/test_ci.py::test_the_hour_of_ci_is_not_given_away_before_its_last_tests"
+    environment = {**os.environ, "TESTS_BEGIN_UNTIL": str(time.time() + seconds)}
+    command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", one)
+    ended = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout
+    assert counted in ended.stdout
+    assert ("no time was left to begin it" in ended.stdout) == (seconds < 0)
+
+
+def test_the_hour_of_ci_is_not_given_away_before_its_last_tests():
+    if not SCRIPT.exists():
+        pytest.skip("this is not a checkout")
+    minutes = re.findall(r"^begin_until_minute (\d+)$", (REPOSITORY / ".ci/run").read_text(), re.MULTILINE)
+    assert [int(minute) for minute in minutes] == sorted(map(int, minutes))
+    assert int(minutes[-1]) <= 55

@@ -167,7 +167,7 @@ def clipping(folder: Path, tmp_path: Path, side: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("side", ["stock", "patched"])
+@pytest.mark.parametrize("side", patching.SIDES)
 def test_two_fsdp2_ranks_clip_by_their_common_norm_once_patched(side, request, tmp_path):
     done = clipping(request.getfixturevalue(side), tmp_path, side)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -317,7 +317,7 @@ for given, stock, patched in (("3", "5", "3"), (None, "5", "5")):
 """
 
 
-@pytest.mark.parametrize("side", ["stock", "patched"])
+@pytest.mark.parametrize("side", patching.SIDES)
 @pytest.mark.parametrize(
     "script", [TIED, SELECTING, RENDERING], ids=["tied weights", "stored log-probabilities", "rendering"]
 )

@@ -99,7 +99,7 @@ def sides(tmp_path_factory) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("side", ["stock", "patched"])
+@pytest.mark.parametrize("side", patching.SIDES)
 @pytest.mark.parametrize("script", [NORMALIZED, AGED], ids=["normalization", "staleness"])
 def test_a_fault_of_an_actor_is_there_without_its_patch_and_gone_with_it(script, side, sides, tmp_path):
     place = tmp_path / "script.py"

@@ -21,11 +21,8 @@ QUICK = replace(
 )
 
 
-@pytest.mark.parametrize(
-    ("mode", "staleness"),
-    # `full` is measured in tests/runs/test_tasks.py as well.
-    [pytest.param("full", 1, marks=pytest.mark.long), ("stock-async", 2)],
-)
+@pytest.mark.long  # `full` is measured in tests/runs/test_tasks.py as well
+@pytest.mark.parametrize(("mode", "staleness"), [("full", 1), ("stock-async", 2)])
 def test_a_run_of_the_bench_is_measured(mode, staleness, monkeypatch):
     monkeypatch.setitem(cell.SCENARIOS, "quick", QUICK)
     result = BenchCell(scenario="quick", mode=mode, repetition=0, warm_up=3, steps=4).run()

@@ -107,6 +107,7 @@ def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp
     assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
 
 
+@pytest.mark.long  # that a failing run exits with 1 is asked of our own command: tests/runs/test_failures.py
 @pytest.mark.parametrize("tree", ["rlinf-main"], indirect=True)
 def test_a_run_that_fails_says_so_by_its_exit_status(tree: Path, runs: Runner, tmp_path: Path) -> None:
     script = tree / "examples" / "embodiment" / "train_embodied_agent.py"
