@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+
+from rlinf_async.core.tensors import Tree, in_parts, size_of
 
 
 def pass_size(samples: int, beyond: int, *, most: int) -> int:
@@ -15,6 +17,12 @@ def pass_size(samples: int, beyond: int, *, most: int) -> int:
     """
     passes = -(-samples // most)
     return -(-(samples + beyond) // passes)
+
+
+def in_passes(most: int, samples: Tree, *beyond: Tree) -> Iterator[Tree]:
+    """`samples` and then `beyond` them, in parts of `pass_size`; their number depends on sizes alone."""
+    size = pass_size(size_of(samples), sum(map(size_of, beyond)), most=most)
+    return in_parts(size, samples, *beyond)
 
 
 def joined(

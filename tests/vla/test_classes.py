@@ -19,7 +19,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.models import get_model
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
-from rlinf_async.core.tensors import map_tensors
+from rlinf_async.core.tensors import in_parts, map_tensors
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import SAMPLE, forward, samples_of
 from tests.vla import (
@@ -170,7 +170,7 @@ def observed(case, size=SIZE, seed=1):
 
 
 def logprobs(model, cfg, fields, micro_batch_size):
-    scored = list(forward(learner(model, cfg), micro_batch_size, samples_of(fields), values=False))
+    scored = list(forward(learner(model, cfg), in_parts(micro_batch_size, samples_of(fields)), values=False))
     return torch.cat([output["logprobs"].float() for output in scored])
 
 
@@ -217,7 +217,7 @@ def test_a_padded_batch_stores_what_an_unpadded_one_scores(case, built):
     fields, _ = rollout(inference(model, cfg, buckets=(SIZE,)), shown)
     assert all(len(value[0]) == SIZE - 1 for value in fields["forward_inputs"].values())
     actor = learner(model, cfg)
-    (output,) = forward(actor, SIZE - 1, samples_of(fields), values=False)
+    (output,) = forward(actor, [samples_of(fields)], values=False)
     stored = output.get("prev_logprobs", fields["prev_logprobs"].flatten(0, 1))
     difference = output["logprobs"].float().flatten() - stored.float().flatten()
     assert difference.abs().mean() <= case.rounding / 10

@@ -14,7 +14,7 @@ from rlinf.utils.metric_utils import compute_rollout_metrics
 
 from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise
-from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, size_of
+from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
 from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_dict_for_train
@@ -160,7 +160,7 @@ class FSDPTraining:
         return samples_of(rollout), self._batch - flat("versions").flatten().long(), pair
 
     def score(self, inputs: Tree) -> Pair:
-        (output,) = forward(self._actor, size_of(inputs), inputs, values=False)
+        (output,) = forward(self._actor, [inputs], values=False)
         stored: Any = output.get("prev_logprobs", inputs["prev_logprobs"])
         return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored)
 

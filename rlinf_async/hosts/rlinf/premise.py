@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf_async.core import premise
 from rlinf_async.core.premise import Premise, Sums
-from rlinf_async.core.tensors import Tree, leaf, size_of
+from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.rlinf.proximal import forward, model_name, samples_of
 
 HALF = ("bf16", "fp16", "16", "bf16-mixed", "16-mixed")
@@ -26,7 +26,7 @@ def compare(actor: Any, rollout: Tree, batch: int, *, most: int, values: bool) -
     versions = leaf(samples, "versions").flatten().long()
 
     def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
-        (output,) = forward(actor, size_of(chosen), chosen, values=values)
+        (output,) = forward(actor, [chosen], values=values)
         pairs = {"logprobs": (output["logprobs"], output.get("prev_logprobs", chosen["prev_logprobs"]))}
         return pairs | ({"values": (output["values"], chosen["prev_values"])} if values else {})
 

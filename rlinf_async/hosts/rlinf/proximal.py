@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from rlinf.utils.nested_dict_process import put_tensor_device
 
-from rlinf_async.core.scores import joined, pass_size
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, in_parts, leaf, map_tensors, size_of
+from rlinf_async.core.scores import in_passes, joined
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
@@ -28,8 +28,8 @@ def recompute(
     """
     samples = samples_of(rollout)
     beyond = [_last(rollout, bootstrap_inputs)] if values else []
-    size = pass_size(size_of(samples), sum(map(size_of, beyond)), most=micro_batch_size)
-    anchor(actor.cfg, rollout, list(forward(actor, size, samples, *beyond, values=values)), values=values)
+    parts = in_passes(micro_batch_size, samples, *beyond)
+    anchor(actor.cfg, rollout, list(forward(actor, parts, values=values)), values=values)
 
 
 def anchor(cfg: Any, rollout: Tree, scored: Sequence[Tensors], *, values: bool) -> None:
@@ -76,11 +76,10 @@ def samples_of(rollout: Tree, *more: str) -> Tree:
 
 
 @torch.no_grad()
-def forward(actor: Any, size: int, *samples: Tree, values: bool) -> Iterator[dict[str, torch.Tensor]]:
-    """Passes over all `samples`, `size` at a time; their number depends on sizes alone, as sharded models
-    require."""
+def forward(actor: Any, parts: Iterable[Tree], *, values: bool) -> Iterator[dict[str, torch.Tensor]]:
+    """A pass over each of `parts`, of which sharded models require equally many on every rank."""
     actor.model.eval()
-    for chunk in in_parts(size, *samples):
+    for chunk in parts:
         on_device = put_tensor_device(chunk, actor.device)
         with actor.amp_context:
             yield score(actor.cfg, actor.model, on_device, values=values)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlinf_async.core import premise
 from rlinf_async.core.premise import Sums
-from rlinf_async.core.tensors import Tree, size_of
+from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.scoring import flat_inputs, forward
 
@@ -27,7 +27,7 @@ def compare(engine: PolicyEngine, rollout: Tree, batch: int, *, most: int, value
         samples["values"] = fields["values"][:-1].flatten()
 
     def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
-        (output,) = forward(engine, size_of(chosen), chosen["inputs"], values=values)
+        (output,) = forward(engine, [chosen["inputs"]], values=values)
         return {name: (output[name], chosen[name]) for name in chosen if name != "inputs"}
 
     return premise.compare(samples, fields["versions"].flatten(), batch, most=most, score=score)

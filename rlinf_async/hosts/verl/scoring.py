@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from verl.utils.device import get_device_id
 
-from rlinf_async.core.scores import joined, pass_size
-from rlinf_async.core.tensors import Tree, concatenate, in_parts, leaf, map_tensors, size_of
+from rlinf_async.core.scores import in_passes, joined
+from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.hosts.verl.engine import PolicyEngine
 
 
@@ -27,8 +27,7 @@ def score_rollout(
     """
     inputs, values = flat_inputs(rollout["forward_inputs"]), bootstrap is not None
     beyond = [flat_inputs(bootstrap)] if values else []
-    size = pass_size(size_of(inputs), sum(map(size_of, beyond)), most=micro_batch_size)
-    outputs = list(forward(engine, size, inputs, *beyond, values=values))
+    outputs = list(forward(engine, in_passes(micro_batch_size, inputs, *beyond), values=values))
     return anchored(rollout, outputs, values=values, model=model_name(engine))
 
 
@@ -67,12 +66,11 @@ def scoring_inputs(payload: Tree) -> Tree:
 
 @torch.no_grad()
 def forward(
-    engine: PolicyEngine, size: int, *samples: Tree, values: bool
+    engine: PolicyEngine, parts: Iterable[Tree], *, values: bool
 ) -> Iterator[Mapping[str, torch.Tensor]]:
-    """Passes over all `samples`, [N, ...] each, `size` at a time; their number depends on sizes alone, as
-    sharded models require."""
+    """A pass over each of `parts`, [N, ...], of which sharded models require equally many on every rank."""
     engine.module.eval()
-    for chunk in in_parts(size, *samples):
+    for chunk in parts:
         on_device = map_tensors(lambda tensor: tensor.to(get_device_id()), chunk)
         yield engine.scores(on_device, values=values)
     engine.module.train()

@@ -264,7 +264,7 @@ class EngineTraining:
         return inputs, leaf(rollout, "staleness").flatten(), pair
 
     def score(self, inputs: Tree) -> Pair:
-        (output,) = forward(self._engine, size_of(inputs), inputs["forward_inputs"], values=False)  # type: ignore[arg-type]
+        (output,) = forward(self._engine, [inputs["forward_inputs"]], values=False)  # type: ignore[list-item]
         return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
