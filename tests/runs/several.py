@@ -2,7 +2,8 @@
 
     python -m tests.runs.several FILE
 
-FILE holds a list of `[config, overrides]`. What is written about each run lies between its lines.
+FILE holds a list of `[config, overrides]`. What is written about each run lies between its lines; when it
+is too late to begin one, a line says so.
 """
 
 import json
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import torch.multiprocessing as multiprocessing
 
-BEGINS, ENDS = "RUN {} BEGINS", "RUN {} ENDS WITH {}"
+from tests.lateness import is_too_late
+
+BEGINS, ENDS, TOO_LATE = "RUN {} BEGINS", "RUN {} ENDS WITH {}", "RUN {} IS TOO LATE"
 
 
 def main(file: Path) -> None:
@@ -24,6 +27,9 @@ def main(file: Path) -> None:
 
     register()
     for number, (config, overrides) in enumerate(json.loads(file.read_text())):
+        if is_too_late():
+            print(TOO_LATE.format(number), flush=True)  # noqa: T201
+            continue
         print(BEGINS.format(number), flush=True)  # noqa: T201
         status = 0
         try:

@@ -55,7 +55,7 @@ def test_the_first_error_ends_the_run_with_status_one(runs: Runner, tmp_path: Pa
     place = f"runner.logger.log_path={tmp_path / 'run'}"
     overrides = (*SMALL, *NOTHING_OUTLIVED, "runner.max_epochs=50", place)
     process = runs.start(*COMMAND, "train", "-n", "metaworld_ppo_mlp", *overrides)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 1, output
     assert error in output
     assert words in output

@@ -48,9 +48,12 @@ CASES = [
 
 
 def is_long(case: tuple[str, bool, bool, bool]) -> bool:
-    """Whether each level of it is in a shorter selection as well: alone with PPO, and with the other two."""
+    """Whether each level of it is in a shorter selection as well: alone with PPO, and with the other two.
+
+    All of them with GRPO: in tests/runs/test_ranks.py.
+    """
     config, *setting = case
-    return sum(setting) == 2 or (sum(setting) == 1 and "grpo" in config)
+    return sum(setting) == 2 or "grpo" in config
 
 
 def marks(case: tuple[str, bool, bool, bool]) -> list[pytest.MarkDecorator]:

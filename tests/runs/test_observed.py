@@ -30,7 +30,7 @@ STALLING = (
 
 def asked(runs: Runner, *command: str) -> str:
     done = subprocess.run(
-        [*COMMAND, *command], env=runs.environment, capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, *command], env=runs.environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -54,7 +54,7 @@ def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -
         f"\n{name}\n" in seen for name in ("env worker 0", "inference rank 0", "learner rank 0", "driver")
     )
     go_on = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     os.close(go_on)
     assert process.returncode == 0, output
     assert "The run has ended: 2 steps" in asked(runs, "status", str(run))

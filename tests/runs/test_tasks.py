@@ -34,13 +34,18 @@ def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
     assert result["own_bounds_s"]["env"] < result["bounds_s"]["env"]
 
 
-@pytest.mark.shared_run(small("metaworld_ppo_mlp", *TAKEN), small("metaworld_grpo_mlp", *TAKEN, *GROUPS))
-def test_every_place_of_every_batch_is_collected_once_on_real_simulators(ended: list[Run]):
-    for run in ended:
-        _check_places(run)
+PPO, GRPO = small("metaworld_ppo_mlp", *TAKEN), small("metaworld_grpo_mlp", *TAKEN, *GROUPS)
 
 
-def _check_places(run: Run) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param("PPO", marks=pytest.mark.shared_run(PPO)),
+        pytest.param("GRPO", marks=[pytest.mark.shared_run(GRPO), pytest.mark.long]),
+    ],
+)
+def test_every_place_of_every_batch_is_collected_once_on_real_simulators(ended: list[Run], config: str):
+    (run,) = ended
     rollouts = [span for span in read_spans(run.directory / "trace") if span["kind"] == "rollout"]
     places = defaultdict(Counter)
     for span in rollouts:
