@@ -65,19 +65,14 @@ def test_a_run_that_has_not_ended_is_a_failure(closing_line, log, tmp_path):
     assert "1 failed" in ended.stderr
 
 
-def test_every_test_that_is_not_long_is_in_one_of_the_runs():
+def test_all_heavy_tests_are_in_the_run_that_has_the_machine():
     if not SCRIPT.exists():
         pytest.skip("this is not a checkout")
     text = (REPOSITORY / ".ci/run").read_text()
     assert """\nlight="not ($heavy or long)"\n""" in text
     for target in ("test", "test-verl"):
         assert f"\ntests_beside_each_other {target}\n" in text
-    for target, selected in (
-        ("test", "shared_run and not long"),
-        ("test", "($heavy) and not (shared_run or long)"),
-        ("test-verl", "($heavy) and not long"),
-    ):
-        assert f"""tests {target} ARGS="-m '{selected}'\"\n""" in text
+        assert f"""tests {target} ARGS="-m '($heavy) and not long'\"\n""" in text
 
 
 @pytest.mark.parametrize(("seconds", "counted"), [(-1, "1 skipped"), (600, "1 passed")])

@@ -28,6 +28,9 @@ worker._load_user_extensions()
 worker._load_user_extensions()
 """
 
+PROCESSES = [pytest.param(DRIVER, id="driver", marks=pytest.mark.long), pytest.param(WORKER, id="worker")]
+"""It is started for each; one driver is among the shorter tests in its place: `twice`."""
+
 LOADED = """
 import throwaway
 assert throwaway.calls == {calls}, throwaway.calls
@@ -74,25 +77,25 @@ def test_a_patch_is_ready_for_upstream_and_in_the_ledger(patch):
     patching.check_form(patch)
 
 
-@pytest.mark.parametrize("process", [DRIVER, WORKER], ids=["driver", "worker"])
+@pytest.mark.parametrize("process", PROCESSES)
 def test_stock_rlinf_does_not_call_an_installed_plugin(process, stock, plugin):
     done = run(process + LOADED.format(calls=0), stock, plugin)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("process", [DRIVER, DRIVER + DRIVER, WORKER], ids=["driver", "twice", "worker"])
+@pytest.mark.parametrize("process", [*PROCESSES, pytest.param(DRIVER + DRIVER, id="twice")])
 def test_patched_rlinf_calls_an_installed_plugin_once_in_every_process(process, patched, plugin):
     done = run(process + LOADED.format(calls=1), patched, plugin)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("process", [DRIVER, WORKER], ids=["driver", "worker"])
+@pytest.mark.parametrize("process", PROCESSES)
 def test_patched_rlinf_registers_this_package_without_any_hook(process, patched):
     done = run(process + "\nfrom rlinf_async import plugin\nassert plugin.is_registered()", patched)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("process", [DRIVER, WORKER], ids=["driver", "worker"])
+@pytest.mark.parametrize("process", PROCESSES)
 def test_patched_rlinf_raises_with_the_name_of_a_plugin_that_fails(process, patched, broken):
     done = run(process, patched, broken)
     assert done.returncode != 0

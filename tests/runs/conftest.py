@@ -141,7 +141,7 @@ class Runner:
         file.write_text(json.dumps(given))
         process = self.start_module("tests.runs.several", str(file))
         output, _ = process.communicate(timeout=deadline_s(len(cases)))
-        return [_part(output, number, directory) for number, directory in enumerate(directories)]
+        return [part(output, number, directory) for number, directory in enumerate(directories)]
 
     def survivors(self, process: subprocess.Popen[str]) -> list[str]:
         """Processes of the session that `process` has led, as ps shows them."""
@@ -165,7 +165,7 @@ def deadline_s(runs: int) -> int:
     return 120 + 90 * runs
 
 
-def _part(output: str, number: int, directory: Path) -> Run:
+def part(output: str, number: int, directory: Path) -> Run:
     """What concerns one of several runs; everything if the process did not come so far."""
     mine = re.search(rf"RUN {number} BEGINS\n(.*?)RUN {number} ENDS WITH (\d)", output, re.DOTALL)
     if mine is None:

@@ -1,6 +1,9 @@
 """Which runs are made when tests share a process."""
 
-from tests.runs.conftest import made_once, small
+from pathlib import Path
+
+from tests.runs.conftest import made_once, part, small
+from tests.runs.several import BEGINS, ENDS, TOO_LATE
 
 ON, OFF = small("a", "async.mode=full"), small("a", "async.mode=off")
 
@@ -17,3 +20,18 @@ def test_an_earlier_run_is_that_of_the_same_test():
     assert of_test == {"one": [0], "resumes": [1, 2], "off": [3, 4]}
     assert cases[2] == small("a", "resume={run-1}/saved")
     assert cases[4] == small("a", "resume={run-3}/saved")
+
+
+def test_a_run_that_it_was_too_late_to_begin_is_told_from_one_that_has_failed():
+    lines = [
+        BEGINS.format(0),
+        "well",
+        ENDS.format(0, 0),
+        BEGINS.format(1),
+        ENDS.format(1, 1),
+        TOO_LATE.format(2),
+    ]
+    output = "".join(f"{line}\n" for line in lines)
+    made = [part(output, number, Path()) for number in range(4)]
+    assert [(run.status, run.is_late) for run in made] == [(0, False), (1, False), (1, True), (1, False)]
+    assert made[0].output == "well\n"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -65,6 +67,8 @@ WORK = {
     "slow training": times(sample=0.05),
     "a costly anchor": times(sample=0.02, score=1.0),
 }
+ALIKE = ("slow inference", "tasks that differ", "inference by the sample", "slow resets", "slow training")
+"""Work in which what is waited for is waited for in others as well."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "train": {"mode": "train"},
     "rollout": {"mode": "rollout"},
@@ -97,21 +101,16 @@ class Followed:
         return f"{self.work}, {self.setting}: {self.advice.rule}, {change}: {self.gain:.3f} times"
 
 
-@pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> list[Followed]:
-    place = tmp_path_factory.mktemp("planned")
-    return [
-        each
-        for work, lasting in WORK.items()
-        for setting, block in SETTINGS.items()
-        for each in follow(work, setting, lasting, block, place / f"{work}-{setting}")
-    ]
+@cache
+def followed(work: str) -> list[Followed]:
+    """All advice that is given where work is such, in any setting."""
+    with TemporaryDirectory() as place:
+        return [each for setting in SETTINGS for each in follow(work, setting, Path(place) / setting)]
 
 
-def follow(
-    work: str, setting: str, lasting: Times, block: dict[str, Any], directory: Path
-) -> Iterator[Followed]:
-    job, config = planned(block)
+def follow(work: str, setting: str, directory: Path) -> Iterator[Followed]:
+    lasting = WORK[work]
+    job, config = planned(SETTINGS[setting])
     before = foresee(work, job.settings, lasting, draws=DRAWS, run_dir=directory).steps_per_s.middle
     for advice in advised(directory, config):
         after = foresee(work, changed(job, [override(advice)]).settings, lasting, draws=DRAWS)
@@ -156,17 +155,21 @@ def override(advice: Advice) -> str:
     return f"{advice.setting}={advice.after}"
 
 
-def test_a_run_that_follows_its_advice_is_not_slower(followed):
+@pytest.mark.parametrize(
+    "work", [pytest.param(work, marks=pytest.mark.long) if work in ALIKE else work for work in WORK]
+)
+def test_a_run_that_follows_its_advice_is_not_slower(work):
     slower = [
         str(each)
-        for each in followed
+        for each in followed(work)
         if each.gain < 1 - MEETING.get((each.work, each.setting, each.advice.rule), NOISE)
     ]
     assert slower == []
 
 
-def test_all_advice_that_can_be_planned_was_given_and_followed(followed):
-    given = {each.advice.rule for each in followed}
+@pytest.mark.long  # it needs the advice of all
+def test_all_advice_that_can_be_planned_was_given_and_followed():
+    given = {each.advice.rule for work in WORK for each in followed(work)}
     assert given >= {
         "overlap training",
         "split rollouts",
