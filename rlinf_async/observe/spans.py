@@ -15,6 +15,7 @@ from typing import Any
 Span = dict[str, Any]
 """`kind`, `began` and `ended` in seconds, and facts; `error` if an exception ended it."""
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 LIMIT = 64 * 1024 * 1024
 """The bytes of one file. When it is full a second one is begun, and the one before that is forgotten."""
 
@@ -163,7 +164,7 @@ def _is_span(record: Mapping[str, Any]) -> bool:
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    return (json.dumps(record, separators=(",", ":")) + "\n").encode()
+    return (_ENCODE(record) + "\n").encode()
 
 
 def clock_offset(round_trips: list[tuple[float, float, float]]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -36,17 +37,27 @@ class Coordinator(Inspectable):
             deadline_s=settings.asynchrony.deadline_s,
             keeps="inference" in settings.restartable,
         )
+        self._workers: dict[str, Handle] = {}
+        """Ray's handles of the env workers, by the names of their clients."""
+
+    async def introduce(self, client: str, worker: Handle) -> None:
+        """Note whose `give_rollout` gives what `client` hands over.
+
+        Once, as a handle takes longer to be packed and unpacked than all else that is said of a rollout.
+        """
+        self._workers[client] = worker
 
     async def admit(self, shard: int, generation: int) -> Ticket | None:
         return await self._broker.admit(shard, generation)
 
-    async def put_rollout(self, ticket: Ticket, pieces: Sequence[Piece], worker: Handle, number: int) -> None:
-        """Take the pieces of a rollout, whose payloads `worker` gives under `number`.
+    async def put_rollout(self, ticket: Ticket, pieces: Sequence[Piece], client: str, number: int) -> None:
+        """Take the pieces of a rollout, whose payloads the worker of `client` gives under `number`.
 
         What a call returns belongs to the caller. So the data stays where it is made and does not come here,
-        and is there for the learner when `worker` has died.
+        and is there for the learner when the worker has died.
         """
-        *data, receipt = worker.give_rollout.options(num_returns=len(pieces) + 1).remote(number)
+        give = self._workers[client].give_rollout.options(num_returns=len(pieces) + 1)
+        *data, receipt = give.remote(number)
         await receipt
         pieces_held = [replace(piece, payload=[one]) for piece, one in zip(pieces, data, strict=True)]
         await self._broker.put(ticket, pieces_held)
@@ -145,15 +156,19 @@ def _held(data: object) -> list[Any]:
 class TrajectoryClient:
     """The env side of the coordinator, for all shards of one worker."""
 
-    def __init__(self, coordinator: Handle, worker: Handle | None = None, *, generation: int = 0) -> None:
-        """`worker` is Ray's handle of this process, whose `give_rollout` calls `give`.
-
-        `generation` is the life of this process; see `core.generations`.
-        """
-        self._coordinator, self._worker = coordinator, worker
+    def __init__(self, coordinator: Handle, *, generation: int = 0) -> None:
+        """`generation` is the life of this process; see `core.generations`."""
+        self._coordinator, self._name = coordinator, uuid.uuid4().hex
         self._generation = generation
         self._numbers = count()
         self._rollouts: dict[int, list[Any]] = {}
+
+    async def introduce(self, worker: Handle) -> None:
+        """To be called before anything is put.
+
+        `worker` is Ray's handle of this process, whose `give_rollout` calls `give`.
+        """
+        await self._coordinator.introduce.remote(self._name, worker)
 
     async def admit(self, shard: int) -> Ticket | None:
         return await self._coordinator.admit.remote(shard, self._generation)
@@ -164,7 +179,7 @@ class TrajectoryClient:
         self._rollouts[number] = [pack(piece.payload) for piece in pieces]
         empty = [replace(piece, payload=None) for piece in pieces]
         try:
-            await self._coordinator.put_rollout.remote(ticket, empty, self._worker, number)
+            await self._coordinator.put_rollout.remote(ticket, empty, self._name, number)
         finally:
             del self._rollouts[number]
 

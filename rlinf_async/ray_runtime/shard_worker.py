@@ -145,8 +145,8 @@ class ShardWorker(Inspectable):
         """Collect rollouts in all shards until the gate closes for good; `settings` are a `RunSettings`."""
         self.survive = settings.asynchrony.survive
         policy = self._policy(settings, requests)
-        this = ray.get_runtime_context().current_actor
-        hand_over = self._handing_over = TrajectoryClient(coordinator, this, generation=self.generation)
+        hand_over = self._handing_over = TrajectoryClient(coordinator, generation=self.generation)
+        await hand_over.introduce(ray.get_runtime_context().current_actor)
         shards = settings.plan.shards_of_worker(self._shards_rank)
         options = {
             "policy": policy,

@@ -39,16 +39,20 @@ class Coordinating:
     """Ray's handle of a coordinator, and of the env worker that hands over to it."""
 
     def __init__(self):
-        self.client, self.taken = TrajectoryClient(self, self, generation=3), []
+        self.client, self.taken = TrajectoryClient(self, generation=3), []
+        self.workers = {}
+        self.introduce = SimpleNamespace(remote=self._introduce)
         self.put_rollout = SimpleNamespace(remote=self._put)
         self.admit = SimpleNamespace(remote=self._admit)
 
     async def _admit(self, shard, generation):
         return shard, generation
 
-    async def _put(self, ticket, pieces, worker, number):
-        assert worker is self
-        *data, nothing = worker.client.give(number)
+    async def _introduce(self, client, worker):
+        self.workers[client] = worker
+
+    async def _put(self, ticket, pieces, client, number):
+        *data, nothing = self.workers[client].client.give(number)
         self.taken += zip(pieces, data, strict=True)
         assert nothing is None
 
@@ -57,6 +61,7 @@ def test_a_rollout_is_asked_for_by_the_coordinator_and_kept_no_longer():
     async def main():
         coordinator = Coordinating()
         client, of = coordinator.client, ticket(2)
+        await client.introduce(coordinator)
         given = [piece(of, part=part, payload={"rewards": torch.full((2,), float(part))}) for part in (0, 1)]
         await client.put(of, given)
         assert [(one.part, one.payload) for one, _ in coordinator.taken] == [(0, None), (1, None)]
