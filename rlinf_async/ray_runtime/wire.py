@@ -116,9 +116,7 @@ def _opened(payload: bytes | list[Any]) -> Any:
 def pack(value: Any) -> Any:
     """Replace every tensor in nested dicts, lists and tuples by an array; the rest stays as it is."""
     if isinstance(value, torch.Tensor):
-        # Most are already; each of the three would let go of the interpreter, and wait for it.
-        plain = value.device.type == "cpu" and value.is_contiguous() and not value.requires_grad
-        tensor = value if plain else value.detach().cpu().contiguous()
+        tensor = value.detach().cpu().contiguous()
         if tensor.dtype in _NUMPY_TYPES:
             return tensor.numpy()
         return _Raw(tensor.view(_SAME_WIDTH[tensor.element_size()]).numpy(), tensor.dtype)

@@ -23,6 +23,7 @@ import pytest
 
 from rlinf_async.demo.simulators.camera import installed_backend
 from tests.lateness import WHY, is_too_late
+from tests.runs.several import BEGINS, ENDS, TOO_LATE
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rlinf_async.cli"]
@@ -167,9 +168,10 @@ def deadline_s(runs: int) -> int:
 
 def part(output: str, number: int, directory: Path) -> Run:
     """What concerns one of several runs; everything if the process did not come so far."""
-    mine = re.search(rf"RUN {number} BEGINS\n(.*?)RUN {number} ENDS WITH (\d)", output, re.DOTALL)
+    begins, ends, too_late = (line.format(number, r"(\d)") for line in (BEGINS, ENDS, TOO_LATE))
+    mine = re.search(rf"{begins}\n(.*?){ends}", output, re.DOTALL)
     if mine is None:
-        return Run(1, output, directory, is_late=f"RUN {number} IS TOO LATE\n" in output)
+        return Run(1, output, directory, is_late=f"{too_late}\n" in output)
     return Run(int(mine[2]), mine[1], directory)
 
 

@@ -11,14 +11,14 @@ import sys
 import traceback
 from pathlib import Path
 
-import torch.multiprocessing as multiprocessing
-
 from tests.lateness import is_too_late
 
 BEGINS, ENDS, TOO_LATE = "RUN {} BEGINS", "RUN {} ENDS WITH {}", "RUN {} IS TOO LATE"
 
 
 def main(file: Path) -> None:
+    import torch.multiprocessing as multiprocessing
+
     multiprocessing.set_start_method("spawn", force=True)
     from rlinf_async.compose import compose_config
     from rlinf_async.hosts.rlinf.hooks import prepare

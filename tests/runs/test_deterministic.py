@@ -23,7 +23,7 @@ SETTINGS = (
 FIXED_LAG = small(
     "metaworld_ppo_mlp", *SETTINGS, f"runner.max_epochs={STEPS}", f"runner.save_interval={STEPS}"
 )
-SHORT, PLACES = 8, (2, 6)
+SHORT, PLACES = 8, (2, 4, 6)
 WHOLE = small("metaworld_ppo_mlp", *SETTINGS, f"runner.max_epochs={SHORT}", "runner.save_interval=2")
 
 
