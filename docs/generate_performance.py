@@ -3,8 +3,9 @@
     python docs/generate_performance.py
 
 It takes the runs in benchmarks/schedules: those of results.cells.jsonl, for tables apart those of
-earlier.cells.jsonl, which were measured over other steps, and what `bench --json` has left of single
-questions. The prose of the page is left as it is.
+earlier.cells.jsonl, which were measured over other steps, and of sixteen_cores*.cells.jsonl, from
+another machine, and what `bench --json` has left of single questions. The prose of the page is left as
+it is.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def more(row: Row) -> list[str]:
     ]
 
 
-def earlier(measured: Sequence[Row]) -> str:
-    """A line per scenario and mode, with what was known of them then."""
+def several(measured: Sequence[Row]) -> str:
+    """A line per scenario and mode, with their speed alone."""
     lines = [[f"`{row['scenario']}`", f"`{row['mode']}`", *speed(row)] for row in measured]
     return markdown(["scenario", "mode", *SPEED], lines)
 
@@ -109,9 +110,11 @@ def beside(measured: Sequence[Row], *levers: str) -> str:
 def generate(page: str) -> str:
     """The page with its tables anew."""
     measured = rows("results")
-    tables = {"headline": headline(measured), "modes": modes(measured), "earlier": earlier(rows("earlier"))}
+    tables = {"headline": headline(measured), "modes": modes(measured), "earlier": several(rows("earlier"))}
     tables["scorer"] = beside(measured, "full-scorer", "full-scorer-fine")
     tables["tasks and resets"] = beside(measured, "full-tasks", "full-reset-ahead")
+    tables["sixteen cores"] = several(rows("sixteen_cores"))
+    tables["sixteen cores, twelve steps"] = several(rows("sixteen_cores_12"))
     tables["under veRL"] = question("verl", FRESH | UNDER_VERL | EFFICIENCY)
     tables["first visit"] = question("first_visit", FRESH | AGAINST_STOCK | EFFICIENCY)
     return fill(page, tables)

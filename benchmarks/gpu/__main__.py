@@ -51,6 +51,7 @@ def main(
     repetitions: Annotated[int | None, typer.Option(help="Runs of each mode; medians are shown.")] = None,
     optimizer_steps: Annotated[int, typer.Option(help="Optimizer steps per batch.")] = Bench.optimizer_steps,
     measure_ratios: Annotated[bool, typer.Option(help="async.train.measure_ratios")] = Bench.measure_ratios,
+    max_wait_ms: Annotated[float | None, typer.Option(help="async.rollout.max_wait_ms")] = None,
 ) -> None:
     """Compare the synchronous loop with each level and with all three, on one device."""
     asked = {"decision_ms": decision_ms, "total_envs": total_envs, "repetitions": repetitions}
@@ -63,6 +64,7 @@ def main(
             params=params,
             optimizer_steps=optimizer_steps,
             measure_ratios=measure_ratios,
+            max_wait_ms=max_wait_ms,
             **sizes | {name: value for name, value in asked.items() if value is not None},
         )
     except ValueError as error:

@@ -42,6 +42,8 @@ class Bench:
     micro_batch: int = 32
     optimizer_steps: int = 1
     measure_ratios: bool = True
+    max_wait_ms: float | None = None
+    """`async.rollout.max_wait_ms` of the modes that have level 2; None is its default."""
     warmup: int = 2
     batches: int = 4
     repetitions: int = 3
@@ -89,7 +91,12 @@ class Bench:
         samples = self.total_envs * self.horizon
         return LocalSettings(
             asynchrony=AsyncConfig.from_mapping(
-                {"mode": mode, "train": {"measure_ratios": self.measure_ratios}, "deadline_s": 600}
+                {
+                    "mode": mode,
+                    "train": {"measure_ratios": self.measure_ratios},
+                    "rollout": {} if self.max_wait_ms is None else {"max_wait_ms": self.max_wait_ms},
+                    "deadline_s": 600,
+                }
             ),
             total_envs=self.total_envs,
             env_workers=self.env_workers,

@@ -19,6 +19,9 @@ def bench(
     host: Annotated[str, typer.Option(help="The framework that runs them: rlinf or verl.")] = "rlinf",
     quick: Annotated[bool, typer.Option("--quick", help="Two scenarios, three modes, once.")] = False,
     repetitions: Annotated[int | None, typer.Option(help="Of every mode, interleaved; default 3.")] = None,
+    steps: Annotated[
+        int, typer.Option(help="Global steps that are measured: more of them vary less from run to run.")
+    ] = 4,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="Write rows and a chart; an interrupted bench goes on there."),
@@ -41,13 +44,14 @@ def bench(
             quick=quick,
             repetitions=repetitions,
             host=host,
+            steps=steps,
         )
     )
     results, missing = or_exit(lambda: command.open_results(cells, json_path=json_file))
     command.run(results, missing[:limit], json_path=json_file, console=console)
     show(results, console)
     if predict:
-        _show_predictions(results.rows())
+        _show_predictions(results.rows(), steps)
     if json_file is not None and any(row.get("ratio_stock_sync") for row in results.rows()):
         _draw(results.rows(), json_file)
     if any("error" in row for row in results.rows()):
@@ -65,10 +69,10 @@ def _draw(rows: Sequence[dict[str, Any]], json_file: Path) -> None:
     console.print(f"rows in {json_file}, {remark}", markup=False, soft_wrap=True)
 
 
-def _show_predictions(rows: Iterable[Mapping[str, Any]]) -> None:
+def _show_predictions(rows: Iterable[Mapping[str, Any]], steps: int) -> None:
     from rlinf_async.experiments.plan import bench_table
 
-    bench_table.show(bench_table.predict_rows(rows, bench_table.MEASURED), console)
+    bench_table.show(bench_table.predict_rows(rows, bench_table.steps_of(steps)), console)
 
 
 def listed(values: list[str] | None) -> list[str] | None:

@@ -216,8 +216,10 @@ def test_meta_world_shards_take_chunks_and_give_pictures():
     assert not outcome.ended.any()
 
 
-def test_the_page_shows_what_was_measured():
-    found = json.loads((FOLDER / "results" / "h200.json").read_text())
+@pytest.mark.parametrize(("name", "wait"), [("h200", None), ("h200_wait", 20)])
+def test_the_page_shows_what_was_measured(name, wait):
+    found = json.loads((FOLDER / "results" / f"{name}.json").read_text())
+    assert found["settings"].get("max_wait_ms") == wait
     assert found["machine"]["device"] == "NVIDIA H200"
     page = (FOLDER / "README.md").read_text()
     for row in found["rows"]:

@@ -32,11 +32,12 @@ def plan(
     quick: bool,
     repetitions: int | None,
     host: str = "rlinf",
+    steps: int = STEPS,
 ) -> list[BenchCell]:
     """The cells to run, interleaved: every mode that a scenario has before any is repeated.
 
     Raises:
-        ValueError: an unknown host, scenario or mode, one that cannot run here, or no repetition.
+        ValueError: an unknown host, scenario or mode, one that cannot run here, no repetition, or no step.
         ModuleNotFoundError: what the host's runs need is not installed.
     """
     _known("host", [host], SIDES)
@@ -53,9 +54,11 @@ def plan(
     count = repetitions if repetitions is not None else (1 if quick else 3)
     if count < 1:
         raise ValueError(f"repetitions={count} must be at least 1")
+    if steps < 1:
+        raise ValueError(f"steps={steps} must be at least 1")
     return [
         BenchCell(
-            host=host, scenario=scenario, mode=mode, repetition=repetition, warm_up=WARM_UP, steps=STEPS
+            host=host, scenario=scenario, mode=mode, repetition=repetition, warm_up=WARM_UP, steps=steps
         )
         for repetition in range(count)
         for scenario in names

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from rlinf_async.experiments.bench.cell import TAIL
-from rlinf_async.experiments.bench.command import STEPS, WARM_UP
+from rlinf_async.experiments.bench.command import WARM_UP
 from rlinf_async.experiments.bench.modes import MODES
 from rlinf_async.experiments.bench.scenarios import SCENARIOS
 from rlinf_async.experiments.plan.bench import FITTED, Costs, Steps, modelled, predict_cell
@@ -16,9 +16,12 @@ from rlinf_async.experiments.table import screen
 
 HOST = "rlinf"
 """What the costs were fitted to."""
-MEASURED = Steps(warm_up=WARM_UP, measured=STEPS, batches=WARM_UP + STEPS + TAIL)
-"""The steps of the bench's own command."""
 HEAD = ("scenario", "mode", "measured", "predicted", "off by")
+
+
+def steps_of(measured: int) -> Steps:
+    """The steps of a run of the bench, of which `measured` count."""
+    return Steps(warm_up=WARM_UP, measured=measured, batches=WARM_UP + measured + TAIL)
 
 
 def predict_rows(

@@ -100,16 +100,23 @@ def test_batches_of_unequal_shares_are_measured_against_what_all_environments_ca
     assert result.overlap_efficiency is None
 
 
-def test_more_than_the_service_times_allow_is_an_error_that_names_what_is_wrong():
+def test_one_that_is_busy_for_longer_than_the_steps_took_is_an_error_that_names_it():
     # Both decide five times in a window in which the slow one, by its own times, can do it only twice.
     served = [stepping(10.0 + 0.1 * index, 1.0, 9.0) for index in range(5)]
-    with pytest.raises(
-        ValueError, match=r"efficiency of 3\.\d+ .*: env needs 19\.00 s for a step, and 2 steps"
-    ) as error:
+    with pytest.raises(ValueError, match=r"environment 1 was busy for 47\.50 s of the 10\.00 s that 2 steps"):
         measured(training(10.0, 0), training(15.0, 1), training(20.0, 2), served=[*served, acting(11.0)])
-    assert "8 samples were trained for the first time" in str(error.value)
-    assert "10 were collected" in str(error.value)
-    assert "no steady state" in str(error.value)
+    twice = (training(10.0, 0), training(20.0, 1, seconds=9.0), training(20.5, 2, seconds=9.5))
+    with pytest.raises(ValueError, match="the learner was busy for"):
+        measured(*twice)
+
+
+def test_what_other_environments_are_ahead_when_the_steps_end_may_make_it_more_than_1():
+    # The slow one decides for all of the ten seconds, and the other has made as many decisions more.
+    slow = [stepping(at, 0.0, 4.5) for at in (10.5, 15.5)]
+    fast = [stepping(10.0 + at, 0.5) for at in range(6)]
+    served = [*slow, *fast, acting(10.0), acting(15.0)]
+    result = measured(training(10.0, 0), training(15.0, 1), training(20.0, 2), served=served)
+    assert result.overlap_efficiency == pytest.approx(8 / 4 * 10 / 10)
 
 
 def test_idle_shares_are_of_the_measured_steps_alone():
