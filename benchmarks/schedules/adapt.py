@@ -16,8 +16,12 @@ from rlinf_async.experiments.bench.scenarios import SCENARIOS, Scenario
 from rlinf_async.experiments.plan.bench import FITTED, SEED, settings_of, times_of
 from rlinf_async.hosts.virtual.run import PlannedRun, predict
 
-NAMES = ("balanced", "train-bound", "libero", "long-tail", "resets", "maniskill")
-BATCHES = 60
+SHOWN = (
+    *((name, "full") for name in ("balanced", "train-bound", "libero", "long-tail", "resets", "maniskill")),
+    *((name, "full-scorer") for name in ("balanced", "train-bound", "long-tail", "resets")),
+)
+"""Scenarios and the modes that are planned in them."""
+BATCHES = 120
 Cell = tuple[str, bool, int, float | None]
 """What it is called, whether it adapts, the bound or its ceiling, and the wait in ms."""
 CELLS: tuple[Cell, ...] = (
@@ -32,10 +36,10 @@ WAITING: tuple[Cell, ...] = (
 """Of `libero`, whose inference is idle for most of the time."""
 
 
-def planned(scenario: Scenario, cell: Cell) -> PlannedRun:
-    """A run of `full` in `scenario` with the settings of `cell`."""
+def planned(scenario: Scenario, mode: str, cell: Cell) -> PlannedRun:
+    """A run of `mode` in `scenario` with the settings of `cell`."""
     _, adapt, bound, wait_ms = cell
-    settings = settings_of(scenario, MODES["full"], BATCHES)
+    settings = settings_of(scenario, MODES[mode], BATCHES)
     asynchrony = settings.asynchrony
     asynchrony = replace(
         asynchrony,
@@ -52,23 +56,25 @@ def throughput(scenario: Scenario, run: PlannedRun, *, since: int) -> float:
     return scenario.samples * scenario.chunk * (len(ends) - since) / (ends[-1] - ends[since - 1])
 
 
-def rows(scenario: Scenario) -> Iterator[tuple[str, float, float, float, dict[str, float]]]:
+def rows(scenario: Scenario, mode: str) -> Iterator[tuple[str, float, float, float, dict[str, float]]]:
     """Of each cell: its name, throughput after the start and in the second half, mean staleness, the end."""
     for cell in (*CELLS, *(WAITING if scenario.name == "libero" else ())):
-        run = planned(scenario, cell)
+        run = planned(scenario, mode, cell)
         whole, half = (throughput(scenario, run, since=since) for since in (SETTLING, BATCHES // 2))
         staleness = sum(report.staleness.mean for report in run.reports) / len(run.reports)
         yield cell[0], whole, half, staleness, dict(run.reports[-1].adapt)
 
 
-def main(names: Sequence[str] = NAMES) -> None:
-    """Print a line for each scenario and setting."""
-    for name in names:
-        for cell, whole, half, staleness, end in rows(SCENARIOS[name]):
+def main(names: Sequence[str] = ()) -> None:
+    """Print a line for each setting, of all scenarios or of those."""
+    for name, mode in SHOWN:
+        if names and name not in names:
+            continue
+        for cell, whole, half, staleness, end in rows(SCENARIOS[name], mode):
             ended = ", ".join(f"{key.rpartition('/')[2]} {value:g}" for key, value in end.items())
             speed = f"{whole:7.1f}  second half {half:7.1f}"
-            print(f"{name:<12} {cell:<24} {speed}  staleness {staleness:.2f}  {ended}", flush=True)
+            print(f"{name:<12} {mode:<12} {cell:<24} {speed}  staleness {staleness:.2f}  {ended}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or NAMES)
+    main(sys.argv[1:])

@@ -5,10 +5,10 @@ waits for trajectories is all that anything on their side can gain, so no guess 
 whose learner never waits is left alone. Within it,
 
     a larger bound      evens out who is late. It gains only where the simulators are early at other times:
-                        about what the shard that the gate holds back least stands there, which over few
-                        steps is measured too low, as it is the least of many
+                        about what the shard that the gate holds back least stands there
     a shorter wait      saves what requests wait for company while inference is idle
-    a longer wait       makes fewer, fuller passes where inference is what is short
+    a longer wait       makes fewer, fuller passes where inference is what is short; at most what
+                        requests stand in its queue
     a smaller batch     has one half of the shards act while the other steps, where all of them ask at once,
                         so that simulators and inference wait for each other; at most the smaller part
     a larger batch      takes that back where inference has become short
@@ -39,7 +39,7 @@ Verdict = Literal["tried", "kept", "taken back"]
 
 SETTLING = 3
 """Steps after a change, and at the beginning, that show something else than the setting."""
-LEAST, MOST = 5, 20
+LEAST, MOST = 5, 100
 """Steps on either side of a change that a comparison has."""
 WORTH = 0.02
 """A guess below this is worth no trial."""
@@ -51,6 +51,8 @@ REST = 20
 """Steps from a trial to the next in the same direction; it doubles with each."""
 SHORT = 0.8
 """Inference that is busy for so much of the time, or more, is what is short."""
+LONGER = 1.1
+"""A wait that is less than so many times as long is the same: how long passes take varies."""
 FULL = 0.75
 """Passes that are as full as that hold whoever asks."""
 
@@ -184,8 +186,9 @@ class Adaptation:
             return None
         self._trial = None
         told = replace(trial.change, gain=gain, error=error)
+        self._rest(told.knob, up=told.after > told.before)
         if kept:
-            self._rest(trial.change.knob, up=trial.change.after < trial.change.before)
+            self._rest(told.knob, up=told.after < told.before)
             return replace(told, verdict="kept")
         self._set(trial.limits)
         return replace(told, verdict="taken back", before=told.after, after=told.before)
@@ -196,7 +199,6 @@ class Adaptation:
             return None
         change = max(ready, key=lambda one: one.guess)
         self._trial = _Trial(change=change, limits=self.limits, since=_pace(self._window))
-        self._rest(change.knob, up=change.after > change.before)
         after: dict[str, Any] = {change.knob: change.after}
         self._set(replace(self.limits, **after))
         return change
@@ -243,15 +245,15 @@ class Adaptation:
     def _waits(self) -> Iterator[Event]:
         wait, most, forward_s = self.limits.max_wait_s, self._ceiling.max_wait_s, self._mean("forward_s")
         waits, busy = self._mean("learner_waits"), self._mean("inference_busy")
+        queued = self._decisions * self._mean("batch_wait_s") / self._mean("seconds")
         if wait > 0:
-            lost = self._decisions * self._mean("batch_wait_s") / self._mean("seconds")
-            why = f"requests wait {lost:.0%} of the time while inference is idle {1 - busy:.0%} of it"
-            yield self._change("max_wait_s", 0.0, min(waits, lost, 1 - busy), why)
+            why = f"requests wait {queued:.0%} of the time while inference is idle {1 - busy:.0%} of it"
+            yield self._change("max_wait_s", 0.0, min(waits, queued, 1 - busy), why)
         longer = min(most, 2 * wait if wait else forward_s / 2, forward_s)
         empty = 1 - self._mean("batch_size") / self.limits.max_batch_size
-        if busy >= SHORT and longer > wait:
+        if busy >= SHORT and longer > LONGER * wait:
             why = f"inference is busy {busy:.0%} of the time, with passes that are {1 - empty:.0%} full"
-            yield self._change("max_wait_s", longer, min(waits, empty), why)
+            yield self._change("max_wait_s", longer, min(waits, empty, queued), why)
 
     def _sizes(self) -> Iterator[Event]:
         size, most = self.limits.max_batch_size, self._ceiling.max_batch_size
@@ -283,9 +285,19 @@ class Adaptation:
         return statistics.fmean(getattr(one, name) for one in self._window)
 
     def _held_back(self) -> float:
-        """Of the shard that is held back least, over the window: who is late differs from step to step."""
-        shards = zip(*(one.held_back for one in self._window), strict=True)
-        return min((statistics.fmean(shard) for shard in shards), default=0.0)
+        """Of the shard that is held back least, over the window: who is late differs from step to step.
+
+        The least of many measured means is lower than the least of what they are of: by the expected
+        deviation of the largest of so many normal ones, at most, and none is more than all on average.
+        """
+        shards = list(zip(*(one.held_back for one in self._window), strict=True))
+        if not shards:
+            return 0.0
+        extreme = math.sqrt(2 * math.log(len(shards)))
+        means = [statistics.fmean(shard) for shard in shards]
+        errors = [statistics.stdev(shard) / math.sqrt(len(shard)) for shard in shards]
+        least = min(mean + extreme * error for mean, error in zip(means, errors, strict=True))
+        return min(least, statistics.fmean(means))
 
 
 def _lowers(change: Event) -> bool:

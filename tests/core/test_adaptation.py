@@ -85,7 +85,7 @@ def test_a_bound_that_has_stopped_to_help_is_lowered_again():
         return step(3.8 if limits.max_staleness == 2 and number < 30 else 4.0)
 
     adapts = adaptation()
-    events = verdicts(run(adapts, 60, model))
+    events = verdicts(run(adapts, 30 + MOST + SETTLING + LEAST, model))
     assert events[-2:] == [("tried", "max_staleness", 2, 1), ("kept", "max_staleness", 2, 1)]
     assert adapts.limits.max_staleness == 1
 
@@ -109,7 +109,8 @@ def test_a_wait_of_the_users_is_dropped_where_inference_is_idle_while_requests_w
 
 def test_requests_wait_where_passes_are_small_and_inference_is_short_but_no_longer_than_a_pass_takes():
     def model(limits, _):
-        return step(4.0 - 10 * limits.max_wait_s, inference_busy=0.95, held_back=(0.0,), learner_waits=0.5)
+        queue = {"inference_busy": 0.99, "batch_wait_s": 0.2}
+        return step(4.0 - 10 * limits.max_wait_s, held_back=(0.0,), learner_waits=0.5, **queue)
 
     adapts = adaptation()
     events = verdicts(run(adapts, 200, model))
@@ -120,7 +121,7 @@ def test_requests_wait_where_passes_are_small_and_inference_is_short_but_no_long
 
 def test_a_wait_that_the_user_has_set_is_never_exceeded():
     ceiling = Limits(max_staleness=1, max_batch_size=64, max_wait_s=0.0)
-    model = step(inference_busy=0.95, learner_waits=0.5)
+    model = step(inference_busy=0.95, learner_waits=0.5, batch_wait_s=0.2)
     assert run(adaptation(ceiling), 100, lambda limits, _: model) == []
 
 

@@ -49,6 +49,7 @@ def relative_error(paces):
 
 
 IDLE, BUSY = {"inference_busy": 0.3}, {"inference_busy": 0.95}
+QUEUED = {**BUSY, "batch_wait_s": 0.3}
 EARLY = {"held_back": (0.2, 0.1)}
 
 
@@ -72,17 +73,22 @@ EARLY = {"held_back": (0.2, 0.1)}
          "requests wait 10% of the time while inference is idle 70% of it"),
         ((1, 64, 0.02), None, {"batch_wait_s": 0.3, "inference_busy": 0.7}, ("max_wait_s", 0.02, 0), 0.3,
          "requests wait 60% of the time while inference is idle 30% of it"),
-        # A longer wait: at first half a pass, then twice as long, never more than a pass or the user's.
-        ((1, 64, 0), (1, 64, 1), {**BUSY, "forward_s": 0.05, "batch_size": 48.0},
+        # A longer wait: at first half a pass, then twice as long, never more than a pass or the user's. By
+        # what passes lack, by what the learner waits, by what eight decisions stand in the queue.
+        ((1, 64, 0), (1, 64, 1), {**QUEUED, "forward_s": 0.05, "batch_size": 48.0},
          ("max_wait_s", 0, 0.025), 0.25,
          "inference is busy 95% of the time, with passes that are 75% full"),
-        ((1, 64, 0.01), (1, 64, 1), {**BUSY, "forward_s": 0.05, "batch_size": 48.0, "learner_waits": 0.1},
+        ((1, 64, 0.01), (1, 64, 1), {**QUEUED, "forward_s": 0.05, "batch_size": 48.0, "learner_waits": 0.1},
          ("max_wait_s", 0.01, 0.02), 0.1,
          "inference is busy 95% of the time, with passes that are 75% full"),
-        ((1, 64, 0.01), (1, 64, 1), {**BUSY, "forward_s": 0.015, "batch_size": 32.0},
+        ((1, 64, 0), (1, 64, 1), {**BUSY, "batch_wait_s": 0.04, "forward_s": 0.05, "batch_size": 48.0},
+         ("max_wait_s", 0, 0.025), 0.08,
+         "inference is busy 95% of the time, with passes that are 75% full"),
+        ((1, 64, 0.01), (1, 64, 1), {**QUEUED, "forward_s": 0.015, "batch_size": 32.0},
          ("max_wait_s", 0.01, 0.015), 0.5,
          "inference is busy 95% of the time, with passes that are 50% full"),
-        ((1, 64, 0.01), (1, 64, 0.012), {"inference_busy": SHORT, "forward_s": 0.05, "batch_size": 32.0},
+        ((1, 64, 0.01), (1, 64, 0.012), {**QUEUED, "inference_busy": SHORT, "forward_s": 0.05,
+                                         "batch_size": 32.0},
          ("max_wait_s", 0.01, 0.012), 0.5,
          "inference is busy 80% of the time, with passes that are 50% full"),
         # A smaller batch: by the smaller part of simulators and inference, and by what the learner waits.
@@ -123,8 +129,18 @@ def test_a_change_is_guessed_to_save_what_it_can_at_most_and_says_why(
         ((0, 64, 0), (0, 64, 0), {"held_back": (0.5,)}),  # the bound of a run that is never late
         ((1, 64, 0), (2, 64, 0), {"held_back": ()}),  # no shard is known to be early
         ((1, 64, 0), (1, 64, math.inf), {"batch_wait_s": 0.3}),  # nobody waits on purpose
-        ((1, 64, 0.02), None, {"batch_size": 32.0, "forward_s": 0.1, **BUSY}),  # as long as the user allows
-        ((1, 64, 0.02), (1, 64, 1), {"batch_size": 32.0, "forward_s": 0.02, **BUSY}),  # as long as a pass
+        ((1, 64, 0), None, {"batch_size": 32.0, "forward_s": 0.1, **QUEUED}),  # as long as the user allows
+        ((1, 64, 0), (1, 64, 1), {"batch_size": 32.0, "forward_s": 0.0, **QUEUED}),  # as long as a pass
+        (
+            (1, 64, 0.02),
+            (1, 64, 1),
+            {**QUEUED, "batch_size": 32.0, "forward_s": 0.022, "inference_busy": 0.99},
+        ),
+        (
+            (1, 64, 0),
+            (1, 64, 1),
+            {"batch_size": 32.0, "forward_s": 0.1, **BUSY},
+        ),  # nobody stands in the queue
         ((1, 64, 0), None, {"batch_size": 47.0, **IDLE}),  # passes are not full
         ((1, 7, 0), None, {"batch_size": 7.0, **IDLE}),  # half is less than a shard
         ((1, 64, 0), None, {"batch_size": 64.0, **BUSY}),  # as large as the user allows
@@ -132,6 +148,31 @@ def test_a_change_is_guessed_to_save_what_it_can_at_most_and_says_why(
 )
 def test_nothing_is_tried_that_is_not_allowed_or_cannot_help(start, ceiling, seen):
     assert first(adaptation(start=start, ceiling=ceiling), **seen) is None
+
+
+def held(shares):
+    """What is guessed of a larger bound, as a share of the time; `shares` are those of [step, shard]."""
+    adapts = adaptation(start=(1, 64, 0), ceiling=(2, 64, 0))
+    rows = [[0.0] * len(shares[0])] * SETTLING + [list(row) for row in shares]
+    (event,) = filter(None, [adapts.step(step(held_back=tuple(row))) for row in rows])
+    return event.guess / (1 + event.guess)
+
+
+def test_the_least_of_many_shards_is_guessed_higher_by_the_deviation_of_the_largest_of_so_many():
+    draw = np.random.default_rng(3)
+    shares = np.clip(draw.normal(0.3, 0.1, size=(LEAST, 64)), 0, 1)
+    shares[:, 0] = draw.normal(0.1, 0.02, size=LEAST)  # one that is late by more than chance
+    error = shares[:, 0].std(ddof=1) / math.sqrt(LEAST)
+    assert held(shares) == pytest.approx(shares[:, 0].mean() + math.sqrt(2 * math.log(64)) * error)
+
+
+def test_where_shards_differ_by_chance_the_guess_lies_between_the_least_and_all_of_them():
+    shares = np.clip(np.random.default_rng(4).normal(0.4, 0.1, size=(LEAST, 64)), 0, 1)
+    assert shares.mean(axis=0).min() + 0.05 < held(shares) < shares.mean()
+
+
+def test_no_shard_is_guessed_to_be_held_back_more_than_all_on_average():
+    assert held([[0.0, 0.2], [0.2, 0.0], [0.0, 0.2], [0.2, 0.0], [0.1, 0.1]]) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("share", "tried"), [(0.999, False), (1.0, True)])
@@ -152,7 +193,7 @@ def test_of_two_changes_the_one_with_the_larger_guess_comes_first():
     "seen",
     [
         {"batch_wait_s": 0.3},
-        {"batch_size": 32.0, "forward_s": 0.05, **BUSY},
+        {"batch_size": 32.0, "forward_s": 0.05, **QUEUED},
         {"batch_size": 64.0},
     ],
 )
@@ -212,9 +253,9 @@ def test_a_trial_ends_when_its_gain_is_sure_or_steps_run_out_and_says_gain_and_e
     assert len(ends) >= 4  # sure at once, sure later, and never
 
 
-def test_the_rest_after_a_trial_doubles_with_every_trial():
+def test_the_rest_after_the_end_of_a_trial_doubles_with_every_trial():
     adapts = adaptation(start=(1, 64, 0), ceiling=(2, 64, 0))
     events = [adapts.step(step(held_back=(0.5,))) for _ in range(700)]
     tried = [number for number, event in enumerate(events, 1) if event and event.verdict == "tried"]
-    begun = SETTLING + LEAST
-    assert tried == [begun + REST * (2**trials - 1) for trials in range(6)]
+    begun = took = SETTLING + LEAST
+    assert tried == [begun + trials * took + REST * (2**trials - 1) for trials in range(6)]

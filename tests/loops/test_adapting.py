@@ -146,10 +146,10 @@ def test_a_wait_of_the_users_is_what_a_run_begins_with_and_by_which_eight_decisi
 
 
 def test_requests_wait_for_half_a_pass_at_first_and_no_longer_than_the_user_says():
-    """A pass takes 0.45 s: two ranks, each busy for 1.8 s, have made eight."""
-    for given, wait in (("auto", 0.225), (20, None)):
+    """A pass takes 0.495 s: two ranks, each busy for 1.98 s, have made eight."""
+    for given, wait in (("auto", 0.2475), (20, None)):
         adapts = Adapting(settings(rollout={"max_wait_ms": given}, train={"max_staleness": 1}))
-        changed = run(adapts, 1, TOLD, busy=0.9, sizes=(1.0,) * 8)[-1]
+        changed = run(adapts, 1, TOLD, busy=0.99, sizes=(1.0,) * 8, waits=(0.1,))[-1]
         assert changed == (wait and limits(1, wait=pytest.approx(wait)))
 
 
