@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from rlinf_async.core.adaptation import Event, Limits
+from rlinf_async.core.adaptation import Event
+from rlinf_async.core.guesses import Limits
 
 
 def scripted(changes):

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlinf_async.core.adaptation import Adaptation, Event, Limits, Measured
+from rlinf_async.core.adaptation import Adaptation, Event
+from rlinf_async.core.guesses import Limits, Measured
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.spans import SpanLog

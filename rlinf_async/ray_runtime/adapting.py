@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlinf_async.core.adaptation import Limits
+from rlinf_async.core.guesses import Limits
 from rlinf_async.loops.adapting import Adapting
 from rlinf_async.loops.learner import WAITING
 from rlinf_async.loops.run_settings import RunSettings

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from rlinf_async.core.adaptation import GAIN, LEAST, MOST, REST, SETTLING, Adaptation, Limits, Measured
+from rlinf_async.core.adaptation import GAIN, LEAST, MOST, REST, SETTLING, Adaptation
+from rlinf_async.core.guesses import Limits, Measured
 
 AUTO = Limits(max_staleness=2, max_batch_size=64, max_wait_s=math.inf)
 

@@ -6,21 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from rlinf_async.core.adaptation import (
-    FULL,
-    GAIN,
-    LEAST,
-    LOSS,
-    MOST,
-    REST,
-    SETTLING,
-    SHORT,
-    SURE,
-    WORTH,
-    Adaptation,
-    Limits,
-    Measured,
-)
+from rlinf_async.core.adaptation import GAIN, LEAST, LOSS, MOST, REST, SETTLING, SURE, WORTH, Adaptation
+from rlinf_async.core.guesses import FULL, SHORT, Limits, Measured
 
 
 def adaptation(*, start, ceiling=None, least_batch=4, batches=True):

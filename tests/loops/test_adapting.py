@@ -5,7 +5,8 @@ import json
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.adaptation import LEAST, SETTLING, Limits
+from rlinf_async.core.adaptation import LEAST, SETTLING
+from rlinf_async.core.guesses import Limits
 from rlinf_async.loops import adapting
 from rlinf_async.loops.adapting import Adapting
 from rlinf_async.observe.meters import Shares, Spread, StepReport
