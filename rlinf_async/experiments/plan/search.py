@@ -30,7 +30,23 @@ class Found:
 
     now: Prediction
     best: Prediction
-    others: tuple[Prediction, ...]
+    beyond: tuple[Prediction, ...]
+    """What changes which samples are trained or how, or asks more of the simulators; on top of the best."""
+    asked: tuple[Prediction, ...]
+    """What was to be tried too."""
+    stock: tuple[Prediction, ...]
+    """RLinf's own modes."""
+
+    @property
+    def others(self) -> tuple[Prediction, ...]:
+        """All but the run as it is and the best."""
+        return (*self.asked, *self.beyond, *self.stock)
+
+    @property
+    def tempting(self) -> list[Prediction]:
+        """What is beyond and faster than the best, the fastest first."""
+        faster = [one for one in self.beyond if _faster(one, self.best)]
+        return sorted(faster, key=lambda one: -one.steps_per_s.middle)
 
 
 def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Found:
@@ -45,14 +61,15 @@ def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Fo
     if chosen:
         found = foresee("recommended", changed(job, chosen).settings, times, overrides=chosen)
         best = found if _faster(found, now) else now
-    others = [
+    asked = tuple(
         foresee(_name(overrides), one.settings, times, overrides=overrides) for overrides, one in trials
-    ]
+    )
+    further = []
     for overrides in beyond(changed(job, best.overrides), resets=_resets(job, times)):
         merged = _merged(best.overrides, overrides)
         if (settings := _planned(job, merged)) is not None:
-            others.append(foresee(_name(overrides), settings, times, overrides=merged))
-    return Found(now=now, best=best, others=(*others, *_stock(job, times)))
+            further.append(foresee(_name(overrides), settings, times, overrides=merged))
+    return Found(now=now, best=best, beyond=tuple(further), asked=asked, stock=tuple(_stock(job, times)))
 
 
 def _choose(job: Job, times: Times) -> tuple[str, ...]:

@@ -46,10 +46,11 @@ def recommendation(found: Found) -> str:
     """What to set, and one sentence why."""
     now, best = found.now, found.best
     if best is now:
-        return f"Leave it as it is: nothing that was tried gains {GAIN - 1:.0%}. {_limit(now)}"
+        what = "nothing that trains the same samples with the same simulators"
+        return f"Leave it as it is: {what} gains {GAIN - 1:.0%}. {_limit(now)}{_tempting(found)}"
     lines = [f"Set, for {best.steps_per_s.middle / now.steps_per_s.middle:.2f} times the speed:"]
     lines += [f"    {override}" for override in best.overrides]
-    return "\n".join([*lines, f"{_limit(now)} With these settings: {_limit(best)}"])
+    return "\n".join([*lines, f"{_limit(now)} With these settings: {_limit(best)}{_tempting(found)}"])
 
 
 def unknowns(job: Job, times: Times, *, calibrated: bool) -> Iterator[str]:
@@ -99,6 +100,20 @@ def _row(one: Prediction, now: Prediction) -> tuple[str, ...]:
         f"{one.step_s:.2f}",
         "-" if one.limit is None else f"{NAMES[one.limit.part].removeprefix('the ')} {one.limit.share:.0%}",
         f"{one.staleness:.0f}",
+    )
+
+
+def _tempting(found: Found) -> str:
+    """What is faster and was not recommended, and why not; at most two of it."""
+    if not found.tempting:
+        return ""
+    factors = [
+        f"{one.name} ({one.steps_per_s.middle / found.now.steps_per_s.middle:.2f} times)"
+        for one in found.tempting[:2]
+    ]
+    return (
+        "\nFaster, and for you to weigh, as it changes which samples are trained or how, or asks more of the "
+        f"simulators: {'; '.join(factors)}."
     )
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from benchmarks.schedules.levers import gains
 from rlinf_async.experiments.bench.modes import MODES
+from rlinf_async.experiments.bench.results import Results
 from rlinf_async.experiments.bench.scenarios import SCENARIOS
 from rlinf_async.experiments.plan.bench import BEFORE, FITTED, Steps, modelled, predict_cell, settings_of
-from rlinf_async.experiments.plan.bench_table import predict_rows
+from rlinf_async.experiments.plan.bench_table import predict_rows, steps_of
 from rlinf_async.experiments.plan.fit import fit
 
 MEASURED = Path(__file__).parents[3] / "benchmarks" / "schedules" / "earlier.cells.jsonl"
@@ -50,6 +51,18 @@ def test_cells_of_other_scenarios_are_predicted_within_8_percent_and_within_2_5_
     assert statistics.fmean(errors) <= 0.025
     worst = max(held_out, key=lambda one: abs(one["error"]))
     assert abs(worst["error"]) <= 0.08, worst
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "cells", "mean", "most"),
+    [("sixteen_cores", 4, 10, "2.7", "6.7"), ("sixteen_cores_12", 12, 4, "2.1", "2.4")],
+)
+def test_cells_of_another_machine_are_predicted_as_well_with_the_same_costs(name, steps, cells, mean, most):
+    rows = Results(MEASURED.with_name(f"{name}.cells.jsonl")).rows()
+    errors = [100 * abs(one["error"]) for one in predict_rows(rows, steps_of(steps))]
+    assert len(errors) == cells
+    assert max(errors) <= 8
+    assert (f"{statistics.fmean(errors):.1f}", f"{max(errors):.1f}") == (mean, most)  # what docs/plan.md says
 
 
 def test_the_best_of_rlinfs_modes_is_named_rightly_in_every_scenario(predictions):

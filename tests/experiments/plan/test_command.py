@@ -1,6 +1,7 @@
 """The command: what it finds, says and writes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import typer
@@ -11,7 +12,9 @@ from typer.testing import CliRunner
 from rlinf_async.cli.planning import plan
 from rlinf_async.experiments.plan import command
 from rlinf_async.experiments.plan.search import scale, search
+from rlinf_async.experiments.plan.table import recommendation
 from rlinf_async.experiments.plan.times_file import read_times, write_times
+from rlinf_async.experiments.table import Range
 from rlinf_async.hosts.virtual.times import TrainingTimes
 from rlinf_async.observe.status import status_of
 from tests.experiments.plan.given import CONFIG, FACTS, job, left_by, times
@@ -38,6 +41,23 @@ def test_what_is_good_is_left_as_it_is():
     found = search(job(), bound)
     assert found.best is found.now
     assert (found.now.limit.part, found.now.limit.saturated) == ("learner", True)
+
+
+def test_what_is_faster_and_not_recommended_is_named_below_the_recommendation():
+    bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
+    found = search(job(), bound)
+    assert (found.tempting, "for you to weigh" in recommendation(found)) == ([], False)
+    rate = found.now.steps_per_s.middle
+
+    def beside(name, factor):
+        return replace(found.now, name=name, steps_per_s=Range.of([factor * rate]))
+
+    beyond = tuple(beside(name, by) for name, by in (("a", 1.2), ("b", 1.005), ("c", 1.5), ("d", 1.1)))
+    said = recommendation(replace(found, beyond=beyond, asked=(beside("mine", 2.0),)))
+    assert said.startswith("Leave it as it is: nothing that trains the same samples with the same simulators")
+    assert said.endswith("or asks more of the simulators: c (1.50 times); a (1.20 times).")
+    better = replace(found, beyond=beyond, best=beside("best", 1.3))
+    assert recommendation(better).endswith("simulators: c (1.50 times).")
 
 
 def test_what_the_async_block_refuses_is_not_shown():
