@@ -20,8 +20,8 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Two scenarios, three modes, once.")] = False,
     repetitions: Annotated[int | None, typer.Option(help="Of every mode, interleaved; default 3.")] = None,
     steps: Annotated[
-        int, typer.Option(help="Global steps that are measured: more of them vary less from run to run.")
-    ] = 4,
+        int | None, typer.Option(help="Global steps to measure, default 4; more of them flatter less.")
+    ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="Write rows and a chart; an interrupted bench goes on there."),
@@ -37,6 +37,7 @@ def bench(
     from rlinf_async.experiments.bench import command
     from rlinf_async.experiments.bench.table import show
 
+    measured = command.STEPS if steps is None else steps
     cells = or_exit(
         lambda: command.plan(
             scenarios=listed(scenario),
@@ -44,14 +45,14 @@ def bench(
             quick=quick,
             repetitions=repetitions,
             host=host,
-            steps=steps,
+            steps=measured,
         )
     )
     results, missing = or_exit(lambda: command.open_results(cells, json_path=json_file))
     command.run(results, missing[:limit], json_path=json_file, console=console)
     show(results, console)
     if predict:
-        _show_predictions(results.rows(), steps)
+        _show_predictions(results.rows(), measured)
     if json_file is not None and any(row.get("ratio_stock_sync") for row in results.rows()):
         _draw(results.rows(), json_file)
     if any("error" in row for row in results.rows()):

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from rlinf_async.core.guesses import Guess, Guesses, Knob, Limits, Measured, Scope
+from rlinf_async.core.guesses import Guess, Guesses, Knob, Limits, Measured, Scope, standard_error
 
 Verdict = Literal["tried", "kept", "taken back"]
 
@@ -75,13 +75,16 @@ class _Trial:
         change = self.change
         ends = (change.before, change.after)
         before, after = reversed(ends) if verdict == "taken back" else ends
-        facts: dict[str, Any] = {
-            "guess": change.gain,
-            "gain": gain,
-            "error": error,
-            "because": change.because,
-        }
-        return Event(verdict=verdict, knob=change.knob, before=before, after=after, **facts)
+        return Event(
+            verdict=verdict,
+            knob=change.knob,
+            before=before,
+            after=after,
+            guess=change.gain,
+            gain=gain,
+            error=error,
+            because=change.because,
+        )
 
 
 class Adaptation:
@@ -212,5 +215,4 @@ def _gain(before: Sequence[float], after: Sequence[float]) -> tuple[float, float
 
 def _error(paces: Sequence[float]) -> float:
     """The standard error of their mean, relative to it."""
-    mean = statistics.fmean(paces)
-    return math.sqrt(math.fsum((pace - mean) ** 2 for pace in paces) / (len(paces) - 1) / len(paces)) / mean
+    return standard_error(paces) / statistics.fmean(paces)

@@ -165,6 +165,11 @@ class Guesses:
             return 0.0
         extreme = math.sqrt(2 * math.log(len(shards)))
         means = [statistics.fmean(shard) for shard in shards]
-        errors = [statistics.stdev(shard) / math.sqrt(len(shard)) for shard in shards]
-        least = min(mean + extreme * error for mean, error in zip(means, errors, strict=True))
+        least = min(mean + extreme * standard_error(shard) for mean, shard in zip(means, shards, strict=True))
         return min(least, statistics.fmean(means))
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """That of the mean of `values`, which are two at least."""
+    mean, count = statistics.fmean(values), len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)

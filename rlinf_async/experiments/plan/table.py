@@ -105,11 +105,11 @@ def _row(one: Prediction, now: Prediction) -> tuple[str, ...]:
 
 def _tempting(found: Found) -> str:
     """What is faster and was not recommended, and why not; at most two of it."""
-    if not found.tempting:
+    tempting = found.tempting[:2]
+    if not tempting:
         return ""
     factors = [
-        f"{one.name} ({one.steps_per_s.middle / found.now.steps_per_s.middle:.2f} times)"
-        for one in found.tempting[:2]
+        f"{one.name} ({one.steps_per_s.middle / found.now.steps_per_s.middle:.2f} times)" for one in tempting
     ]
     return (
         "\nFaster, and for you to weigh, as it changes which samples are trained or how, or asks more of the "
