@@ -184,6 +184,14 @@ def explained_variance(
     return {utils.CRITIC_EXPLAINED_VARIANCE_KEY: float(variance)}
 
 
+def drop_metric_logger(logger: Any) -> None:
+    """Close a `MetricLogger` that has failed; its finalizer finds nothing left to close."""
+    try:
+        logger.finish()
+    finally:
+        logger._all_loggers = []
+
+
 def _note_failure(failed: bool) -> None:
     cluster = __getattr__("Cluster")
     if hasattr(cluster, "_run_failed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.checkpoints import checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.host import versions
+from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
+from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.run import AsyncRun
@@ -51,7 +54,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         step = resume_step(resume_dir)
         self.set_max_steps()
         self.logger = get_logger()
-        self.metric_logger = MetricLogger(cfg)
+        self.display = RunDisplay()
+        self._outlet = metrics_outlet(partial(MetricLogger, cfg), self.display.note)
         launched = Launched(
             settings=self.settings,
             workers={"env": _actors(env), "inference": _actors(rollout), "learner": _actors(actor)},
@@ -68,7 +72,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             takes_turns=self.settings.takes_turns,
             rebuild={"env": "init_again", "inference": "init_worker"},
         )
-        self._run = AsyncRun(launched)
+        self._run = AsyncRun(launched, display=self.display)
 
     @property
     def global_step(self) -> int:
@@ -111,11 +115,11 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     def log(self, batch: int, metrics: Mapping[str, float]) -> None:
         """To RLinf's loggers, with the times under RLinf's names, too."""
-        self.metric_logger.log({**metrics, **in_rlinf_words(metrics)}, batch)
+        self._outlet.log(batch, {**metrics, **in_rlinf_words(metrics)})
 
     def finished(self) -> None:
         """RLinf may end the process with its own exit status."""
-        self.metric_logger.finish()
+        self._outlet.close()
         compat.clear_failure()
 
     def _load_checkpoint(self, fleet: Fleet) -> None:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from rlinf.utils.metric_logger import MetricLogger
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.hosts.rlinf.checkpoints import resume_step
 from rlinf_async.hosts.rlinf.host import versions
+from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.times import STEP, SYNC, WORK
 from rlinf_async.hosts.rlinf.workload import env_steps_of, last_step
+from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.meters import Shares, Spread, StepReport
 from rlinf_async.observe.processes import Process
@@ -27,27 +32,30 @@ from rlinf_async.observe.summary import Tally
 
 def observed(runner: Any, cfg: DictConfig) -> Any:
     """RLinf's `runner` of the run `cfg`, with its logger heard."""
-    runner.metric_logger = HeardLogger(runner.metric_logger, StockRecords(cfg))
+    again = partial(MetricLogger, cfg)
+    runner.metric_logger = HeardLogger(runner.metric_logger, StockRecords(cfg), again=again)
     return runner
 
 
 class HeardLogger:
-    """RLinf's metric logger, of which every call is passed on as it is."""
+    """RLinf's metric logger, of which every call is passed on as it is; one that fails is made `again`."""
 
-    def __init__(self, logger: Any, records: StockRecords) -> None:
+    def __init__(self, logger: Any, records: StockRecords, *, again: Callable[[], Any] | None = None) -> None:
+        made = chain([lambda: logger], repeat(again or (lambda: logger)))
         self._logger = logger
         self._records = records
+        self._outlet = metrics_outlet(lambda: next(made)(), RunDisplay().note)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._logger, name)
 
-    def log(self, data: Mapping[str, Any], step: int, *arguments: Any, **keywords: Any) -> None:
-        self._logger.log(data, step, *arguments, **keywords)
+    def log(self, data: Mapping[str, Any], step: int, **keywords: Any) -> None:
+        self._outlet.log(step, data, **keywords)
         if "worker_group_name" not in keywords:  # one worker's part of what is logged beside it
             self._records.hear(data, step)
 
     def finish(self) -> None:
-        self._logger.finish()
+        self._outlet.close()
         self._records.finish()
 
 

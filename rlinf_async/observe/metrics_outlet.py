@@ -1,0 +1,88 @@
+"""A framework's own metrics loggers, such as TensorBoard and W&B, which a run outlives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from rlinf_async.observe.failures import in_words
+
+Logger = TypeVar("Logger")
+LONGEST_REST = 64
+"""Most batches that are left out between two tries; it is one after the first failure, and doubles."""
+
+
+class MetricsOutlet(Generic[Logger]):
+    """Passes metrics on; a logger that fails is said once, left alone for a while, and then made anew.
+
+    What it misses meanwhile is in `metrics.jsonl` all the same.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Logger],
+        *,
+        write: Callable[..., object],
+        close: Callable[[Logger], object],
+        drop: Callable[[Logger], object] | None = None,
+        say: Callable[[str], None],
+    ) -> None:
+        """`make` a logger, `write(logger, batch, metrics, **keywords)` by it, and `close` it at the end.
+
+        `drop` is what is done to one that has failed, and is `close` by default; what it raises says nothing.
+        """
+        self._make, self._write, self._close, self._drop, self._say = make, write, close, drop or close, say
+        self._logger: Logger | None = make()
+        self._missed: int | None = None
+        """The first batch that was not written since the logger has failed."""
+        self._rest, self._again_at = 1, 0
+
+    def log(self, batch: int, metrics: Mapping[str, Any], **keywords: Any) -> None:
+        """Write metrics of `batch`; whatever a logger raises costs a warning, and not the run."""
+        if self._missed is not None and batch < self._again_at:
+            return
+        try:
+            if self._logger is None:
+                self._logger = self._make()
+            self._write(self._logger, batch, metrics, **keywords)
+        except Exception as error:  # noqa: BLE001 - a full disk, a server that is away, a mistake of it
+            self._failed(batch, error)
+            return
+        if self._missed is not None:
+            self._say(
+                f"metrics loggers write again from batch {batch}; metrics.jsonl has what they have missed"
+            )
+            self._missed, self._rest = None, 1
+
+    def close(self) -> None:
+        """Close the logger; what it has failed to write does not end a run that has trained everything."""
+        logger, self._logger = self._logger, None
+        if logger is None:
+            return
+        try:
+            self._close(logger)
+        except Exception as error:  # noqa: BLE001 - as in `log`
+            self._discard(logger)
+            self._say(
+                f"a metrics logger could not be closed ({in_words(error)}); metrics.jsonl has everything"
+            )
+
+    def _failed(self, batch: int, error: Exception) -> None:
+        if self._missed is None:
+            self._missed = batch
+            self._say(
+                f"a metrics logger has failed at batch {batch} ({in_words(error)}); the run goes on and "
+                "tries it again, and metrics.jsonl has what it misses"
+            )
+        else:
+            self._rest = min(2 * self._rest, LONGEST_REST)
+        self._again_at = batch + 1 + self._rest
+        logger, self._logger = self._logger, None
+        if logger is not None:
+            self._discard(logger)
+
+    def _discard(self, logger: Logger) -> None:
+        try:
+            self._drop(logger)
+        except Exception:  # noqa: BLE001 - it has said what it had to say
+            return
