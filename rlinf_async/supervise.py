@@ -19,7 +19,7 @@ from pathlib import Path
 from rlinf_async.observe.attempt import VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import Newest, find_newest, written_at
+from rlinf_async.ray_runtime.checkpoint_folder import Newest, find_newest, sequence_of
 
 CONFIG_ERROR = 2
 """The exit status of a run that could not begin."""
@@ -61,7 +61,8 @@ def supervise(
     Returns:
         Its last exit status; 128 and the number of the signal that has killed it.
     """
-    progress, began = Progress(), time.time()
+    progress = Progress()
+    before: dict[str, int] = {}
     override: list[str] = []
     restart = 0
     with tempfile.TemporaryDirectory(prefix="rlinf-async-") as scratch, _passing_on() as child:
@@ -80,7 +81,7 @@ def supervise(
             if progress.in_vain == IN_VAIN:
                 say(f"{IN_VAIN} attempts in a row have got no further, so there is no other: {cause}")
                 return status
-            newest = _newest(attempt, began)
+            newest = _newest(attempt, before)
             override = [attempt.resume] if attempt and newest.folder else []
             for sentence in newest.skipped:
                 say(sentence)
@@ -138,12 +139,19 @@ def _passing_on() -> Iterator[_Child]:
             signal.signal(number, handler)
 
 
-def _newest(attempt: Attempt | None, began: float) -> Newest:
-    """The newest whole checkpoint that was written since `began`: older ones are another run's."""
+def _newest(attempt: Attempt | None, before: dict[str, int]) -> Newest:
+    """The newest whole checkpoint that some attempt has written: older ones are another run's.
+
+    `before` has the number of the newest of another run, by the folder, as the attempts there have said it.
+    """
     if attempt is None:
         return Newest(None, 0, ())
-    newest = find_newest(Path(attempt.checkpoints))
-    if newest.folder is not None and written_at(newest.folder) < began:
+    parent = Path(attempt.checkpoints)
+    # Each attempt says it as it finds it: less, where what was there has been put aside meanwhile.
+    others = min(attempt.newest, before.get(attempt.checkpoints, attempt.newest))
+    before[attempt.checkpoints] = others
+    newest = find_newest(parent)
+    if newest.folder is not None and sequence_of(newest.folder) <= others:
         return Newest(None, 0, newest.skipped)
     return newest
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from rlinf_async.observe.attempt import Attempt
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import find_newest, written_aside
+from rlinf_async.ray_runtime.checkpoint_folder import find_newest, newest_sequence, written_aside
 
 root, script, *overrides = sys.argv[1:]
 root = Path(root)
@@ -30,7 +30,8 @@ with (root / "attempts").open("a") as file:
 attempt = len((root / "attempts").read_text().splitlines())
 
 def announce():
-    Attempt(run_dir=str(root), checkpoints=str(checkpoints), resume="resume=auto").announce()
+    place = {"run_dir": str(root), "checkpoints": str(checkpoints), "resume": "resume=auto"}
+    Attempt(**place, newest=newest_sequence(checkpoints)).announce()
 
 def train(step):
     RunDir(root).log(step, {"loss": 1.0})
@@ -115,6 +116,19 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_from(tmp_path):
     _, said, attempts = run(tmp_path, "announce(); train(50 + attempt); sys.exit(attempt == 1)")
     assert attempts == ["", ""]
     assert "from the beginning" in said[0]
+
+
+def test_what_was_written_under_a_clock_that_goes_back_is_gone_on_from(tmp_path):
+    script = """
+    announce(); train(attempt)
+    now = time.time()
+    time.time = lambda: now - 3600 * attempt
+    if attempt < 3: save(attempt); sys.exit(1)
+    """
+    _, said, attempts = run(tmp_path, script)
+    assert attempts == ["", "resume=auto", "resume=auto"]
+    assert "from step 1" in said[0]
+    assert "from step 2" in said[1]
 
 
 def test_it_gives_up_after_so_many_restarts(tmp_path):

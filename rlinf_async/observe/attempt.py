@@ -20,6 +20,8 @@ class Attempt:
     """The folder that holds its checkpoints."""
     resume: str
     """The override with which the same command goes on from the newest of them."""
+    newest: int = 0
+    """The number of the newest that was there before it began; what it writes has higher ones."""
 
     def announce(self) -> None:
         """Tell it to whoever has started this process, if somebody listens."""

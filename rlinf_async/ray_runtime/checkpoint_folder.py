@@ -2,7 +2,11 @@
 
 A checkpoint `global_step_N` is written into `.global_step_N.writing`. When all of it is there, a list of
 its files, `complete.json`, is added, everything is flushed to the disk, and one rename gives it its name. So
-a folder of that name is whole, unless somebody has changed it since, which the list tells.
+a folder of that name is whole, unless somebody has changed it since, which the list tells: it has a digest of
+every byte, its own included.
+
+Which of two was written later says a number that each list has, one more than the highest beside it. The
+clock of a machine may go back, jump ahead or stand still, and is not asked.
 
 Only the standard library is used: whoever starts a run again looks here, too, without torch or Ray.
 """
@@ -14,17 +18,27 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
+
+from rlinf_async.observe.files import read_regular
 
 COMPLETE = "complete.json"
-FORMAT = 1
-SMALL_BYTES = 1 << 20
-"""Files of up to this size are listed with a digest of what they hold; of larger ones the size has to do."""
+FORMAT = 2
+SIZES_ONLY_FORMAT = 1
+"""An earlier one, which still loads: without a number, and without digests of files above 1 MiB."""
+MAX_SEQUENCE = 1 << 53
+MAX_LIST_BYTES = 64 << 20
+DIGEST = "sha256"
+"""Of what Python has, the fastest on processors of today, which have instructions for it."""
+THREADS = 8
+"""That read files of one checkpoint at once; the digest is taken without the interpreter's lock."""
 
 NAMED = re.compile(r"global_step_(\d+)")
 ASIDE = re.compile(r"\.global_step_\d+\.(writing|replaced|removing)")
@@ -46,13 +60,9 @@ def step_of(folder: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def written_at(folder: Path) -> float:
-    """When a checkpoint was written, by its list; one whose list cannot be read is as old as that file."""
-    path = folder / COMPLETE
-    try:
-        return float(json.loads(path.read_text())["time"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return path.stat().st_mtime
+def newest_sequence(parent: Path) -> int:
+    """The number of the checkpoint in `parent` that was written last, whole or not; 0 if there is none."""
+    return max((sequence_of(folder) for folder in _listed(parent)), default=0)
 
 
 @contextmanager
@@ -72,54 +82,63 @@ def written_aside(
         _remove(aside)
         aside.mkdir(parents=True)
         yield aside
-        _complete(aside, facts, step=step_of(folder))
+        _complete(aside, facts, step=step_of(folder), sequence=newest_sequence(folder.parent) + 1)
         before()
         _move(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def problem_of(folder: Path) -> str | None:
-    """Why `folder` is not a whole checkpoint, in a few words; None if it is one."""
-    try:
-        listed = json.loads((folder / COMPLETE).read_text())
-        files = dict(listed["files"])
-    except FileNotFoundError:
-        return f"it has no {COMPLETE}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"its {COMPLETE} cannot be read"
-    if listed.get("format") != FORMAT:
-        return f"its {COMPLETE} is of format {listed.get('format')}, and not {FORMAT}"
-    return next((wrong for name in files if (wrong := _problem_of_file(folder, name, files[name]))), None)
+def problem_of(folder: Path, *, digests: bool = True) -> str | None:
+    """Why `folder` is not a whole checkpoint, in a few words; None if it is one.
+
+    Without `digests` only the names and sizes of its files are looked at, and none of them is read.
+    """
+    listed = _read_list(folder)
+    if isinstance(listed, str):
+        return listed
+    return next(
+        (wrong for name, entry in listed.files.items() if (wrong := entry.problem(folder, name, digests))),
+        None,
+    )
 
 
-def find_newest(parent: Path) -> Newest:
-    """The whole checkpoint in `parent` that was written last, by what it says of itself.
+def find_newest(parent: Path, *, digests: bool = True) -> Newest:
+    """The whole checkpoint in `parent` that was written last, by the number in its list.
 
     Others, such as those of a framework without a list of files, are not looked at; a list that does not
-    agree with the files beside it makes a sentence in `skipped`.
+    agree with the files beside it makes a sentence in `skipped`. `digests` as in `problem_of`.
     """
     skipped: list[str] = []
     for folder in sorted(_listed(parent), key=_age, reverse=True):
-        problem = problem_of(folder)
+        problem = problem_of(folder, digests=digests)
         if problem is None:
             return Newest(folder, step_of(folder) or 0, tuple(skipped))
         skipped.append(f"{folder} is not whole and is not used: {problem}")
     return Newest(None, 0, tuple(skipped))
 
 
-def prune(parent: Path, keep: int | Literal["all"]) -> list[Path]:
+def prune(parent: Path, keep: int | Literal["all"], *, written: Container[Path] = ()) -> list[Path]:
     """Remove the oldest whole checkpoints, so that `keep` are left; what was removed.
 
-    What is not whole, or not written by this package, is left to whoever wants to look at it.
+    What is not whole, or not written by this package, is left to whoever wants to look at it. What is to be
+    kept is read first, as nothing goes before something else is whole; but those that this process has
+    `written` itself.
+
+    Raises:
+        OSError: one cannot be removed.
     """
     if keep == "all":
         return []
-    whole = [folder for folder in sorted(_listed(parent), key=_age) if problem_of(folder) is None]
-    removed = whole[: max(0, len(whole) - keep)]
-    for folder in removed:
+    kept, removed = 0, []
+    for folder in sorted(_listed(parent), key=_age, reverse=True):
+        enough = kept >= max(1, keep)
+        if problem_of(folder, digests=not enough and folder not in written) is None:
+            kept += 1
+            removed += [folder] if enough else []
+    for folder in reversed(removed):
         _remove(folder)
-    return removed
+    return removed[::-1]
 
 
 def tidy(parent: Path) -> None:
@@ -139,27 +158,129 @@ def tidy(parent: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Give a file this content in one move, on the disk when it returns."""
+    """Give a file this content in one move, on the disk when it returns.
+
+    Raises:
+        OSError: the disk is full or does not write; the file is as it was.
+    """
     half = path.with_name(f".{path.name}.half")
-    with half.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    half.replace(path)
+    try:
+        with half.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    except OSError:
+        with suppress(OSError):
+            half.unlink(missing_ok=True)
+        raise
     _sync(path.parent)
 
 
-def _complete(folder: Path, facts: Mapping[str, Any], *, step: int | None) -> None:
+@dataclass(frozen=True)
+class _Entry:
+    """What a list says of a file."""
+
+    bytes: int
+    digest: str | None
+
+    @classmethod
+    def read(cls, name: object, entry: object) -> _Entry | None:
+        """None if it is no entry of a file inside of the checkpoint."""
+        if not isinstance(name, str) or not isinstance(entry, dict):
+            return None
+        size, digest = entry.get("bytes"), entry.get(DIGEST)
+        inside = name and not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name
+        if not inside or not _is_count(size) or not isinstance(digest, str | None):
+            return None
+        return cls(size, digest)
+
+    def problem(self, folder: Path, name: str, digests: bool) -> str | None:
+        """Why the file `name` is another one, in a few words; None if it is this one."""
+        path = folder / name
+        try:
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                return f"{name} is no file"
+            if found.st_size != self.bytes:
+                return f"{name} has {found.st_size} bytes in the place of {self.bytes}"
+            if digests and self.digest is not None and _digest(path) != self.digest:
+                return f"{name} has other content than it was written with"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        return None
+
+
+@dataclass(frozen=True)
+class _List:
+    sequence: int
+    files: dict[str, _Entry]
+
+
+def _read_list(folder: Path) -> _List | str:
+    """The list of a checkpoint; a few words if there is none that a run could have written."""
+    path = folder / COMPLETE
+    damaged = f"its {COMPLETE} is not as it was written"
+    try:
+        content = read_regular(path, limit=MAX_LIST_BYTES)
+        listed = json.loads(content)
+    except FileNotFoundError:
+        return f"it has no {COMPLETE}"
+    except OSError as error:
+        return f"its {COMPLETE} cannot be read ({error.strerror})"
+    except (ValueError, RecursionError):
+        return damaged
+    if not isinstance(listed, dict) or not isinstance(listed.get("files"), dict):
+        return damaged
+    if listed.get("format") not in (FORMAT, SIZES_ONLY_FORMAT):
+        return f"its {COMPLETE} is of format {listed.get('format')!r:.40}, and not {FORMAT}"
+    files = {name: _Entry.read(name, entry) for name, entry in listed["files"].items()}
+    whole = {name: entry for name, entry in files.items() if entry is not None}
+    if len(whole) < len(files) or not files:
+        return damaged
+    if listed["format"] == SIZES_ONLY_FORMAT:
+        return damaged if "sequence" in listed else _List(0, whole)
+    sequence = listed.get("sequence")
+    if not _is_count(sequence) or not 0 < sequence <= MAX_SEQUENCE:
+        return damaged
+    if any(entry.digest is None for entry in whole.values()) or content != _sealed(listed).encode():
+        return damaged
+    return _List(sequence, whole)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _sealed(listed: Mapping[str, Any]) -> str:
+    """The text of a list, whose last entry is a digest of the others."""
+    others = {name: fact for name, fact in listed.items() if name != DIGEST}
+    seal = hashlib.new(DIGEST, json.dumps(others).encode()).hexdigest()
+    return json.dumps({**others, DIGEST: seal}, indent=2) + "\n"
+
+
+def _complete(folder: Path, facts: Mapping[str, Any], *, step: int | None, sequence: int) -> None:
     """Flush every file of a checkpoint to the disk, then list them."""
-    files = {}
+    paths = []
     for directory, _, names in os.walk(folder):
-        for name in sorted(names):
-            path = Path(directory, name)
-            _sync(path)
-            files[str(path.relative_to(folder))] = _entry(path)
+        paths += [Path(directory, name) for name in sorted(names)]
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as readers:
+        entries = list(readers.map(_flushed, paths))
+    for directory, _, _ in os.walk(folder, topdown=False):
         _sync(Path(directory))
-    listed = {"format": FORMAT, "step": step, "time": time.time(), **facts, "files": files}
-    replace_text(folder / COMPLETE, json.dumps(listed, indent=2) + "\n")
+    files = {str(path.relative_to(folder)): entry for path, entry in zip(paths, entries, strict=True)}
+    listed = {"format": FORMAT, "step": step, "sequence": sequence, "time": time.time(), **facts}
+    replace_text(folder / COMPLETE, _sealed({**listed, "files": files}))
+
+
+def _flushed(path: Path) -> dict[str, Any]:
+    """Wait until a file is on the disk; its entry in a list. What was written just now is still in memory."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, DIGEST).hexdigest()
+        return {"bytes": file.tell(), DIGEST: digest}
 
 
 def _move(aside: Path, folder: Path) -> None:
@@ -168,7 +289,12 @@ def _move(aside: Path, folder: Path) -> None:
     if folder.exists():
         _remove(replaced)
         folder.rename(replaced)
-    aside.rename(folder)
+    try:
+        aside.rename(folder)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(folder)
+        raise
     _sync(folder.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
@@ -190,29 +316,23 @@ def _listed(parent: Path) -> list[Path]:
     return [folder for folder in folders if step_of(folder) is not None and (folder / COMPLETE).is_file()]
 
 
-def _age(folder: Path) -> tuple[float, int]:
-    return written_at(folder), step_of(folder) or 0
+def sequence_of(folder: Path, unknown: int = 0) -> int:
+    """The number of a checkpoint, higher than of those written before; `unknown` if its list has none."""
+    listed = _read_list(folder)
+    return unknown if isinstance(listed, str) else listed.sequence
 
 
-def _entry(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    return {"bytes": size, "sha256": _digest(path) if size <= SMALL_BYTES else None}
+def _age(folder: Path) -> tuple[int, int]:
+    """A key for sorting: those of the earlier format, which have no number, come first, by their steps.
 
-
-def _problem_of_file(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None:
-    path = folder / name
-    if not path.is_file():
-        return f"{name} is missing"
-    size, expected = path.stat().st_size, entry["bytes"]
-    if size != expected:
-        return f"{name} has {size} bytes in the place of {expected}"
-    if entry.get("sha256") is not None and _digest(path) != entry["sha256"]:
-        return f"{name} has other content than it was written with"
-    return None
+    One whose list is damaged comes last: it is named before an older one is gone on from.
+    """
+    return sequence_of(folder, MAX_SEQUENCE + 1), step_of(folder) or 0
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, DIGEST).hexdigest()
 
 
 def _sync(path: Path) -> None:

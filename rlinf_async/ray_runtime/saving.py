@@ -65,6 +65,8 @@ class Saver:
             "max_staleness": settings.asynchrony.max_staleness,
         }
         self._bytes = 0
+        self._written: set[Path] = set()
+        """What this process has written, and need not read again before an older one goes."""
         self.saved: int | None = None
         """The step of the checkpoint that was written last."""
         self.failed = 0
@@ -81,14 +83,27 @@ class Saver:
         folder = self._hooks.checkpoint(step)
         try:
             self._write(step, folder, before)
+            self._hooks.saved(step, folder)
         except (OSError, SaveError) as error:
             self._failed(step, error, last=last)
             return False
         self.saved, self.failed = step, 0
-        self._hooks.saved(step, folder)
-        for old in prune(folder.parent, self._survive.keep):
-            self._say(f"removed {old}: async.survive.keep={self._survive.keep}")
+        self._written.add(folder)
+        self._prune(folder.parent)
         return True
+
+    def _prune(self, parent: Path) -> None:
+        """A disk that does not remove an old checkpoint is no reason to end a run that has a new one."""
+        keep = self._survive.keep
+        try:
+            removed = prune(parent, keep, written=self._written)
+        except OSError as error:
+            why = error.strerror or error
+            self._say(f"an old checkpoint in {parent} cannot be removed: {why}; it is tried again later")
+            return
+        for old in removed:
+            self._written.discard(old)
+            self._say(f"removed {old}: async.survive.keep={keep}")
 
     def _write(self, step: int, folder: Path, before: Callable[[], None]) -> None:
         with written_aside(folder, self._facts, before=before) as aside:
@@ -140,7 +155,7 @@ class Saver:
             raise SaveError(_said(group, errors))
 
     def _check_room(self, aside: Path) -> None:
-        need = self._bytes or _bytes_of(find_newest(aside.parent).folder)
+        need = self._bytes or _bytes_of(find_newest(aside.parent, digests=False).folder)
         free = shutil.disk_usage(aside).free
         if free < need:
             raise SaveError(

@@ -1,18 +1,20 @@
-"""A checkpoint is whole or absent, whatever is killed, cut off or removed."""
+"""A checkpoint is whole or absent, whatever is killed, cut off or removed, and whatever a clock says."""
 
+import errno
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 from rlinf_async.ray_runtime.checkpoint_folder import (
     COMPLETE,
-    SMALL_BYTES,
     Newest,
     find_newest,
     problem_of,
@@ -22,7 +24,7 @@ from rlinf_async.ray_runtime.checkpoint_folder import (
     written_aside,
 )
 
-FILES = {"actor/weights.pt": SMALL_BYTES + 1, "actor/dcp/.metadata": 40, "async_state.json": 12}
+FILES = {"actor/weights.pt": (1 << 20) + 1, "actor/dcp/.metadata": 40, "async_state.json": 12}
 
 
 def save(parent: Path, step: int, content: bytes = b"x") -> Path:
@@ -86,10 +88,6 @@ def test_a_checkpoint_with_a_file_that_is_not_as_written_is_named_and_the_one_be
         file.write_bytes(file.read_bytes()[:-3])
     else:
         file.write_bytes(b"?" * file.stat().st_size)
-    if (damage, name) == ("changed", "actor/weights.pt"):
-        # Reading gigabytes again takes as long as loading them: of large files only the size is known.
-        assert problem_of(broken) is None
-        return
     assert problem_of(broken) is not None
     newest = find_newest(tmp_path)
     assert (newest.folder, newest.step) == (whole, 1)
@@ -101,8 +99,134 @@ def test_a_checkpoint_with_a_file_that_is_not_as_written_is_named_and_the_one_be
 def test_a_list_of_another_format_is_not_trusted(tmp_path):
     folder = save(tmp_path, 1)
     listed = json.loads((folder / COMPLETE).read_text())
-    (folder / COMPLETE).write_text(json.dumps({**listed, "format": 2}))
-    assert "format 2" in (problem_of(folder) or "")
+    (folder / COMPLETE).write_text(json.dumps({**listed, "format": 3}))
+    assert "format 3" in (problem_of(folder) or "")
+
+
+def test_a_byte_that_has_changed_anywhere_is_found(tmp_path):
+    folder = save(tmp_path, 1)
+    places = [(name, place) for name, size in FILES.items() for place in (0, size // 2, size - 1)]
+    places += [(COMPLETE, place) for place in range((folder / COMPLETE).stat().st_size)]
+    for name, place in places:
+        file = folder / name
+        content = file.read_bytes()
+        for bit in (1 << place % 8, 128):
+            changed = bytearray(content)
+            changed[place] ^= bit
+            file.write_bytes(changed)
+            assert problem_of(folder) is not None, (name, place, bit)
+        file.write_bytes(content)
+    assert problem_of(folder) is None
+
+
+OTHER_SHAPES = [
+    *(
+        "",
+        "[]",
+        "null",
+        "7",
+        '{"files": {}}',
+        '{"format": 2, "files": []}',
+        '{"format": 2, "files": {"a": 1}}',
+    ),
+    *('{"format": 1, "files": {"a": {}}}', '{"format": 1, "files": {"../x": {"bytes": 1}}}', "[" * 100_000),
+    '{"format": 1, "files": {"a": {"bytes": "1"}}}',
+    '{"format": 2, "sequence": "3", "files": {"a": {"bytes": 1, "sha256": ""}}}',
+    '{"format": [2], "sequence": 1e400, "files": {"a": null}}',
+    '{"format": 1, "files": {"a": {"bytes": 1, "sha256": null}}, "sequence": 9}',
+]
+
+
+@pytest.mark.parametrize("text", OTHER_SHAPES, ids=range(len(OTHER_SHAPES)))
+def test_a_list_of_another_shape_makes_a_checkpoint_that_is_not_whole(tmp_path, text):
+    whole, other = save(tmp_path, 1), save(tmp_path, 2)
+    (other / COMPLETE).write_text(text)
+    assert problem_of(other) is not None
+    assert find_newest(tmp_path).folder == whole
+    assert prune(tmp_path, 1) == []
+    assert find_newest(save(tmp_path, 3).parent).step == 3
+
+
+def test_a_checkpoint_of_the_earlier_format_loads_and_is_older_than_any_other(tmp_path):
+    folder = save(tmp_path, 90)
+    files = {
+        name: {"bytes": size, "sha256": hashlib.sha256(b"x" * size).hexdigest() if size < 1000 else None}
+        for name, size in FILES.items()
+    }
+    (folder / COMPLETE).write_text(json.dumps({"format": 1, "step": 90, "time": 9e9, "files": files}))
+    assert find_newest(tmp_path) == Newest(folder, 90, ())
+    newer = save(tmp_path, 4)
+    assert find_newest(tmp_path) == Newest(newer, 4, ())
+    (folder / "async_state.json").write_bytes(b"?" * 12)
+    assert "other content" in (problem_of(folder) or "")
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        pytest.param([1000.0, 900.0, 800.0, 700.0], id="goes back"),
+        pytest.param([1000.0, 9e9, 1001.0, 1002.0], id="jumps ahead and back"),
+        pytest.param([1000.0] * 4, id="stands still"),
+    ],
+)
+def test_the_order_is_that_of_writing_whatever_the_clock_says(tmp_path, monkeypatch, clock):
+    for step, now in zip((40, 10, 30, 20), clock, strict=True):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        folder = save(tmp_path, step)
+        os.utime(folder / COMPLETE, (now, now))
+        assert find_newest(tmp_path) == Newest(folder, step, ())
+    assert [folder.name for folder in prune(tmp_path, 2)] == ["global_step_40", "global_step_10"]
+    assert find_newest(tmp_path).step == 20
+
+
+def test_before_an_older_one_goes_those_that_stay_are_read(tmp_path):
+    first, second, third = (save(tmp_path, step) for step in (1, 2, 3))
+    (third / "actor" / "weights.pt").write_bytes(b"y" * FILES["actor/weights.pt"])
+    assert prune(tmp_path, 1) == [first]
+    assert find_newest(tmp_path).folder == second
+
+
+def save_and_prune(parent: Path) -> OSError | None:
+    try:
+        for step in (1, 2):
+            save(parent, step)
+            prune(parent, 1)
+    except OSError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_disk_that_fails_at_any_call_leaves_a_whole_one(tmp_path, monkeypatch, number, for_good):
+    failures = 0
+    for deadly in range(1, 200):
+        parent = tmp_path / str(deadly)
+        save(parent, 1)
+        calls = 0
+
+        def failing(real, deadly=deadly):
+            def call(*args, **kwargs):
+                nonlocal calls
+                calls += 1
+                if calls == deadly or (for_good and calls > deadly):
+                    raise OSError(number, os.strerror(number))
+                return real(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("fsync", "replace", "rename", "mkdir", "write"):
+                patch.setattr(os, name, failing(getattr(os, name)))
+            error = save_and_prune(parent)
+        if calls < deadly:
+            break
+        failures += error is not None and error.errno == number
+        if for_good:
+            tidy(parent)
+        assert find_newest(parent).folder is not None, deadly
+        assert {problem_of(folder) for folder in parent.glob("global_step_*")} == {None}
+    assert failures > 10
 
 
 def test_nothing_is_found_where_there_is_nothing(tmp_path):
@@ -116,7 +240,7 @@ def test_the_oldest_whole_ones_are_removed_and_broken_ones_stay(tmp_path):
     (folders[2] / "async_state.json").unlink()
     assert prune(tmp_path, "all") == []
     assert prune(tmp_path, 2) == [folders[0]]
-    assert prune(tmp_path, 1) == [folders[1]]
+    assert prune(tmp_path, 1, written={folders[3]}) == [folders[1]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_3", "global_step_4"]
 
 

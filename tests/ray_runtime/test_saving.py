@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -193,3 +194,25 @@ def test_ranks_that_wait_for_one_that_has_failed_end_the_run(given, monkeypatch)
     fleet.hangs = {("try_to_save", 1)}
     with pytest.raises(RuntimeError, match="no space, and the other ranks wait for it"):
         saver.save(2)
+
+
+def test_a_disk_that_does_not_let_an_old_one_go_does_not_end_the_run(given, monkeypatch):
+    def failing(parent, keep, **_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    saver, _, hooks, said = given(keep=1)
+    monkeypatch.setattr(saving, "prune", failing)
+    assert saver.save(1)
+    assert saver.save(2)
+    assert (find_newest(hooks.parent).step, saver.failed) == (2, 0)
+    assert "cannot be removed: Input/output error" in said[-1]
+
+
+def test_an_error_after_the_rename_is_a_failure_like_others(given, monkeypatch):
+    def failing(step, folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    saver, _, hooks, said = given()
+    monkeypatch.setattr(hooks, "saved", failing)
+    assert not saver.save(2)
+    assert "No space left on device; the run goes on" in said[0]

@@ -11,7 +11,14 @@ from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.observe.attempt import Attempt, check_left
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import COMPLETE, find_newest, problem_of, step_of, tidy
+from rlinf_async.ray_runtime.checkpoint_folder import (
+    COMPLETE,
+    find_newest,
+    newest_sequence,
+    problem_of,
+    step_of,
+    tidy,
+)
 
 AUTO = "auto"
 
@@ -38,17 +45,20 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
     automatic = cfg.runner.get("resume_dir") == AUTO
     for remark in resolve_resume(cfg):
         say(remark)
-    step = resume_step(cfg.runner.get("resume_dir"))
+    step = resume_step(cfg.runner.get("resume_dir"), digests=False)
     if step and cfg.runner.get("max_epochs") is not None:
         key, steps = last_step(cfg)
         check_left(step, steps, key=key, automatic=automatic)
     if active:
         set_aside(cfg, say)
     resume = f"++runner.resume_dir={AUTO}"
-    place = Attempt(
-        run_dir=str(Path(run_dir).absolute()), checkpoints=str(checkpoints(cfg).absolute()), resume=resume
-    )
-    place.announce()
+    folder = checkpoints(cfg).absolute()
+    Attempt(
+        run_dir=str(Path(run_dir).absolute()),
+        checkpoints=str(folder),
+        resume=resume,
+        newest=newest_sequence(folder),
+    ).announce()
 
 
 def set_aside(cfg: DictConfig, say: Callable[[str], None]) -> None:
@@ -79,8 +89,10 @@ def resolve_resume(cfg: DictConfig) -> list[str]:
     return [*newest.skipped, f"runner.resume_dir={newest.folder}" if newest.folder else nothing]
 
 
-def resume_step(directory: str | None) -> int:
+def resume_step(directory: str | None, *, digests: bool = True) -> int:
     """The step at which RLinf's `runner.resume_dir` (`.../global_step_N`) was saved; 0 without one.
+
+    Without `digests` its files are not read, as where this process has taken its place before.
 
     Raises:
         ValueError: the directory does not end in `global_step_N`, has no actor checkpoint, or is one of ours
@@ -94,7 +106,7 @@ def resume_step(directory: str | None) -> int:
         raise ValueError(f"runner.resume_dir={directory!r} must end in global_step_N, or be auto")
     if not (folder / "actor").is_dir():
         raise ValueError(f"runner.resume_dir={directory!r} has no directory actor")
-    if (folder / COMPLETE).exists() and (problem := problem_of(folder)) is not None:
+    if (folder / COMPLETE).exists() and (problem := problem_of(folder, digests=digests)) is not None:
         raise ValueError(
             f"runner.resume_dir={directory!r} is not whole: {problem}; runner.resume_dir=auto takes the "
             "newest that is"

@@ -51,7 +51,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             cfg, sizes={name: len(group.worker_info_list) for name, group in groups.items()}
         )
         resume_dir = cfg.runner.get("resume_dir")
-        step = resume_step(resume_dir)
+        step = resume_step(resume_dir, digests=False)
         self.set_max_steps()
         self.logger = get_logger()
         self.display = RunDisplay()

@@ -82,7 +82,7 @@ class StockRecords:
             | {"max_staleness": 0, "steps": self._total},
             title=f"RLinf {releases['rlinf']}: its own runner and workers; every level is off",
             versions=releases,
-            fresh=not resume_step(cfg.runner.get("resume_dir")),
+            fresh=not resume_step(cfg.runner.get("resume_dir"), digests=False),
         )
         self._spans = SpanLog(self._run_dir.trace, process=Process.DRIVER)
         self._tally = Tally()

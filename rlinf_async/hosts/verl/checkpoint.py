@@ -12,6 +12,7 @@ from rlinf_async.observe.claims import claim_directory
 from rlinf_async.ray_runtime.checkpoint_folder import (
     COMPLETE,
     find_newest,
+    newest_sequence,
     problem_of,
     replace_text,
     step_of,
@@ -35,8 +36,12 @@ def claim(config: DictConfig) -> None:
         claim_directory(folder_of(config), key="trainer.default_local_dir")
         tidy(folder_of(config))
     run_dir = Path(config.vla.run_dir).absolute()
-    resume = "trainer.resume_mode=auto"
-    Attempt(run_dir=str(run_dir), checkpoints=str(folder_of(config)), resume=resume).announce()
+    Attempt(
+        run_dir=str(run_dir),
+        checkpoints=str(folder_of(config)),
+        resume="trainer.resume_mode=auto",
+        newest=newest_sequence(folder_of(config)),
+    ).announce()
 
 
 def folder_of(config: DictConfig) -> Path:

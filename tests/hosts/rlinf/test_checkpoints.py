@@ -129,5 +129,6 @@ def test_whoever_has_started_the_run_is_told_where_it_is(tmp_path, monkeypatch):
         run_dir=str(tmp_path / "run"),
         checkpoints=str(checkpoints(cfg)),
         resume="++runner.resume_dir=auto",
+        newest=0,
     )
-    assert set(json.loads((tmp_path / "told").read_text())) == {"run_dir", "checkpoints", "resume"}
+    assert set(json.loads((tmp_path / "told").read_text())) == {"run_dir", "checkpoints", "resume", "newest"}

@@ -1,0 +1,163 @@
+"""Files in a place that others may have prepared: read and written without following links or waiting.
+
+A run directory may come from somebody else, be damaged, or lie in a folder where others can write. A name in
+it may be a link to another file, a pipe at which a reader waits for ever, or a file that fills all memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PRIVATE = 0o600
+"""The mode of what a run writes: nobody else reads it unless its owner says so."""
+PRIVATE_DIRECTORY = 0o700
+MAX_NAMES = 10_000
+"""In one directory; a run has some dozens."""
+
+
+def read_regular(path: Path, *, limit: int) -> bytes:
+    """The content of a file of at most `limit` bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it is a link, no file, too large, or cannot be read; `strerror` says so in a few words.
+    """
+    with opened(path) as file:
+        if os.fstat(file).st_size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+        content = b""
+        with os.fdopen(os.dup(file), "rb") as reader:
+            content = reader.read(limit + 1)
+        if len(content) > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+        return content
+
+
+@contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE) -> Iterator[int]:
+    """A file by its descriptor, as `os.open` gives it, if it is one, and no link.
+
+    Raises:
+        OSError: it is a link or no file, or cannot be opened.
+    """
+    file = open_regular(path, flags, mode)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE) -> int:
+    """The descriptor of a file that is one, and no link; who calls this closes it.
+
+    Raises:
+        OSError: it is a link or no file, or cannot be opened.
+    """
+    try:
+        # Without O_NONBLOCK a pipe would be waited for before anybody could see that it is one.
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise _in_words(error, path) from error
+    except ValueError as error:  # a zero in the name
+        raise OSError(errno.EINVAL, "it has no name of a file", str(path)) from error
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "it is no file", str(path))
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to the end of a file, which is made private if it is not there.
+
+    Raises:
+        OSError: it is a link or no file, or the disk is full.
+    """
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+        _write(file, content)
+
+
+def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
+    """Give a file this content in one move: whoever reads sees a whole one. What it was before goes.
+
+    What is not `private` has the mode that the umask gives.
+
+    Raises:
+        OSError: there is something else than a file, such as a link, or it cannot be written; then what was
+            there is as it was.
+    """
+    with suppress(FileNotFoundError):
+        found = os.lstat(path).st_mode
+        if stat.S_ISLNK(found):
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
+        if not stat.S_ISREG(found):
+            raise OSError(errno.EINVAL, "it is no file", str(path))
+    file, half = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".half", dir=path.parent)
+    try:
+        try:
+            _write(file, content)
+            if not private:
+                os.fchmod(file, 0o666 & ~_umask())
+        finally:
+            os.close(file)
+        os.replace(half, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(half)
+        raise
+
+
+def make_directory(path: Path) -> None:
+    """Make a private directory, and those above it with the modes that the umask gives, if they are missing.
+
+    Raises:
+        OSError: it cannot be made, or a link has its name.
+    """
+    path.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+
+
+def names_in(directory: Path, suffix: str) -> list[Path]:
+    """The files in a directory whose names end so, in their order; none where it is none, or is a link.
+
+    Links and what is no file are left out.
+
+    Raises:
+        OSError: it cannot be read, or has too many names.
+    """
+    if directory.is_symlink() or not directory.is_dir():
+        return []
+    found: list[Path] = []
+    with os.scandir(directory) as entries:
+        for number, entry in enumerate(entries):
+            if number == MAX_NAMES:
+                raise OSError(errno.EFBIG, f"it has more than {MAX_NAMES:,} names", str(directory))
+            if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
+                found.append(Path(entry.path))
+    return sorted(found)
+
+
+def _write(file: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _umask() -> int:
+    """The umask of this process, which Linux tells without that it has to be changed."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    return 0o077
+
+
+def _in_words(error: OSError, path: Path) -> OSError:
+    if error.errno == errno.ELOOP:
+        return OSError(errno.ELOOP, "it is a symbolic link", str(path))
+    if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
+        return OSError(errno.ENXIO, "it is no file", str(path))
+    return error
