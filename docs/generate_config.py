@@ -20,6 +20,7 @@ from typing import Any
 from generated import fill
 
 from rlinf_async.config import MODES, AsyncConfig
+from rlinf_async.config.removed import REMOVED
 
 PAGE = Path(__file__).with_name("config.md")
 WRONG = "?"
@@ -120,10 +121,22 @@ def modes() -> str:
     return "\n".join([*head, *rows])
 
 
+def removed() -> str:
+    """Keys and values that are gone."""
+    rows = [f"| `{name}` | {instead} |" for name, instead in REMOVED.items()]
+    return "\n".join(["| key | instead |", "|---|---|", *rows])
+
+
 def parts() -> dict[str, str]:
     """Everything that is generated, by its name on the page."""
     tables = {name: table(type(value), name) for name, value in blocks().items()}
-    return {"block": block(), **tables, "async": table(AsyncConfig, None), "modes": modes()}
+    return {
+        "block": block(),
+        **tables,
+        "async": table(AsyncConfig, None),
+        "modes": modes(),
+        "removed": removed(),
+    }
 
 
 def generate(page: str) -> str:

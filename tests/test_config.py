@@ -168,7 +168,6 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"deadline_s": None}, "async.deadline_s=None"),
         ("async", {"deadline_s": float("nan")}, "async.deadline_s=nan"),
         ("async", {"deterministic": "true"}, "async.deterministic='true' must be true or false"),
-        ("async", {"adapt": "yes"}, "async.adapt='yes' must be true or false"),
         ("async", {"trace": 1}, "async.trace=1 must be true or false"),
         ("async", {"stall_s": 0}, "async.stall_s=0 must be a finite number above 0"),
         ("async.train", {"balance": "fre"}, "did you mean 'free'"),
@@ -343,27 +342,3 @@ def test_a_step_or_a_reset_may_take_many_times_as_long_as_any_before_and_no_less
     assert limits(1, 6, 60) == [100, 120, 1200]
     assert limits(60, **{f"{call}_s": 3}) == [3]
     assert limits(0.0, start_s=500) == [500]  # the first may compile
-
-
-@pytest.mark.parametrize(
-    ("block", "named"),
-    [
-        ({"mode": "train", "deterministic": True}, "async.deterministic=true"),
-        ({"mode": "train"}, "level 2 is off, and a max_staleness of 1"),
-        ({"mode": "streamer", "train": {"max_staleness": 2}}, "level 2 is off, and a max_staleness of 0"),
-        ({"mode": "off"}, "level 2 is off"),
-    ],
-)
-def test_a_run_with_nothing_to_change_refuses_to_adapt(block, named):
-    with pytest.raises(ValueError, match=f"async.adapt=true.*{named}"):
-        AsyncConfig.from_mapping({**block, "adapt": True})
-
-
-def test_a_run_that_adapts_begins_with_a_bound_of_1_and_one_that_does_not_with_its_own():
-    def initial(**block):
-        return AsyncConfig.from_mapping(block).initial_staleness
-
-    assert initial(mode="full", adapt=True, train={"max_staleness": 3}) == 1
-    assert initial(mode="full", adapt=True, train={"max_staleness": 0}) == 0
-    assert initial(mode="rollout", adapt=True) == 0
-    assert initial(mode="full", train={"max_staleness": 3}) == 3

@@ -82,7 +82,6 @@ ELSEWHERE = {
     r"python -m benchmarks\.learning\.tasks": "tests/benchmarks/test_learning_tasks.py",
     r"python -m benchmarks\.schedules\.levers.*": "tests/experiments/plan/test_bench.py",
     r"python -m benchmarks\.schedules\.limits": "tests/benchmarks/test_limits.py",
-    r"python -m benchmarks\.schedules\.adapt": "tests/benchmarks/test_schedules_adapt.py",
     r"python -m benchmarks\.schedules\.held_out .*": "tests/benchmarks/test_held_out.py",
 }
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""

@@ -139,8 +139,6 @@ class TimedLearner:
     def __init__(self, learner: StreamingLearner, settings: LocalSettings, sample_seconds: float) -> None:
         self._learner, self._settings, self._sample_seconds = learner, settings, sample_seconds
         self.seen: dict[int, BatchSeen] = defaultdict(BatchSeen)
-        self.waited = 0.0
-        """Seconds of the last batch in which there was nothing to train on."""
 
     async def train(self, batch: int, pieces: PiecePort) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
@@ -151,7 +149,7 @@ class TimedLearner:
             streaming=self._settings.run.streams,
             compute=self._lasting,
         )
-        self.waited = metrics.pop(WAITING)
+        del metrics[WAITING]
         self.seen[batch].seconds = asyncio.get_running_loop().time()
         return metrics
 

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -95,23 +94,6 @@ def train(
         # Ray ends its cluster when Python exits: a moment in which another interrupt would only show frames.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise typer.Exit(130) from None
-    from rlinf_async.hosts.async_block import read_block
-
-    block = read_block(cfg)
-    if block.get("adapt") and block.get("trace", True):
-        _foretell(host.run_dir(cfg))
-
-
-def _foretell(run_dir: Path) -> None:
-    """At the end of a run that adapts, say what would gain and takes a restart."""
-    from rlinf_async.experiments.plan import command
-
-    try:
-        plan = command.plan_run(run_dir)
-    except ValueError as error:
-        _say(f"async.adapt: what takes a restart is not known from this run: {error}")
-    else:
-        _say(f"async.adapt: {command.in_short(plan)}")
 
 
 def _end_at_once(nothing: NothingLeftError) -> NoReturn:

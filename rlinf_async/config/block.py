@@ -41,8 +41,6 @@ class AsyncConfig:
     """New weights travel beside training, or by the host's own transport, for which both sides stop."""
     deterministic: bool = False
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
-    adapt: bool = False
-    """Whether batch size, wait and a bound on staleness, up to `max_staleness`, follow what is measured."""
     trace: bool = True
     """Whether every process writes down what it does when, for `rlinf-async trace` and `report`."""
     stall_s: float = 120.0
@@ -51,7 +49,7 @@ class AsyncConfig:
     """No wait between workers lasts longer. It is a last resort: a crash is noticed at once."""
 
     def __post_init__(self) -> None:
-        for flag in ("deterministic", "adapt", "trace"):
+        for flag in ("deterministic", "trace"):
             check_flag(f"async.{flag}", getattr(self, flag))
         check_choice("async.offload", self.offload, ("auto", "keep"))
         check_choice("async.publication", self.publication, ("beside", "host"))
@@ -71,23 +69,9 @@ class AsyncConfig:
                 "play, which async.train.balance=tasks decides when a rollout begins; use "
                 "async.train.balance=exact"
             )
-        self._check_adapt()
         self._check_scorer()
         for name in ("stall_s", "deadline_s"):
             check_above_zero(f"async.{name}", getattr(self, name))
-
-    def _check_adapt(self) -> None:
-        if self.adapt and self.deterministic:
-            raise ValueError(
-                "async.adapt=true changes settings by what the run measures, which async.deterministic=true "
-                "rules out; use one of the two"
-            )
-        if self.adapt and not self.rollout.enabled and self.max_staleness < 2:
-            raise ValueError(
-                "async.adapt=true has nothing to change: level 2 is off, and a max_staleness of "
-                f"{self.max_staleness} leaves no bound to choose; use async.rollout.enabled=true or "
-                "async.train.max_staleness=2"
-            )
 
     def _check_scorer(self) -> None:
         if self.train.scorer == "learner" or not self.off_policy:
@@ -139,11 +123,6 @@ class AsyncConfig:
     def max_staleness(self) -> int:
         """The bound in force: 0 while level 1 is off."""
         return self.train.max_staleness if self.train.enabled else 0
-
-    @property
-    def initial_staleness(self) -> int:
-        """The bound with which a run begins; with `adapt` it may grow up to `max_staleness`."""
-        return min(1, self.max_staleness) if self.adapt else self.max_staleness
 
     @property
     def off_policy(self) -> bool:

@@ -90,12 +90,6 @@ class AdmissionGate:
     Batch `b` is trained by version `b`; a rollout for it may start once version `b - max_staleness` is
     published. Hence, when every action is made by a published version, no trained sample is older than
     `max_staleness` versions. A refunded ticket is handed out again before anything newer.
-
-    The bound may be changed at any time, up to the one that the gate was built with. A rollout keeps the
-    bound that was in force when it was admitted: its ticket says the oldest version that may act in it, and
-    the buffer holds it to that. So no trained sample is older than the bound under which its rollout was
-    admitted, whatever came after. A lower bound starts less until versions have caught up and takes nothing
-    back; as the batch that is trained next can always be started, nobody waits for ever.
     """
 
     def __init__(
@@ -114,7 +108,7 @@ class AdmissionGate:
             raise ValueError(f"max_staleness={max_staleness} must be at least 0")
         if shards < 1 or epochs < 1:
             raise ValueError(f"shards={shards} and epochs={epochs} must be at least 1")
-        self.max_staleness = self.ceiling = max_staleness
+        self.max_staleness = max_staleness
         self.until = until
         self.version = version
         self.closed = False
@@ -134,14 +128,7 @@ class AdmissionGate:
         if batch > self.version + self.max_staleness or self._beyond_end(batch):
             return None
         line.pop()
-        oldest = max(0, batch - self.max_staleness)
-        return Ticket(shard=shard, batch=batch, epoch=epoch, place=place, version=self.version, oldest=oldest)
-
-    def limit(self, max_staleness: int) -> None:
-        """Rollouts that are admitted from now on may be so old, which is no more than `ceiling`."""
-        if not 0 <= max_staleness <= self.ceiling:
-            raise ValueError(f"max_staleness={max_staleness} must be between 0 and {self.ceiling}")
-        self.max_staleness = max_staleness
+        return Ticket(shard=shard, batch=batch, epoch=epoch, place=place, version=self.version)
 
     def finished(self, shard: int) -> bool:
         """Whether `shard` has nothing left to start in this run."""

@@ -24,8 +24,7 @@ class DynamicBatcher(Generic[R]):
     A pure state machine: time comes in as `now`, and whoever drives it sleeps until `deadline`.
     `max_size` counts samples, not requests; a request is never split, never lost, and leaves in
     arrival order. `max_wait=0` means: whatever waits when an accelerator is idle (RL-VLA3 section 3.2;
-    in a closed loop an idle accelerator is lost). Both limits may change while requests wait; one that is
-    larger than the new size leaves alone.
+    in a closed loop an idle accelerator is lost).
     """
 
     def __init__(self, *, max_size: int, max_wait: float = 0.0) -> None:
@@ -33,7 +32,7 @@ class DynamicBatcher(Generic[R]):
             raise ValueError(f"max_size={max_size} must be at least 1")
         if max_wait < 0:
             raise ValueError(f"max_wait={max_wait} must be at least 0")
-        self.max_size = self.largest = max_size
+        self.max_size = max_size
         self.max_wait = max_wait
         self._waiting: deque[tuple[float, R]] = deque()
         self._size = 0
@@ -42,16 +41,6 @@ class DynamicBatcher(Generic[R]):
     def deadline(self) -> float | None:
         """When the oldest request must leave, or None while nothing waits."""
         return self._waiting[0][0] + self.max_wait if self._waiting else None
-
-    def limit(self, *, max_size: int, max_wait: float) -> None:
-        """Close batches at `max_size` environments and `max_wait` seconds from now on.
-
-        Raises:
-            ValueError: `max_size` is more than the batcher was built with.
-        """
-        if not 1 <= max_size <= self.largest:
-            raise ValueError(f"max_size={max_size} must be between 1 and {self.largest}")
-        self.max_size, self.max_wait = max_size, max_wait
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -62,9 +51,9 @@ class DynamicBatcher(Generic[R]):
         Raises:
             ValueError: it alone is larger than a batch may be.
         """
-        if request.size > self.largest:
+        if request.size > self.max_size:
             raise ValueError(
-                f"a request of {request.size} environments exceeds max_batch_size={self.largest}"
+                f"a request of {request.size} environments exceeds max_batch_size={self.max_size}"
             )
         self._waiting.append((now, request))
         self._size += request.size
@@ -93,7 +82,7 @@ class DynamicBatcher(Generic[R]):
     def _pop(self) -> list[R]:
         batch: list[R] = []
         room = self.max_size
-        while self._waiting and (not batch or self._waiting[0][1].size <= room):
+        while self._waiting and self._waiting[0][1].size <= room:
             _, request = self._waiting.popleft()
             room -= request.size
             batch.append(request)

@@ -45,8 +45,7 @@ class TrajectoryBuffer:
     """Holds complete pieces until the learner rank that trains them takes them, each exactly once.
 
     A piece whose oldest action is more than `max_staleness` versions behind the version that would
-    train it is refused, and so is one with an older action than its ticket allows, which knows the bound
-    under which it was admitted: the gate saves that work, this class guarantees the bound.
+    train it is refused: the gate saves that work, this class guarantees the bound.
     """
 
     def __init__(self, *, pieces_per_rank: int, max_staleness: int) -> None:
@@ -64,7 +63,7 @@ class TrajectoryBuffer:
             return "closed"
         if piece.key in self._waiting.get(place, {}) or piece.key in self._taken.get(place, {}):
             return "duplicate"
-        if piece.staleness > self.max_staleness or piece.oldest < piece.ticket.oldest:
+        if piece.staleness > self.max_staleness:
             return "stale"
         return None
 

@@ -23,8 +23,7 @@ class Ticket:
     `place` is the shard that would collect it in the synchronous loop: `shard` itself, unless any shard
     may collect for any place (`balance: tasks` and `free`). Place and epoch say where it stands in the batch.
     `version` is the policy version that was published when the rollout was admitted; every action of
-    the rollout is made by that version or a later one. `oldest` is the oldest that the bound on staleness
-    allows which was in force then: it stays that of this rollout when the bound changes.
+    the rollout is made by that version or a later one.
     """
 
     shard: int
@@ -32,7 +31,6 @@ class Ticket:
     epoch: int
     place: int
     version: int
-    oldest: int = 0
     generation: int = 0
 
 

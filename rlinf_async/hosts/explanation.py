@@ -37,7 +37,6 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
         "max_weight": train.weight_bound if bounded else None,
         "proximal": train.proximal if corrects else None,
         "deterministic": asynchrony.deterministic,
-        "adapt": asynchrony.adapt,
     }
 
 
@@ -191,10 +190,6 @@ def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
         yield "  weights", f"at most {facts['max_weight']:g}"
     if facts["deterministic"]:
         yield "deterministic", "every run with these settings gives the same weights, bit for bit"
-    if facts["adapt"]:
-        bound = ["the bound on staleness, from 1"] if facts["max_staleness"] > 1 else []
-        batches = ["size and wait of batches"] if facts["levels"]["rollout"] else []
-        yield "adapts", f"by what the run measures: {'; '.join(bound + batches)}"
     if "publication" in facts:
         yield "new weights", facts["publication"]
     if "deaths" in facts:

@@ -64,9 +64,6 @@ class Queues(Protocol):
     def ring(self) -> None:
         """Tell every rank that waits to look again."""
 
-    def limit(self, *, max_size: int, max_wait: float) -> None:
-        """Close batches at `max_size` environments and `max_wait` seconds from now on."""
-
 
 class SharedQueues:
     """Level 2 on: any rank answers any shard, those of its own node first.
@@ -79,7 +76,6 @@ class SharedQueues:
     def __init__(self, batcher: Callable[[], DynamicBatcher[Any]], *, deadline_s: float) -> None:
         self._batcher, self._deadline_s = batcher, deadline_s
         self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
-        self._limits: dict[str, Any] | None = None
         self._scores: list[Queue[DynamicBatcher[Any]]] = []
         """Where learner ranks wait, if they ask. A rank serves them and env shards by turns, while both wait:
         those who ask for actions would otherwise leave no time for scores, one by one."""
@@ -127,22 +123,13 @@ class SharedQueues:
         for queue in self:
             queue.bell.ring()
 
-    def limit(self, *, max_size: int, max_wait: float) -> None:
-        self._limits = {"max_size": max_size, "max_wait": max_wait}
-        for queue in self:
-            queue.batcher.limit(**self._limits)
-        self.ring()  # a batch may be due sooner now
-
     def _at(self, node: str) -> Queue[DynamicBatcher[Any]]:
         if node not in self._by_node:
             self._by_node[node] = self._queue()
         return self._by_node[node]
 
     def _queue(self) -> Queue[DynamicBatcher[Any]]:
-        batcher = self._batcher()
-        if self._limits is not None:
-            batcher.limit(**self._limits)
-        return Queue(batcher=batcher, bell=Bell(deadline_s=self._deadline_s))
+        return Queue(batcher=self._batcher(), bell=Bell(deadline_s=self._deadline_s))
 
 
 class BarrierQueues:
@@ -190,9 +177,6 @@ class BarrierQueues:
     def ring(self) -> None:
         for bell in self._bells:
             bell.ring()
-
-    def limit(self, *, max_size: int, max_wait: float) -> None:
-        """A batch is everybody in flight, whatever the limits."""
 
     def _at(self, shard: int) -> Queue[BarrierBatcher[Any]]:
         return self._queues[self._keys[shard % len(self._keys)]]

@@ -83,10 +83,6 @@ class RequestBroker:
         """Requests that no rank has taken yet."""
         return sum(len(queue.batcher) for queue in self._queues)
 
-    def limit(self, *, max_size: int, max_wait: float) -> None:
-        """Dynamic batches are so large at most, and wait so many seconds, from now on."""
-        self._queues.limit(max_size=max_size, max_wait=max_wait)
-
     def begin(self, shard: int, generation: int = 0) -> None:
         """Note that `shard` starts a rollout, and will ask for actions."""
         if self._shards.lives(shard, generation):

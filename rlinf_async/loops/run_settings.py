@@ -168,7 +168,7 @@ class RunSettings:
 
     def trajectory_broker(self, *, version: int = 0, ledger: Ledger | None = None) -> TrajectoryBroker:
         """The gate and the buffer of this run, as they are when `version` begins it."""
-        broker = TrajectoryBroker(
+        return TrajectoryBroker(
             self.plan,
             max_staleness=self.asynchrony.max_staleness,
             free=self.asynchrony.takes_any_place,
@@ -178,5 +178,3 @@ class RunSettings:
             ledger=ledger,
             deadline_s=self.asynchrony.deadline_s,
         )
-        broker.limit_staleness(self.asynchrony.initial_staleness)
-        return broker

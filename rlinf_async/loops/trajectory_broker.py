@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
@@ -15,7 +14,7 @@ from rlinf_async.core.generations import Generations
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.waiting import Bell
-from rlinf_async.observe.meters import BusyMeter, Spread
+from rlinf_async.observe.meters import Spread
 
 MAX_REFUSALS = 8
 """How often one rollout is collected again before the run ends: stale weights would be refused for ever."""
@@ -95,8 +94,7 @@ class TrajectoryBroker:
             ticket = self.gate.admit(shard)
             return (ticket,) if ticket is not None or self.gate.finished(shard) else None
 
-        with self._held_back.busy(shard):
-            (ticket,) = await self._gate_bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
+        (ticket,) = await self._gate_bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
         if ticket is not None:
             ticket = replace(ticket, generation=generation)
             self._outstanding[ticket] = asyncio.get_running_loop().time()
@@ -174,20 +172,6 @@ class TrajectoryBroker:
         self.ledger.check(self.buffer.held())
         self._gate_bell.ring()
         self._buffer_bell.ring()
-
-    def limit_staleness(self, max_staleness: int) -> None:
-        """Rollouts that are admitted from now on may be so old; see `AdmissionGate`."""
-        self.gate.limit(max_staleness)
-        self._gate_bell.ring()
-
-    def pop_held_back(self) -> list[float]:
-        """The share of the time since the last call that each shard has stood at the gate, 0 to 1."""
-        return self._held_back.pop()
-
-    @cached_property
-    def _held_back(self) -> BusyMeter:
-        """Made by the first shard that comes: only then there is a clock, that of the event loop."""
-        return BusyMeter(width=self._plan.shards, now=lambda: asyncio.get_running_loop().time())
 
     def pop_trained(self, batch: int) -> TrainedBatch:
         """What batch `batch` was made of: once, after a version beyond it is published."""

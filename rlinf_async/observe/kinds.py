@@ -62,7 +62,6 @@ KINDS = {
         Kind("copy", "copying weights", LEARNER, Role.CARRYING, "publication"),
         Kind("send", "sending weights", LEARNER, track="publication"),
         Kind("offload", "moving on or off the accelerator", INFERENCE + LEARNER, Role.CARRYING, "weights"),
-        Kind("adapt", "changing a setting", DRIVER, track="settings"),
         Kind("learn", "waiting for the learner", DRIVER, track="steps"),
         Kind("evaluate", "evaluating", DRIVER, Role.EVALUATION, "steps"),
         Kind("save", "saving a checkpoint", DRIVER, Role.SAVING, "steps"),

@@ -109,8 +109,6 @@ class StepReport:
     """The share of the time in which publication kept the learner."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """How often what was started anew in the time of this step: env, env_worker, inference."""
-    adapt: Mapping[str, float] = field(default_factory=dict)
-    """What `async.adapt` had in force, as metrics; nothing without it."""
 
     @property
     def busiest(self) -> dict[str, float]:
@@ -130,7 +128,6 @@ class StepReport:
         metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
         metrics |= self.share.as_metrics("async/share")
         metrics |= {f"async/restarts/{name}": float(count) for name, count in self.restarts.items()}
-        metrics |= self.adapt
         metrics["async/env_steps"] = float(self.env_steps)
         metrics["async/env_steps_per_second"] = self.env_steps_per_second
         metrics["async/step_seconds"] = self.seconds

@@ -108,12 +108,6 @@ class Coordinator(Inspectable):
     async def pop_trained(self, batch: int) -> TrainedBatch:
         return self._broker.pop_trained(batch)
 
-    async def pop_held_back(self) -> list[float]:
-        return self._broker.pop_held_back()
-
-    async def limit_staleness(self, max_staleness: int) -> None:
-        self._broker.limit_staleness(max_staleness)
-
     async def offer_weights(self, version: int, payload: Sequence[Any], whole: bool) -> None:
         """`payload` holds references, so that the weights themselves do not come here.
 

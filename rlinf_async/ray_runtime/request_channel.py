@@ -120,9 +120,6 @@ class RequestChannel(Inspectable):
     async def shards_lost(self, shards: Sequence[int], generation: int) -> None:
         self._broker.shards_lost(frozenset(shards), generation)
 
-    async def limit_batches(self, max_size: int, max_wait: float) -> None:
-        self._broker.limit(max_size=max_size, max_wait=max_wait)
-
     async def close_requests(self) -> None:
         self._broker.close()
 

@@ -15,7 +15,6 @@ from rlinf_async.observe.failures import What, count_failures, in_words, record_
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.summary import Tally
-from rlinf_async.ray_runtime.adapting import Adapter
 from rlinf_async.ray_runtime.joining import begin_records, join_run, title_of
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.publication import Publication
@@ -50,8 +49,7 @@ class AsyncRun:
         self._requests, self._coordinator = requests, coordinator
         groups = {**launched.workers, "requests": [requests], "coordinator": [coordinator]}
         self.fleet = Fleet(groups, deadline_s=settings.asynchrony.deadline_s)
-        self._adapter = Adapter(self.fleet, settings, say=say)
-        self.saver = Saver(self.fleet, settings, hooks, run_dir, adapter=self._adapter, say=say)
+        self.saver = Saver(self.fleet, settings, hooks, run_dir, say=say)
         self._publication = Publication(self.fleet, settings, coordinator, transport=launched.transport)
         turns = Turns(self.fleet, coordinator, batches=settings.batches)
         self._turns = turns if launched.takes_turns else None
@@ -273,11 +271,10 @@ class AsyncRun:
     def _report(self, trained: TrainedStep) -> None:
         (lag,) = set(self._publication.wait(trained.step, trained.published))
         report, metrics = self._reporter.collect(trained)
-        metrics |= self._revivals.pop_metrics() | self._adapter.as_metrics()
+        metrics |= self._revivals.pop_metrics()
         self._reporter.log(trained, {**metrics, **trained.metrics(lag), **report.as_metrics()})
         self._tally.add(report)
         self.display.step(report)
-        self._adapter.after(trained, report, self._spans)
 
     def _finish(self) -> None:
         """Everything is trained: the gate has closed, and the loops return one after the other."""
@@ -292,8 +289,6 @@ class AsyncRun:
         summary = self._tally.summary(self.fetch_ledger(), count_failures(self._run_dir))
         RunDir(self._run_dir).write_summary(summary.as_dict())
         self.display.summary(summary, str(self._run_dir))
-        if closing := self._adapter.closing(str(self._run_dir)):
-            self.display.note(closing)
         self.fleet.kill()
         self._hooks.finished()
 

@@ -88,8 +88,6 @@ class Known:
     """A list of each env worker: statistics of the episodes in the buffer, by batch, stage and place."""
     premise: dict[str, Any] | None
     """What the first batch has shown; see `core.premise`."""
-    adaptation: dict[str, Any] | None = None
-    """What holds instead of the config, and what has been tried; see `core.adaptation`."""
 
     def write(self, folder: Path) -> None:
         """Write this record into the checkpoint in `folder`, which has a buffer already."""
@@ -104,7 +102,7 @@ class Known:
         """
         path = folder / FOLDER / KNOWN
         state: Any = read_tensors(path) if path.is_file() else {}
-        return cls(state.get("rollouts", []), state.get("premise"), state.get("adaptation"))
+        return cls(state.get("rollouts", []), state.get("premise"))
 
 
 def resume_buffer(

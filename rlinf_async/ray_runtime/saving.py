@@ -13,7 +13,6 @@ import ray
 from rlinf_async import __version__
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import record_failure
-from rlinf_async.ray_runtime.adapting import Adapter
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest, prune, written_aside
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.saved_buffer import Known
@@ -53,11 +52,9 @@ class Saver:
         hooks: SaveHooks,
         run_dir: Path,
         *,
-        adapter: Adapter,
         say: Callable[[str], None],
     ) -> None:
         self._fleet, self._hooks, self._run_dir, self._say = fleet, hooks, run_dir, say
-        self._adapter = adapter
         self._settings, self._survive = settings, settings.asynchrony.survive
         self._facts = {
             "rlinf_async": __version__,
@@ -122,13 +119,12 @@ class Saver:
         record = Known.read(folder)
         self._fleet.run("env", "resume_episodes", record.rollouts, rollouts)
         self._fleet.run("learner", "resume_premise", record.premise)
-        self._adapter.resume(record.adaptation)
 
     def _known(self, step: int) -> Known:
         collected = range(step, step + self._settings.asynchrony.max_staleness + 1)
         rollouts = self._fleet.run_on_living("env", "read_episodes", collected)
         premise = self._fleet.run("learner", "known_premise")[0]
-        return Known([rollout or {} for rollout in rollouts], premise, self._adapter.known())
+        return Known([rollout or {} for rollout in rollouts], premise)
 
     def save_learners(self, *arguments: object) -> None:
         """Have every learner rank write its part, by the framework's own `save_checkpoint`.

@@ -279,31 +279,3 @@ def test_a_shard_whose_rollouts_are_all_there_waits_for_the_next_version():
     assert not gate.finished(0)
     gate.publish(1)
     assert gate.admit(0).batch == 1
-
-
-def test_a_raised_bound_starts_more_at_once_and_a_lowered_one_less_until_versions_have_caught_up():
-    gate = AdmissionGate(shards=1, epochs=1, max_staleness=2)
-    gate.limit(1)
-    assert admit_all(gate) == [0, 1]
-    gate.limit(2)
-    assert admit_all(gate) == [2]
-    gate.limit(1)
-    gate.publish(1)
-    assert admit_all(gate) == []
-    gate.publish(2)
-    assert admit_all(gate) == [3]
-
-
-def test_a_ticket_bears_the_bound_under_which_it_was_admitted():
-    gate = AdmissionGate(shards=1, epochs=1, max_staleness=2, version=5)
-    gate.limit(1)
-    tickets = [gate.admit(0), gate.admit(0)]
-    gate.limit(2)
-    tickets.append(gate.admit(0))
-    assert [ticket.batch - ticket.oldest for ticket in tickets] == [1, 1, 2]
-
-
-def test_a_bound_cannot_be_raised_beyond_what_the_gate_was_built_with():
-    gate = AdmissionGate(shards=1, epochs=1, max_staleness=2)
-    with pytest.raises(ValueError, match="max_staleness=3 must be between 0 and 2"):
-        gate.limit(3)

@@ -249,28 +249,6 @@ def test_a_barrier_does_not_wait_for_dropped_shards():
     assert shards(batcher.take(now=0.0)) == [0]
 
 
-def test_limits_may_change_while_requests_wait():
-    batcher = waiting(2, 2, 2, 2, max_size=8, max_wait=10.0)
-    batcher.limit(max_size=4, max_wait=10.0)
-    assert shards(batcher.take(now=1.0)) == [0, 1]
-    batcher.limit(max_size=8, max_wait=0.5)
-    assert batcher.deadline == 0.5
-    assert shards(batcher.take(now=1.0)) == [2, 3]
-
-
-def test_a_request_that_is_larger_than_the_new_size_leaves_alone_and_what_waits_is_counted_rightly():
-    batcher = waiting(6, 2, max_size=8, max_wait=10.0)
-    batcher.limit(max_size=4, max_wait=10.0)
-    assert shards(batcher.take(now=1.0)) == [0]
-    assert batcher.take(now=1.0) == []  # two environments of four: it still waits for company
-    assert shards(batcher.take(now=10.0)) == [1]
-
-
-def test_a_size_cannot_be_raised_beyond_what_the_batcher_was_built_with():
-    with pytest.raises(ValueError, match="max_size=9 must be between 1 and 8"):
-        DynamicBatcher(max_size=8).limit(max_size=9, max_wait=0.0)
-
-
 def test_what_comes_back_counts_towards_a_full_batch_beside_what_waits():
     batcher = waiting(1, 1, max_size=4)
     batcher.give_back(Request(7, size=2), since=0.0)

@@ -236,49 +236,6 @@ def test_a_resumed_buffer_holds_what_can_still_be_trained_and_counts_the_rest_as
     assert buffer.untrained() == [fresh]
 
 
-class ChangingBound(Simulation):
-    """The bound is another now and then, and a straggler is one version older than its ticket allows."""
-
-    def _start_idle_shards(self):
-        if self.rng.random() < 0.3:
-            self.gate.limit(self.rng.randint(0, self.max_staleness))
-        before = len(self.started)
-        super()._start_idle_shards()
-        self.bounds |= dict.fromkeys(self.started[before:], self.gate.max_staleness)
-
-    def _end(self, ticket, oldest):
-        late = self.rng.random() < 0.1
-        super()._end(ticket, ticket.oldest - 1 if late else oldest)
-
-    def run(self):
-        self.bounds = {}
-        return super().run()
-
-
-@pytest.mark.parametrize("free", [False, True])
-def test_whenever_the_bound_changes_no_sample_is_older_than_that_under_which_it_was_admitted(free):
-    refused, bounds = 0, set()
-    for seed in range(40):
-        simulation = ChangingBound(
-            plan(total_envs=4, shards_per_worker=4),
-            max_staleness=3,
-            until=30,
-            seed=seed,
-            free=free,
-            refuses=lambda ticket: False,
-            step_time=lambda rng, shard: rng.expovariate(1.0),
-            train_time=lambda rng: rng.uniform(0.5, 4.0),
-        ).run()
-        for version, trained in simulation.trained:
-            bound = simulation.bounds[trained.ticket]
-            assert version - trained.oldest <= bound
-            bounds.add(bound)
-        assert len(simulation.trained) == 4 * 30  # nobody has waited for ever
-        refused += simulation.refused
-    assert refused > 0
-    assert bounds == {0, 1, 2, 3}
-
-
 def test_whoever_calls_a_batch_trained_too_early_is_told_how_many_of_its_pieces_were_not_taken():
     buffer = filled(piece(ticket(shard=0)), piece(ticket(shard=1)), pieces_per_rank=4)
     buffer.take(0, 0)

@@ -59,20 +59,6 @@ def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
     assert "has ended: 40 steps" in invoke("status", str(tmp_path)).output
 
 
-def test_a_run_that_adapts_ends_with_what_takes_a_restart(tmp_path):
-    block = ("async.mode=full", "async.adapt=true")
-    ended = invoke("train", *NAME, f"run_dir={tmp_path / 'long'}", "settings.batches=12", *block)
-    assert ended.exit_code == 0, ended.output
-    last = " ".join(ended.output.split("async.adapt: ")[-1].split())
-    assert "by a plan from this run" in last or "nothing that takes a restart" in last
-    short = invoke("train", *NAME, f"run_dir={tmp_path / 'short'}", "settings.batches=2", *block)
-    assert short.exit_code == 0, short.output
-    assert "is not known from this run: " in " ".join(short.output.split())
-    untraced = invoke("train", *NAME, f"run_dir={tmp_path / 'no'}", *block, "async.trace=false")
-    assert "a restart" not in untraced.output
-    assert "by a plan" not in untraced.output
-
-
 def test_a_second_run_in_the_same_directory_sets_the_first_aside(tmp_path):
     for batches in (2, 1):
         ended = invoke("train", *NAME, f"run_dir={tmp_path}", f"settings.batches={batches}")

@@ -2,7 +2,7 @@
 
 Everything is drawn from a seed: sizes, levels, service times that differ by orders of magnitude between
 shards and between ranks, weights that arrive very late at some of them, rollouts that lie about their age,
-loops that end and start anew, limits that change while all of it goes on, env workers and inference ranks
+loops that end and start anew, env workers and inference ranks
 that die in the middle of anything and are brought back, and calls of theirs that arrive when they are dead.
 Answers carry the version that really made them beside the one that they claim.
 """
@@ -73,10 +73,6 @@ class Schedule:
         """The chance of a reset or a step, or of a rollout's numbers, to fail."""
         self.deaths = not self.restarts and not self.evaluates and self.rng.random() < 0.8
         self.breaks *= not self.deaths  # what a dead process has given up would be counted by nobody
-        self.limits = random.Random(f"limits of {seed}")
-        self.adapts = self.limits.random() < 0.3
-        self.bounds = [self.bound]
-        """All bounds on staleness that were in force so far, in order."""
 
     def __str__(self):
         shown = (
@@ -91,7 +87,7 @@ class Schedule:
             "horizon",
             "evaluates",
         )
-        shown += ("tasks", "restarts", "breaks", "deaths", "adapts")
+        shown += ("tasks", "restarts", "breaks", "deaths")
         return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
 
     def _plan(self):
@@ -150,7 +146,6 @@ class Schedule:
         else:
             collecting = [self._collect(shard) for shard in range(self.plan.shards)]
         shards = [asyncio.create_task(loop) for loop in collecting]
-        adapting = asyncio.create_task(self._adapt())
         for batch in range(self.first, until):
             await asyncio.gather(*(self._learn(rank, batch) for rank in range(self.plan.learner_ranks)))
             self._offer(batch + 1)
@@ -159,7 +154,6 @@ class Schedule:
                 await asyncio.gather(*(self._evaluate(shard) for shard in range(self.plan.shards)))
         await self.weights.published(until)
         await asyncio.gather(*shards)
-        adapting.cancel()
         self.requests.close()
         self.weights.close()
         await asyncio.gather(*served)
@@ -170,15 +164,6 @@ class Schedule:
             return RequestBroker.barrier(self.plan, deadline_s=float("inf"))
         most = max(self.plan.envs_per_shard, self.rng.choice((1, self.plan.total_envs)))
         return RequestBroker.dynamic(max_size=most, max_wait=0, deadline_s=float("inf"))
-
-    async def _adapt(self):
-        """Change the bound and the batches at any time, within what the run allows."""
-        while self.adapts:
-            await asyncio.sleep(self.limits.randint(1, 800) * QUANTUM_S)
-            self.bounds.append(self.limits.randint(0, self.bound))
-            self.broker.limit_staleness(self.bounds[-1])
-            most = self.limits.randint(self.plan.envs_per_shard, self.plan.total_envs)
-            self.requests.limit(max_size=most, max_wait=self.limits.choice((0, QUANTUM_S)))
 
     def _serve(self, rank):
         policy, requests = parts.Policy(self, rank), parts.Requests(self, rank)

@@ -35,5 +35,3 @@ def test_what_a_learner_asks_waits_in_a_queue_of_its_own_that_has_every_second_t
     assert list(queues.open_to(1, "here")) == [here, there, scores]
     queues.taken(0, scores)
     assert list(queues.open_to(0, "here")) == [here, there, scores]
-    queues.limit(max_size=4, max_wait=0.0)
-    assert scores.batcher.max_size == 4

@@ -791,44 +791,6 @@ def test_a_request_that_cannot_be_answered_fails_alone():
     run(main())
 
 
-def test_a_shorter_wait_sends_the_requests_that_wait_already():
-    async def main():
-        broker = dynamic(max_wait=30.0)
-        ask(broker, 0, node="a")
-        taken = take(broker)
-        await asyncio.sleep(1.0)
-        assert not taken.done()
-        broker.limit(max_size=8, max_wait=0.0)
-        assert shards(await taken) == [0]
-        assert now() == 1.0
-
-    run(main())
-
-
-def test_new_limits_hold_for_the_queues_of_nodes_that_come_later():
-    async def main():
-        broker = dynamic(max_size=8)
-        broker.limit(max_size=1, max_wait=0.0)
-        ask(broker, 0, 1, node="late")
-        await settle()
-        assert shards(await broker.take(0, "late")) == [0]
-
-    run(main())
-
-
-def test_a_barrier_knows_no_limits():
-    async def main():
-        broker = RequestBroker.barrier(plan(env_workers=2, shards_per_worker=1), deadline_s=60.0)
-        broker.limit(max_size=1, max_wait=0.0)
-        for shard in range(2):
-            broker.begin(shard)
-        ask(broker, 0, 1)
-        await settle()
-        assert shards(await broker.take(0)) == [0, 1]
-
-    run(main())
-
-
 def test_without_level_2_an_answer_that_does_not_come_in_time_is_an_error_too():
     async def main():
         broker = RequestBroker.barrier(plan(), deadline_s=60.0)

@@ -69,14 +69,12 @@ def test_a_deterministic_run_begins_anew_at_each_checkpoint_that_is_due(determin
     assert [version for version in range(8) if of.renews_at(version)] == renewed
 
 
-@pytest.mark.parametrize(
-    ("adapt", "version", "admitted"), [(False, 0, 3), (True, 0, 2), (False, 3, 3), (False, 8, 1)]
-)
+@pytest.mark.parametrize(("version", "admitted"), [(0, 3), (3, 3), (8, 1)])
 def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_none_beyond_its_end(
-    adapt, version, admitted
+    version, admitted
 ):
     async def main():
-        broker = settings(adapt=adapt).trajectory_broker(version=version)
+        broker = settings().trajectory_broker(version=version)
         tickets = []
         ask = asyncio.create_task(broker.admit(0))
         await settle()

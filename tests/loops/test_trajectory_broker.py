@@ -496,39 +496,6 @@ def test_a_lost_shard_that_waits_at_the_gate_waits_no_longer():
     run(main())
 
 
-def test_a_shard_that_waits_at_the_gate_starts_when_the_bound_is_raised():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1)
-        broker.limit_staleness(0)
-        await broker.admit(0)
-        waiting = asyncio.create_task(broker.admit(0))
-        await settle()
-        assert not waiting.done()
-        broker.limit_staleness(1)
-        assert (await waiting).batch == 1
-
-    run(main())
-
-
-def test_how_long_shards_stand_at_the_gate_is_a_share_of_the_time_since_the_last_question():
-    async def main():
-        broker = broker_of(TWO)
-        tickets = [await broker.admit(shard) for shard in range(2)]
-        waiting = asyncio.create_task(broker.admit(0))
-        await asyncio.sleep(4.0)
-        assert broker.pop_held_back() == [1.0, 0.0]
-        await asyncio.sleep(1.0)
-        for admitted in tickets:
-            await put(broker, admitted)
-        await broker.take(0, 0, whole=True)
-        broker.publish(1)
-        await waiting
-        await asyncio.sleep(3.0)
-        assert broker.pop_held_back() == [0.25, 0.0]
-
-    run(main())
-
-
 def test_shares_are_in_units_of_what_a_shard_gives_to_a_balanced_batch_however_many_pieces_it_has():
     two = [piece(ticket(shard=0), part=part) for part in (0, 1)]
     trained = TrainedBatch.of([*two, piece(ticket(shard=1), size=2)], shards=2)

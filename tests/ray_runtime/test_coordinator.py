@@ -6,11 +6,10 @@ import torch
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.ray_runtime.coordinator import Coordinator, PieceClient, TrajectoryClient
+from rlinf_async.ray_runtime.coordinator import PieceClient, TrajectoryClient
 from tests.loops.virtual import run
-from tests.making import piece, run_settings, ticket
+from tests.making import piece, ticket
 
 
 class Channel:
@@ -71,19 +70,3 @@ def test_a_rollout_is_asked_for_by_the_coordinator_and_kept_no_longer():
         assert await client.admit(2) == (2, 3)
 
     run(main())
-
-
-def test_a_run_that_adapts_begins_with_a_bound_of_1_and_may_be_given_that_of_its_config():
-    async def main():
-        block = {"mode": "full", "adapt": True, "train": {"max_staleness": 2}}
-        coordinator = Coordinator(run_settings(asynchrony=AsyncConfig.from_mapping(block), batches=9), 0)
-        assert [(await coordinator.admit(0, 0)).batch for _ in range(2)] == [0, 1]
-        waiting = asyncio.create_task(coordinator.admit(0, 0))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        await coordinator.limit_staleness(2)
-        assert (await waiting).batch == 2
-        held, other = await coordinator.pop_held_back()
-        assert 0 <= other <= held <= 1
-
-    asyncio.run(main())

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -229,10 +228,9 @@ def test_what_processes_know_is_kept_beside_the_buffer(tmp_path):
     folder = saved(tmp_path / "c", *THREE)
     assert Known.read(folder) == Known([], None)
     premise = {"logprobs": 0.1, "values": 1e-9, "keeps_values": True}
-    adaptation = {"limits": {"max_wait_s": math.inf}, "rests": [["max_staleness", True, 1, -3]]}
-    Known([{"3": [[{"return": torch.tensor([1.5])}], []]}, {}], premise, adaptation).write(folder)
+    Known([{"3": [[{"return": torch.tensor([1.5])}], []]}, {}], premise).write(folder)
     known = Known.read(folder)
-    assert (known.premise, known.adaptation) == (premise, adaptation)
+    assert known.premise == premise
     first, second = known.rollouts
     assert first["3"][0][0]["return"].tolist() == [1.5]
     assert (first["3"][1], second) == ([], {})

@@ -51,17 +51,6 @@ class Fleet:
         return all(call.name not in self.hangs for call in calls)
 
 
-class Adapter:
-    def __init__(self, said):
-        self.said = said
-
-    def known(self):
-        return {"limits": {"max_staleness": 2}}
-
-    def resume(self, known):
-        self.said.append(known)
-
-
 class Hooks:
     def __init__(self, parent, saver):
         self.parent, self.saver, self.done = parent, saver, []
@@ -87,7 +76,7 @@ def given(tmp_path):
         asynchrony = SimpleNamespace(survive=SurviveConfig(**survive), max_staleness=1)
         settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN, renews=renews)
         hooks = Hooks(tmp_path / "checkpoints", lambda: saver)
-        saver = Saver(fleet, settings, hooks, tmp_path, adapter=Adapter(said), say=said.append)
+        saver = Saver(fleet, settings, hooks, tmp_path, say=said.append)
         return saver, fleet, hooks, said
 
     return build
@@ -102,7 +91,7 @@ def test_a_checkpoint_is_whole_before_anybody_is_told(given):
 
 @pytest.mark.parametrize("renews", [False, True])
 def test_what_processes_know_of_a_run_is_saved_and_told_again(given, renews):
-    saver, fleet, hooks, said = given(renews=renews)
+    saver, fleet, hooks, _ = given(renews=renews)
     assert saver.save(2)
     # A rollout for the batch that waits for this version, too, may have ended already.
     assert ("env", "read_episodes", range(2, 4)) in fleet.told
@@ -113,7 +102,6 @@ def test_what_processes_know_of_a_run_is_saved_and_told_again(given, renews):
         ("env", "resume_episodes", [{"2": [{"0/1": []}]}, {}], kept),
         ("learner", "resume_premise", {"keeps_values": True}),
     ]
-    assert said[-1] == {"limits": {"max_staleness": 2}}
 
 
 def test_what_comes_before_the_name_of_a_checkpoint_comes_after_all_of_it(given):

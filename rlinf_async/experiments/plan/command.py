@@ -14,7 +14,7 @@ from rlinf_async.experiments.plan import table
 from rlinf_async.experiments.plan.job import Job, of_config
 from rlinf_async.experiments.plan.prediction import Prediction, foresee
 from rlinf_async.experiments.plan.replay import Replay, replay
-from rlinf_async.experiments.plan.search import GAIN, Found, scale, search
+from rlinf_async.experiments.plan.search import Found, scale, search
 from rlinf_async.experiments.plan.times_file import read_times
 from rlinf_async.experiments.plan.variants import changed
 from rlinf_async.hosts.virtual.times import Times
@@ -106,24 +106,6 @@ def show(plan: Plan, console: Console) -> None:
     console.print("\nNot known:")
     for sentence in plan.unknown:
         console.print(f"  {sentence}", markup=False, soft_wrap=True)
-
-
-def in_short(plan: Plan) -> str:
-    """In a sentence, what would gain that takes a restart, and how much, over several draws of all times."""
-    now, best = plan.found.now.steps_per_s, plan.found.best
-    if best is plan.found.now:
-        return f"nothing that takes a restart and was planned gains {GAIN - 1:.0%}"
-    gains = [
-        rate / now.middle - 1
-        for rate in (best.steps_per_s.middle, best.steps_per_s.low, best.steps_per_s.high)
-    ]
-    sentence = (
-        f"{' '.join(best.overrides)} would give {gains[0]:+.0%} fresh env steps/s ({gains[1]:+.0%} to "
-        f"{gains[2]:+.0%}), by a plan from this run"
-    )
-    if plan.replayed is None or plan.replayed.close:
-        return sentence
-    return f"{sentence}, to be taken with care: planned itself, this run is off by {plan.replayed.error:+.0%}"
 
 
 def write(plan: Plan, path: Path) -> None:

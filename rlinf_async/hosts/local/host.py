@@ -24,7 +24,6 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.workload import Workload
-from rlinf_async.loops.adapting import Adapting
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.display import RunDisplay
@@ -91,7 +90,6 @@ class LocalHost:
             on_step=report,
             run_dir=run_dir,
             on_fault=fault,
-            say=display.note,
             keep_steps=False,
         )
         display.start(title, step=0, total=settings.batches)
@@ -107,8 +105,6 @@ class LocalHost:
         summary = tally.summary(result.ledger, count_failures(run_dir))
         records.write_summary(summary.as_dict())
         display.summary(summary, str(run_dir))
-        if closing := Adapting(settings.run).closing(str(run_dir)):
-            display.note(closing)
 
     def run_dir(self, cfg: DictConfig) -> Path:
         return Path(cfg.run_dir)

@@ -25,7 +25,6 @@ from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFa
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard
-from rlinf_async.loops.adapting import Adapting
 from rlinf_async.loops.env import nothing, run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
@@ -75,13 +74,12 @@ class LocalTrainer:
         watch: Watch = unwatched,
         run_dir: Path | None = None,
         on_fault: Callable[[dict[str, Any]], None] = lambda fault: None,
-        say: Callable[[str], None] = lambda text: None,
         keep_steps: bool = True,
     ) -> None:
         """`policy` is by default a GaussianPolicy, `weights` a fresh policy drawn from the seed.
 
         With a `run_dir` the loops write there what they do when, unless `async.trace` is off, and every fault
-        that the run outlives; `on_fault` is called with it, too. `say` is given what `async.adapt` changes.
+        that the run outlives; `on_fault` is called with it, too.
         Without `keep_steps` the result has nothing of single batches, so that memory does not grow with their
         number; `on_step` is given every report.
         """
@@ -92,7 +90,6 @@ class LocalTrainer:
         self._on_step = on_step
         self._keep_steps = keep_steps
         self._watch = watch
-        self._say = say
         self._faults = Faults(run_dir, on_fault)
         self._trace = RunDir(run_dir).trace if run_dir is not None and settings.asynchrony.trace else None
 
@@ -116,8 +113,6 @@ class LocalTrainer:
             ]
             spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in PROCESSES}
             learner = local_learner(self.settings, model, learning, self._watch, spans[Process.LEARNER])
-            if self.settings.asynchrony.adapt:
-                spans[Process.DRIVER] = SpanLog(self._trace, process=Process.DRIVER)
             thread = LearnerThread(learner, streaming=self.settings.run.streams, spans=spans[Process.LEARNER])
             stack.enter_context(closing(thread))
             run = LocalRun(
@@ -131,7 +126,6 @@ class LocalTrainer:
                 on_step=self._on_step,
                 spans=spans,
                 faults=self._faults,
-                adapting=Adapting(self.settings.run, say=self._say),
                 keep_steps=self._keep_steps,
             )
             return asyncio.run(run.train())
@@ -182,12 +176,10 @@ class LocalRun:
         spares: Sequence[Shard] = (),
         spans: Mapping[Process, SpanLog] | None = None,
         faults: Faults | None = None,
-        adapting: Adapting | None = None,
         keep_steps: bool = True,
     ) -> None:
         """With `spares`, one for each shard, these play by turns with the shards, and reset meanwhile."""
         self._spares = spares
-        self._adapting = adapting or Adapting(settings.run)
         self._keep_steps = keep_steps
         self._faults = faults or Faults(None)
         self._spans = spans or dict.fromkeys(PROCESSES, UNRECORDED)
@@ -289,26 +281,12 @@ class LocalRun:
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
             restarts={"env": FaultCounts.of(self._faults.pop()).restarts["env"]},
-            adapt=self._adapting.as_metrics(),
         )
         requests.batch_size, requests.batch_wait = Spread(), Spread()
         if self._keep_steps:
             self._reports.append(report)
             self._metrics.append(metrics)
         self._on_step(report)
-        self._adapt(report)
-
-    def _adapt(self, report: StepReport) -> None:
-        limits = self._adapting.after(
-            report,
-            waited=self._learner.waited,
-            held_back=self._trajectories.pop_held_back(),
-            spans=self._spans.get(Process.DRIVER, UNRECORDED),
-            disturbed=any(report.restarts.values()),
-        )
-        if limits is not None:
-            self._trajectories.limit_staleness(limits.max_staleness)
-            self._requests.limit(max_size=limits.max_batch_size, max_wait=limits.max_wait_s)
 
 
 def _copy(model: ActorCritic) -> State:

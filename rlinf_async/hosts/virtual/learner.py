@@ -13,7 +13,7 @@ from rlinf_async.core.ratios import SAMPLES
 from rlinf_async.core.tensors import Tree, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.virtual.times import TrainingTimes
-from rlinf_async.loops.learner import WAITING, learn_batch
+from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
@@ -131,12 +131,10 @@ class VirtualLearner:
         )
         self.trained_at = 0.0
         """When the last micro-batch ended."""
-        self.waited = 0.0
-        """Seconds of the last batch in which there was nothing to train on."""
 
     async def learn(self, batch: int) -> None:
         """Train global batch `batch`."""
-        metrics = await learn_batch(
+        await learn_batch(
             batch=batch,
             pieces=self._pieces,
             learner=self._learner,
@@ -144,7 +142,6 @@ class VirtualLearner:
             compute=self._lasting,
             spans=self._spans,
         )
-        self.waited = metrics[WAITING]
 
     async def _lasting(self, work: Callable[..., Any], *arguments: object) -> Any:
         result = work(*arguments)

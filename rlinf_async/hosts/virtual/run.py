@@ -16,7 +16,6 @@ from rlinf_async.hosts.virtual.learner import VirtualLearner, VirtualPieces
 from rlinf_async.hosts.virtual.records import Records
 from rlinf_async.hosts.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.hosts.virtual.times import Times
-from rlinf_async.loops.adapting import Adapting
 from rlinf_async.loops.env import nothing, run_shard, together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.ports import PiecePort
@@ -88,7 +87,6 @@ class VirtualRun:
             )
         }
         self._devices = self._shared_devices()
-        self._adapting = Adapting(self._settings)
         self._reports: list[StepReport] = []
         self._trained_at: list[float] = []
         await together([self._feed(), *self._serve()])
@@ -222,15 +220,14 @@ class VirtualRun:
             if sending is not None:
                 await sending  # a copy leaves before the next takes its place
             began, end = end, self._now()
-            waited = max(learner.waited for learner in learners)
-            sending = asyncio.create_task(self._send(batch + 1, end - began, waited, sender))
+            sending = asyncio.create_task(self._send(batch + 1, end - began, sender))
             if not self._settings.publishes_beside_training:
                 await sending
         if sending is not None:
             await sending
         self._weights.close()
 
-    async def _send(self, version: int, seconds: float, waited: float, spans: SpanLog) -> None:
+    async def _send(self, version: int, seconds: float, spans: SpanLog) -> None:
         """The way of `version` to all inference ranks, then what there is to say of its step."""
         if self._settings.asynchrony.deterministic:
             await self._trajectories.collected(version)
@@ -238,9 +235,9 @@ class VirtualRun:
             await asyncio.sleep(self._times.weights.send_s)
         self._weights.offer(version, ())
         await self._weights.published(version)
-        self._report(version, seconds, waited)
+        self._report(version, seconds)
 
-    def _report(self, step: int, seconds: float, waited: float) -> None:
+    def _report(self, step: int, seconds: float) -> None:
         trained, requests = self._trajectories.pop_trained(step - 1), self._requests
         report = StepReport(
             step=step,
@@ -254,23 +251,10 @@ class VirtualRun:
             share=trained.share,
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
-            adapt=self._adapting.as_metrics(),
         )
         requests.batch_size, requests.batch_wait = Spread(), Spread()
         self._reports.append(report)
         self._records.step(report)
-        self._adapt(report, waited)
-
-    def _adapt(self, report: StepReport, waited: float) -> None:
-        limits = self._adapting.after(
-            report,
-            waited=waited,
-            held_back=self._trajectories.pop_held_back(),
-            spans=self._records.log(Process.DRIVER, 0),
-        )
-        if limits is not None:
-            self._trajectories.limit_staleness(limits.max_staleness)
-            self._requests.limit(max_size=limits.max_batch_size, max_wait=limits.max_wait_s)
 
 
 class RankPort:

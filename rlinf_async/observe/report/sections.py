@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import yaml
 
 from rlinf_async.observe.report import charts, comparison, curves, health, histograms, series, time_line
-from rlinf_async.observe.report.changes import changes
 from rlinf_async.observe.report.content import Figure, Section, Table
 from rlinf_async.observe.report.faults import faults
 from rlinf_async.observe.report.formatting import NONE, duration, moment, number, share
@@ -32,7 +31,6 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
         _batches(subjects),
         _staleness(subjects),
         _over_time(subjects),
-        *changes(subjects),
         _learning(subjects),
         _health(subjects),
         *([faults(subjects)] if any(subject.run.faults for subject in subjects) else []),

@@ -20,7 +20,7 @@ TELLING = {
     **dict.fromkeys(("forward", "queued"), ("size", "")),
     **dict.fromkeys(("rollout", "put", "fetch", "accept", "finish"), ("batch", "b")),
     **dict.fromkeys(("copy", "send", "load"), ("version", "v")),
-    **dict.fromkeys(("learn", "evaluate", "save", "adapt"), ("step", "")),
+    **dict.fromkeys(("learn", "evaluate", "save"), ("step", "")),
 }
 """The fact that tells slices of one kind apart, and what is put before it: `forward 16`, `rollout b3`."""
 COUNTERS = "counters"

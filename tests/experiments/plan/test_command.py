@@ -174,17 +174,3 @@ def test_a_plan_of_a_config_has_no_replay(tmp_path):
     console = Console(record=True, width=100)
     command.show(made, console)
     assert "recommended" in (text := console.export_text()) or "Leave it as it is" in text
-
-
-def test_in_short_a_plan_says_the_gain_and_its_range_or_that_there_is_none():
-    slow = job({"async": {"mode": "train"}}, plan={**FACTS["plan"], "shards_per_worker": 1})
-    quick = times(training=TrainingTimes(sample_s=1 / 64))
-    found = search(slow, quick)
-    said = command.in_short(command.Plan(job=slow, times=quick, replayed=None, found=found))
-    now, best = found.now.steps_per_s.middle, found.best.steps_per_s
-    gains = (f"{rate / now - 1:+.0%}" for rate in (best.middle, best.low, best.high))
-    assert said.startswith(" ".join(found.best.overrides))
-    assert "would give {} fresh env steps/s ({} to {}), by a plan from this run".format(*gains) in said
-    bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
-    still = command.Plan(job=job(), times=bound, replayed=None, found=search(job(), bound))
-    assert command.in_short(still) == "nothing that takes a restart and was planned gains 1%"

@@ -190,13 +190,6 @@ def test_a_placement_beyond_the_assumed_cluster_is_a_note():
     assert not any("beyond" in remark for remark in facts()["remarks"])
 
 
-def test_a_run_that_adapts_says_what():
-    both = shown("async.adapt=true", "async.train.max_staleness=2")
-    assert "by what the run measures: the bound on staleness, from 1; size and wait of batches" in both
-    assert "by what the run measures: size and wait of batches" in shown("async.adapt=true")
-    assert "by what the run measures" not in shown()
-
-
 @pytest.mark.parametrize(("fixed", "stream"), [("true", False), ("false", True)])
 def test_a_spare_set_of_simulators_is_said_with_what_it_costs_and_where_its_rollouts_begin(fixed, stream):
     overrides = ("env.train.env_class=null", f"++env.train.use_fixed_reset_state_ids={fixed}")

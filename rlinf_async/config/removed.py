@@ -1,0 +1,20 @@
+"""Keys and values of the `async` block that are gone, and what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+REMOVED = {
+    "async.adapt": (
+        "it gained nothing where it was measured; give async.train.max_staleness and "
+        "async.rollout.max_wait_ms yourself, `rlinf-async plan RUN` says what another value would give"
+    ),
+}
+"""By the path of a key, or `path=value` where only that value is gone: why, and what to write instead."""
+
+
+def check_not_removed(path: str, value: Any = None) -> None:
+    """Refuse the key at `path`, or its `value`, if a former version had it."""
+    for name in (path, f"{path}={value}"):
+        if name in REMOVED:
+            raise ValueError(f"{name} has been removed: {REMOVED[name]}")
