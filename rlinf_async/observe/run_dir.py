@@ -68,8 +68,18 @@ class RunDir:
 
         Nothing is moved where no earlier run has trained anything. A run that `goes_on` where that one has
         ended adds to its metrics, its faults and its `weights`, which a host keeps in a folder of checkpoints
-        or a file; otherwise they go, too, if they are in this directory.
+        or a file in this directory; otherwise they go, too.
+
+        Raises:
+            ValueError: the `weights` are somewhere else, perhaps by a link; nothing is moved.
         """
+        here = self.path.resolve()
+        for path in (weights, self.path / EARLIER / "1"):
+            if path is not None and not path.parent.resolve().is_relative_to(here):
+                raise ValueError(
+                    f"{path} leads out of the run directory {self.path} ({path.parent.resolve()}): what is "
+                    "there is another's, and is not moved; choose a place inside of it, without .. and links"
+                )
         trained = self.metrics.is_file() or (weights is not None and weights.exists())
         if not (trained and self.facts.is_file()):
             return
@@ -82,10 +92,10 @@ class RunDir:
             moved += [self.metrics, self.failures, self.earlier_failures, self.tensorboard]
             moved += [weights] if weights is not None else []
         elif self.metrics.is_file():
-            shutil.copy2(self.metrics, place)
+            shutil.copy2(self.metrics, place, follow_symlinks=False)
         for path in moved:
-            if path.exists() and path.is_relative_to(self.path):
-                target = place / path.relative_to(self.path)
+            if os.path.lexists(path):
+                target = place / path.parent.resolve().relative_to(here) / path.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(target)
         say(f"what an earlier run has left in {self.path} is in {place} now")

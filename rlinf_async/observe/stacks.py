@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import threading
 import time
@@ -21,8 +22,11 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlinf_async.observe.files import append, make_directory, opened
 from rlinf_async.observe.run_dir import RunDir
 
+MOST_BYTES = 16 << 20
+"""Of an answer that are shown."""
 ANSWER_S = 3.0
 """Seconds to wait for stacks: a process writes them at once, if it can."""
 
@@ -33,35 +37,56 @@ def answer_for_stacks(run_dir: Path, process: str) -> None:
     A file system without named pipes leaves the process without this; everything else goes on.
     """
     directory = RunDir(run_dir).stacks
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     request = directory / f"{process.replace(' ', '-')}-{os.getpid()}.ask"
     with contextlib.suppress(OSError):
         request.unlink(missing_ok=True)
         os.mkfifo(request, 0o600)
         # For reading *and* writing: opening waits for nobody, and reading never meets an end.
-        pipe = os.open(request, os.O_RDWR | os.O_CLOEXEC)
+        pipe = os.open(request, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         threading.Thread(target=_answer, args=(pipe, request.with_suffix(".txt")), daemon=True).start()
 
 
 def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
     """The name of every process of the run on this machine, and the stacks of its threads right now."""
-    for request in sorted(RunDir(run_dir).stacks.glob("*.ask")):
+    directory = RunDir(run_dir).stacks
+    if directory.is_symlink():
+        return
+    for request in sorted(directory.glob("*.ask")):
         answer = request.with_suffix(".txt")
-        before = answer.stat().st_size if answer.exists() else 0
-        try:
-            pipe = os.open(request, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            continue  # nobody reads: the process has ended, or lives on another machine
-        os.write(pipe, b"?")
-        os.close(pipe)
+        before = _size(answer)
+        if not _ask(request):
+            continue
         yield request.stem.rpartition("-")[0].replace("-", " "), _appended(answer, before)
+
+
+def _ask(request: Path) -> bool:
+    """Write a question into a pipe of the own account; whether somebody may read it.
+
+    Nobody reads where the process has ended, or lives on another machine. What is a link, or no pipe, is not
+    written into: whoever has made the directory may have meant another file by it.
+    """
+    try:
+        pipe = os.open(request, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(pipe)
+        if not stat.S_ISFIFO(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        os.write(pipe, b"?")
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+    return True
 
 
 def _answer(pipe: int, path: Path) -> None:
     while os.read(pipe, 1):
         # The directory may have gone, or the disk may be full: then nobody is answered.
-        with contextlib.suppress(OSError), path.open("a") as file:
-            file.write(_stacks())
+        with contextlib.suppress(OSError):
+            append(path, _stacks().encode())
 
 
 def _stacks() -> str:
@@ -77,7 +102,7 @@ def _appended(path: Path, before: int) -> str:
     give_up, size = time.monotonic() + ANSWER_S, before
     while time.monotonic() < give_up:
         time.sleep(0.05)
-        last, size = size, path.stat().st_size if path.exists() else 0
+        last, size = size, _size(path)
         if size > before and size == last:
             break
     if size == before:
@@ -85,6 +110,15 @@ def _appended(path: Path, before: int) -> str:
             "it does not answer: it is stopped, or native code keeps the interpreter's lock "
             "(py-spy dump shows it)"
         )
-    with path.open() as file:
-        file.seek(before)
-        return file.read().strip()
+    try:
+        with opened(path) as file:
+            text = os.pread(file, min(size - before, MOST_BYTES), before)
+    except OSError as error:
+        return f"its answer cannot be read ({error.strerror})"
+    return text.decode(errors="replace").strip()
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size
+    return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async import __version__
+from rlinf_async.observe.identity import identity
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset
 from rlinf_async.observe.stacks import answer_for_stacks
@@ -62,6 +63,7 @@ class Inspectable:
         return {
             "machine": machine(),
             "pid": os.getpid(),
+            **(identity(os.getpid()) or {}),
             "ended": self.spans.ended,
             "open": _plain(self.spans),
             **self.facts(),

@@ -1,16 +1,16 @@
 """What is said of a run one of whose processes was stopped."""
 
 import json
-import os
 
 from benchmarks.chaos import silence
 from rlinf_async.observe.failures import record_failure
-from tests.experiments.chaos.making import status
+from tests.experiments.chaos.making import started_in, status
 
 
 def test_only_a_process_that_answers_can_be_stopped(tmp_path):
-    status(tmp_path, {"learner rank 0": os.getpid(), "coordinator 0": None})
-    assert silence.pid_of(tmp_path, "learner rank 0") == os.getpid()
+    with started_in(tmp_path) as process:
+        status(tmp_path, {"learner rank 0": process.pid, "coordinator 0": None})
+        assert silence.pid_of(tmp_path, "learner rank 0") == process.pid
     assert silence.pid_of(tmp_path, "coordinator 0") is None
     assert silence.pid_of(tmp_path, "simulator") is None
 

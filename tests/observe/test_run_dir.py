@@ -55,3 +55,47 @@ def test_a_disk_that_is_full_or_gone_is_a_warning_and_no_end(tmp_path):
             records.log(1, {"loss": 0.5})
     with pytest.warns(UserWarning, match=r"status.json cannot be written: No such file"):
         records.write_status({"step": 1})
+
+
+def trained(tmp_path):
+    """A run directory in which a run has trained, beside a folder of somebody's."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "work").write_text("of years")
+    run = RunDir(tmp_path / "runs" / "run")
+    run.path.mkdir(parents=True)
+    run.begin({}, title="", versions={})
+    run.log(1, {"loss": 1})
+    return run
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("how", ["dots", "absolute", "a link above it", "a link at earlier"])
+def test_nothing_outside_of_a_run_directory_is_put_aside(tmp_path, how, goes_on):
+    run = trained(tmp_path)
+    precious = tmp_path / "precious"
+    weights = {
+        "dots": run.path / ".." / ".." / "precious" / "work",
+        "absolute": precious / "work",
+        "a link above it": run.path / "try" / "work",
+        "a link at earlier": None,
+    }[how]
+    if how == "a link above it":
+        (run.path / "try").symlink_to(precious)
+    if how == "a link at earlier":
+        (run.path / "earlier").symlink_to(precious)
+    with pytest.raises(
+        ValueError, match=r"leads out of the run directory .*precious.* choose a place inside"
+    ):
+        run.set_aside(weights=weights, goes_on=goes_on, say=pytest.fail)
+    assert [path.name for path in precious.iterdir()] == ["work"]
+    assert run.facts.is_file()
+
+
+def test_a_link_is_put_aside_and_what_it_leads_to_stays(tmp_path):
+    run = trained(tmp_path)
+    (run.path / "checkpoints").symlink_to(tmp_path / "precious")
+    run.config.symlink_to(tmp_path / "precious" / "work")
+    run.set_aside(weights=run.path / "checkpoints", say=lambda _: None)
+    assert (tmp_path / "precious" / "work").read_text() == "of years"
+    assert (run.path / "earlier" / "1" / "checkpoints").is_symlink()
+    assert not run.config.is_symlink()

@@ -115,3 +115,30 @@ def test_only_the_owner_of_the_run_may_ask(tmp_path, process):
     process(WAITING)
     (asked,) = (tmp_path / "stacks").glob("*.ask")
     assert asked.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("how", ["a link at the pipe", "a link at the folder", "a file"])
+def test_asking_writes_into_nothing_but_pipes(tmp_path, how):
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    precious.write_text("all my work")
+    run.mkdir()
+    if how == "a link at the folder":
+        (tmp_path / "folder").mkdir()
+        os.link(precious, tmp_path / "folder" / "x-1.ask")
+        (run / "stacks").symlink_to(tmp_path / "folder")
+    else:
+        (run / "stacks").mkdir()
+        (os.symlink if "link" in how else os.link)(precious, run / "stacks" / "x-1.ask")
+    assert list(stacks_of(run)) == []
+    assert precious.read_text() == "all my work"
+
+
+def test_an_answer_that_is_a_link_or_no_file_is_not_read(process, tmp_path):
+    process(WAITING)
+    (pipe,) = (tmp_path / "stacks").glob("*.ask")
+    secret = tmp_path / "secret"
+    secret.write_text("my key")
+    pipe.with_suffix(".txt").symlink_to(secret)
+    ((_, stack),) = stacks_of(tmp_path)
+    assert "my key" not in stack
+    assert secret.read_text() == "my key"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,9 +55,7 @@ class Killer(threading.Thread):
         if not candidates:
             return  # all of them are away, being started again
         victim = self._draw.choice(candidates)
-        try:
-            os.kill(victim.pid, signal.SIGKILL)
-        except ProcessLookupError:
+        if not victim.kill():
             return
         self.killed.append(victim)
         self._on_kill(victim)

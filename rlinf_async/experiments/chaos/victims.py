@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.observe.identity import identity, same_process
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.inspection import machine
@@ -28,30 +31,48 @@ class Victim:
     name: str
     """`env worker 1`; of a simulator, whose it is: `of env worker 1`."""
     pid: int
+    started: int
+    """When it has started, as `observe.identity` has it: another process may have the number later."""
+
+    def kill(self) -> bool:
+        """Send SIGKILL; whether it was still there."""
+        now = identity(self.pid)
+        if now is None or now["started"] != self.started:
+            return False
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
 
 def victims(run_dir: Path) -> list[Victim]:
     """The env workers and inference ranks of this machine that answer, and the simulators of the former."""
-    pids = []
+    found = []
     for name, record in processes(run_dir).items():
         kind, _ = kind_and_rank(name)
         if kind not in KINDS.values():
             continue
-        pids.append(Victim(kind, name, record["pid"]))
+        found.append(Victim(kind, name, record["pid"], record["started"]))
         if kind == Process.ENV:
-            pids += [Victim(SIMULATOR, f"of {name}", pid) for pid in simulators_of(record["pid"])]
-    return pids
+            for pid in simulators_of(record["pid"]):
+                if (now := identity(pid)) is not None:
+                    found.append(Victim(SIMULATOR, f"of {name}", pid, now["started"]))
+    return found
 
 
 def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
     """What each process of a run says of itself, by its name: those of this machine that answer.
 
-    The number of a process means another one on another machine.
+    The number of a process means another one on another machine, and may mean another one here by now, or
+    may have been written by somebody else: only those that `observe.identity` knows as the run's are left.
     """
     records = RunDir(run_dir)
-    records_by_name = records.read(records.status).get("processes", {})
+    here = machine()
     return {
-        name: facts for name, facts in records_by_name.items() if facts and facts.get("machine") == machine()
+        name: facts
+        for name, facts in (records.read(records.status).get("processes") or {}).items()
+        if isinstance(facts, dict) and facts.get("machine") == here and same_process(facts, run_dir)
     }
 
 

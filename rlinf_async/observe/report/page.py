@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.extras import pip_install
+from rlinf_async.observe.files import write_whole
 from rlinf_async.observe.report import redact
 from rlinf_async.observe.report.content import Section
 from rlinf_async.observe.report.formatting import NONE, duration, ends, number, share
@@ -40,7 +41,7 @@ def write_report(runs: Sequence[Path], out: Path, *, first: Section | None = Non
         if out.is_dir():
             raise ValueError(f"{out} is a directory; name a file in it, such as {out / 'report.html'}")
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(html, encoding="utf-8", errors="replace")
+        write_whole(out, html.encode(errors="replace"), private=False)
     except OSError as error:
         raise ValueError(f"{out} cannot be written: {error.strerror}") from error
     return out

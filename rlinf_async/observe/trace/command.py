@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+from rlinf_async.observe.files import write_whole
 from rlinf_async.observe.report import redact
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import read_processes, read_spans
@@ -31,7 +32,7 @@ def write_trace(run: Path, out: Path) -> int:
     about = redact.plain({name: fact for name, fact in records.read(records.facts).items() if name in TOLD})
     content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}).encode()
     try:
-        out.write_bytes(gzip.compress(content) if out.suffix == ".gz" else content)
+        write_whole(out, gzip.compress(content) if out.suffix == ".gz" else content, private=False)
     except OSError as error:
         raise ValueError(f"cannot write {out}: {error.strerror}") from error
     return len(spans)

@@ -4,17 +4,30 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from types import MappingProxyType
 
+from rlinf_async.observe.identity import identity
 from rlinf_async.ray_runtime.inspection import machine
 
 CHILD = [sys.executable, "-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
+OF_RUN = """
+import sys
+from pathlib import Path
+from rlinf_async.observe.stacks import answer_for_stacks
+
+answer_for_stacks(Path(sys.argv[1]), "a process")
+print("ready", flush=True)
+sys.stdin.read()
+"""
 PARENT = [sys.executable, "-c", "import subprocess, sys; subprocess.Popen(sys.argv[1:]); sys.stdin.read()"]
 
 
-def status(run_dir, processes, *, step=5, on=None, **facts):
-    """`processes` by name, with their numbers; None for one that does not answer."""
+def status(run_dir, processes, *, step=5, on=None, says=MappingProxyType({}), **facts):
+    """`processes` by name, with their numbers; None for one that does not answer. Each `says` so, too."""
     said = {
-        name: None if pid is None else {"pid": pid, "machine": on or machine(), "open": [], "ended": 0}
+        name: None
+        if pid is None
+        else {"pid": pid, "machine": on or machine(), "open": [], "ended": 0, **(identity(pid) or {}), **says}
         for name, pid in processes.items()
     }
     text = json.dumps({"step": step, "total": 9, "driver": 1, "still_s": 0.0, "processes": said, **facts})
@@ -32,3 +45,9 @@ def started(command):
         yield process
     finally:
         process.communicate()
+
+
+def started_in(run_dir, *children):
+    """A process of the run in `run_dir`, perhaps with a child of its own that runs a command."""
+    code = OF_RUN.replace("print(", "import subprocess; subprocess.Popen(sys.argv[2:])\nprint(", 1)
+    return started([sys.executable, "-c", code if children else OF_RUN, str(run_dir), *children])

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from rlinf_async.experiments.chaos.command import chaos
 from rlinf_async.observe.failures import record_failure
-from tests.experiments.chaos.making import CHILD, started, status
+from tests.experiments.chaos.making import started_in, status
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_run_that_has_ended_or_has_died_is_no_victim(tmp_path, console):
 
 def test_it_kills_until_the_run_has_ended_and_says_what_that_has_come_to(tmp_path, console):
     record_failure(tmp_path, process="env worker 0", what="silent", error="earlier", action="again")
-    with started(CHILD) as process:
+    with started_in(tmp_path) as process:
         status(tmp_path, {"inference rank 0": process.pid}, time=time.time())
 
         def wait(seconds):
@@ -65,7 +65,7 @@ def test_an_interrupt_leaves_the_run_alone(tmp_path, console):
     def wait(seconds):
         raise KeyboardInterrupt
 
-    with started(CHILD) as process:
+    with started_in(tmp_path) as process:
         status(tmp_path, {"env worker 0": process.pid}, time=time.time())
         assert chaos(tmp_path, console, every_s=60.0, kinds=["env"], seed=0, wait=wait)
         assert process.poll() is None
@@ -76,7 +76,7 @@ def test_a_run_that_falls_silent_is_one_that_did_not_outlive_it(tmp_path, consol
     def wait(seconds):
         status(tmp_path, {"env worker 0": process.pid}, time=time.time() - 60)
 
-    with started(CHILD) as process:
+    with started_in(tmp_path) as process:
         status(tmp_path, {"env worker 0": process.pid}, time=time.time())
         assert not chaos(tmp_path, console, every_s=60.0, kinds=["env"], seed=0, wait=wait)
     assert "says nothing any more" in console.file.getvalue()

@@ -132,3 +132,13 @@ def test_whoever_has_started_the_run_is_told_where_it_is(tmp_path, monkeypatch):
         newest=0,
     )
     assert set(json.loads((tmp_path / "told").read_text())) == {"run_dir", "checkpoints", "resume", "newest"}
+
+
+def test_an_experiment_that_leads_out_of_the_run_directory_is_refused(tmp_path):
+    cfg = config(tmp_path / "runs")
+    cfg.runner.logger.experiment_name = "../../precious"
+    train(cfg, 7)
+    (tmp_path / "precious" / "checkpoints" / "global_step_1").mkdir(parents=True)
+    with pytest.raises(ValueError, match="leads out of the run directory"):
+        take_place(cfg, active=True, say=lambda _: None)
+    assert (tmp_path / "precious" / "checkpoints" / "global_step_1").is_dir()

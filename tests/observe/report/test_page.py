@@ -230,3 +230,11 @@ def test_the_packages_that_are_needed_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("rlinf_async.observe.report.page.NEEDED", ("jinja2", "no_such_package"))
     result = report(write_run(tmp_path))
     assert "the report needs no_such_package: pip install 'jinja2>=3.1'" in result.output
+
+
+def test_a_link_at_the_place_of_the_page_is_not_written_through(tmp_path):
+    (tmp_path / "precious").write_text("all my work")
+    (tmp_path / "page.html").symlink_to(tmp_path / "precious")
+    with pytest.raises(ValueError, match="it is a symbolic link"):
+        write_report([write_run(tmp_path)], tmp_path / "page.html")
+    assert (tmp_path / "precious").read_text() == "all my work"

@@ -242,3 +242,13 @@ def test_a_directory_without_a_trace_is_refused_with_a_reason(tmp_path, prepare,
 def test_a_place_that_cannot_be_written_is_said_to_be_so(tmp_path):
     with pytest.raises(ValueError, match="cannot write"):
         write_trace(recorded(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_link_at_the_place_of_the_trace_is_not_written_through(tmp_path, name):
+    run = recorded(tmp_path)
+    (tmp_path / "precious").write_text("all my work")
+    (run / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(ValueError, match="it is a symbolic link"):
+        write_trace(run, run / name)
+    assert (tmp_path / "precious").read_text() == "all my work"
