@@ -45,7 +45,7 @@ SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
 .PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-verl \
-	test test-vla test-verl runs-verl mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
+	test test-vla test-verl nightly runs-verl mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
 
 setup: $(SETUP)
 
@@ -118,10 +118,17 @@ demo-verl: setup-verl
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/rlinf-async train --config-name verl_metaworld_ppo_mlp
 
 test: setup
-	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not nightly" $(ARGS)
 
 test-verl: setup-verl
-	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) $(ARGS)
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "not nightly" $(ARGS)
+
+# What takes too long for every change: hours on two cores. Searches are wider, too (tests/conftest.py).
+nightly: export HYPOTHESIS_PROFILE := nightly
+nightly: setup setup-verl setup-simulators setup-scripts
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly --timeout 3600 $(ARGS)
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m nightly --timeout 3600 $(ARGS)
+	if [ -d "$(VLA_SOURCES)" ]; then $(MAKE) test-vla ARGS="-m nightly --timeout 3600"; fi
 
 # Every setting of the levels, on real clusters; what has been run in runs/every_setting is not run again.
 runs-verl: setup-verl

@@ -1,6 +1,8 @@
 """Sums the closing lines of several runs of pytest, as one line of the same form.
 
-python .ci/closing_line.py LOG
+    python .ci/closing_line.py LOG
+
+The exit status is 1 where a run has not ended, or has executed no test: who skips all shows nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from pathlib import Path
 CLOSING = re.compile(r"^=+ (?P<counts>.*) in (?P<seconds>[0-9.]+)s(?: \([0-9:]+\))? =+$", re.MULTILINE)
 ORDER = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
 """As pytest prints them. Deselected tests belong to another run of the same tests."""
+EXECUTED = ("failed", "passed", "xfailed", "xpassed", "error")
+COUNT = re.compile(r"(\d+) ([a-z]+)")
 
 
 def closing_line(log: str) -> str:
     """One line for all runs in `log`.
 
     Raises:
-        ValueError: a run, or the only one, has not ended.
+        ValueError: a run, or the only one, has not ended, or has executed no test.
     """
     runs = list(CLOSING.finditer(log))
     started = log.count("test session starts")
@@ -29,8 +33,10 @@ def closing_line(log: str) -> str:
         )
     counts: Counter[str] = Counter()
     for run in runs:
-        for number, word in re.findall(r"(\d+) ([a-z]+)", run["counts"]):
-            counts[_singular(word)] += int(number)
+        own = Counter({_singular(word): int(number) for number, word in COUNT.findall(run["counts"])})
+        if not any(own[word] for word in EXECUTED):
+            raise ValueError(f"a test run executed no test: {run['counts']}")
+        counts.update(own)
     said = ", ".join(f"{counts[word]} {_plural(word, counts[word])}" for word in ORDER if counts[word])
     return f"=== {said or 'no tests ran'} in {sum(float(run['seconds']) for run in runs):.2f}s ==="
 

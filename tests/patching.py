@@ -13,7 +13,7 @@ import pytest
 
 PATCHES = Path(__file__).parents[1] / "patches"
 # That the package which is pinned has a fault changes with another version of it only.
-SIDES = [pytest.param("stock", marks=pytest.mark.long), "patched"]
+SIDES = [pytest.param("stock", marks=pytest.mark.nightly), "patched"]
 HEADINGS = ("Why", "How", "Upstream", "Remove when")
 
 

@@ -76,13 +76,9 @@ ELSEWHERE = {
     r"rlinf-async plan.*": "tests/experiments/plan/test_command.py",
     r"rlinf-async bench --predict": "tests/experiments/plan/test_bench.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
-    r"python -m benchmarks\.chaos.*": "tests/benchmarks/test_chaos.py",
-    r"python -m benchmarks\.newcomer": "tests/benchmarks/test_newcomer.py",
-    r"python -m benchmarks\.schedules\.hosts.*": "tests/benchmarks/test_hosts.py",
-    r"python -m benchmarks\.learning\.tasks": "tests/benchmarks/test_learning_tasks.py",
-    r"python -m benchmarks\.schedules\.levers.*": "tests/experiments/plan/test_bench.py",
-    r"python -m benchmarks\.schedules\.limits": "tests/benchmarks/test_limits.py",
-    r"python -m benchmarks\.schedules\.held_out .*": "tests/benchmarks/test_held_out.py",
+    r"python -m benchmarks\.(chaos|newcomer|schedules|learning\.tasks).*": (
+        "tests/benchmarks/test_commands.py::test_a_benchmark_runs_at_its_smallest_size"
+    ),
 }
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""
 
@@ -105,6 +101,7 @@ NOT_RUN = {
     r"python examples/local_metaworld\.py": "it takes minutes; it is imported below",
     r"make runs-verl": "it takes a quarter of an hour; tests/runs_verl/test_runs.py runs some of it",
     r"make (setup-vla )?test-vla.*": "it needs sources that no package index has",
+    r"make nightly": "it takes hours; it runs the tests that are marked nightly",
     r"make format": "it changes files; `make check` in .ci/run checks what it leaves",
 }
 """Commands that no test runs, and why."""
@@ -254,7 +251,7 @@ def rlinf_async(name: str, parameters: dict[str, Any]) -> None:
 
 
 def python(words: list[str]) -> None:
-    """Parse the options of `python -m benchmarks.NAME`, whose measurements are tested on their own."""
+    """Parse the options of `python -m benchmarks.NAME`; tests/benchmarks/test_commands.py runs it."""
     assert words[0] == "-m", f"nothing runs python {' '.join(words)}"
     assert words[1].startswith("benchmarks.")
     app = get_command(importlib.import_module(f"{words[1]}.__main__").app)

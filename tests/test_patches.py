@@ -28,7 +28,7 @@ worker._load_user_extensions()
 worker._load_user_extensions()
 """
 
-PROCESSES = [pytest.param(DRIVER, id="driver", marks=pytest.mark.long), pytest.param(WORKER, id="worker")]
+PROCESSES = [pytest.param(DRIVER, id="driver", marks=pytest.mark.nightly), pytest.param(WORKER, id="worker")]
 """It is started for each; one driver is among the shorter tests in its place: `twice`."""
 
 LOADED = """

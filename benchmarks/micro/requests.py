@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -20,10 +19,12 @@ import torch
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OURS, InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
+from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.memory import MemoryPool
 from rlinf_async.ray_runtime.request_channel import RequestClient, RequestServer
 from rlinf_async.ray_runtime.wire import fetch
@@ -180,12 +181,21 @@ def _launch(group: Any, cluster: Cluster, name: str, **options: Any) -> Any:
     return launched.worker_info_list[0].worker
 
 
-def _settings() -> Any:
-    """Of a run's settings what a request channel reads."""
-    return SimpleNamespace(
-        asynchrony=AsyncConfig.from_mapping({"mode": "full", "deadline_s": 60.0}),
-        plan=SimpleNamespace(inference_ranks=1),
-        max_batch_size=max(case.envs * case.shards for case in CASES),
+def _settings() -> RunSettings:
+    """One inference rank for as many environments as ever ask at once."""
+    envs = max(case.envs * case.shards for case in CASES)
+    plan = ShardPlan(total_envs=envs, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=1)
+    return RunSettings(
+        asynchrony=AsyncConfig.from_mapping({"mode": "full"}),
+        plan=plan,
+        horizon=1,
+        batches=1,
+        global_batch_size=envs,
+        micro_batch_size=envs,
+        update_epoch=1,
+        max_batch_size=envs,
+        normalizes=False,
+        seed=0,
     )
 
 

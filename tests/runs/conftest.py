@@ -22,8 +22,7 @@ from typing import Any
 import pytest
 
 from rlinf_async.demo.simulators.camera import installed_backend
-from tests.lateness import WHY, is_too_late
-from tests.runs.several import BEGINS, ENDS, TOO_LATE
+from tests.runs.several import BEGINS, ENDS
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rlinf_async.cli"]
@@ -51,12 +50,11 @@ def small(config: str, *overrides: str) -> Case:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has ended, or, on a slow machine, one that it was too late to begin."""
+    """A run that has ended."""
 
     status: int
     output: str
     directory: Path
-    is_late: bool = False
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -168,10 +166,10 @@ def deadline_s(runs: int) -> int:
 
 def part(output: str, number: int, directory: Path) -> Run:
     """What concerns one of several runs; everything if the process did not come so far."""
-    begins, ends, too_late = (line.format(number, r"(\d)") for line in (BEGINS, ENDS, TOO_LATE))
+    begins, ends = (line.format(number, r"(\d)") for line in (BEGINS, ENDS))
     mine = re.search(rf"{begins}\n(.*?){ends}", output, re.DOTALL)
     if mine is None:
-        return Run(1, output, directory, is_late=f"{too_late}\n" in output)
+        return Run(1, output, directory)
     return Run(int(mine[2]), mine[1], directory)
 
 
@@ -232,8 +230,6 @@ def shared_runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[Run]]]:
     """Runs of all tests that share a process, by the name of the test."""
-    if is_too_late():
-        pytest.skip(WHY)
     cases, of_test = made_once(_asked_for(request.session.items))
     runner = Runner(tmp_path_factory.mktemp("shared"))
     try:
@@ -247,8 +243,6 @@ def shared_runs(
 def ended(request: pytest.FixtureRequest, shared_runs: dict[str, list[Run]]) -> list[Run]:
     """The runs of the test's own mark, which have ended well."""
     own = shared_runs[request.node.nodeid]
-    if any(run.is_late for run in own):
-        pytest.skip(WHY)
     for run in own:
         assert run.status == 0, run.output
     return own

@@ -16,8 +16,8 @@ from tests.runs.test_entry_script import SCRIPT, run_script, users_config
     ("override", "words"),
     [
         ("async.train.max_stalenes=2", "did you mean async.train.max_staleness"),
-        pytest.param("async.rollout.shards=3", "nearest number of shards", marks=pytest.mark.long),
-        pytest.param("reward.use_reward_model=true", "reward.use_reward_model", marks=pytest.mark.long),
+        pytest.param("async.rollout.shards=3", "nearest number of shards", marks=pytest.mark.nightly),
+        pytest.param("reward.use_reward_model=true", "reward.use_reward_model", marks=pytest.mark.nightly),
     ],
 )
 def test_bad_input_is_one_clear_error_before_ray_starts(runs: Runner, override: str, words: str) -> None:

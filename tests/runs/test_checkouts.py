@@ -80,7 +80,7 @@ def put_on_the_path(runs: Runner, home: Path, start: Path) -> None:
 @pytest.mark.parametrize(
     "tree",
     # RLinf's own YAML for ManiSkill is run by the script of the main branch as well.
-    [pytest.param(tree, marks=pytest.mark.long) if tree == "rlinf-main" else tree for tree in TREES],
+    [pytest.param(tree, marks=pytest.mark.nightly) if tree == "rlinf-main" else tree for tree in TREES],
     indirect=True,
 )
 def test_rlinfs_own_script_runs_asynchronously_by_one_word(tree: Path, runs: Runner, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_rlinfs_own_script_runs_asynchronously_by_one_word(tree: Path, runs: Run
 
 @pytest.mark.parametrize(
     "tree",
-    [pytest.param(tree, marks=pytest.mark.long) if tree == "rlinf-v0.3" else tree for tree in TREES],
+    [pytest.param(tree, marks=pytest.mark.nightly) if tree == "rlinf-v0.3" else tree for tree in TREES],
     indirect=True,
 )
 def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp
     assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
 
 
-@pytest.mark.long  # that a failing run exits with 1 is asked of our own command: tests/runs/test_failures.py
+@pytest.mark.nightly  # our own command is asked the same: tests/runs/test_failures.py
 @pytest.mark.parametrize("tree", ["rlinf-main"], indirect=True)
 def test_a_run_that_fails_says_so_by_its_exit_status(tree: Path, runs: Runner, tmp_path: Path) -> None:
     script = tree / "examples" / "embodiment" / "train_embodied_agent.py"

@@ -33,7 +33,7 @@ def resumed(step: int) -> Case:
     return config, (*overrides, f"runner.resume_dir='{saved}'")
 
 
-@pytest.mark.long  # so are a run and its continuations, below
+@pytest.mark.nightly  # so are a run and its continuations, below
 @pytest.mark.shared_run(FIXED_LAG, FIXED_LAG)
 def test_twenty_steps_with_a_fixed_lag_give_the_same_weights_twice_bit_for_bit(ended: list[Run]) -> None:
     for run in ended:

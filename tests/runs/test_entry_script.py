@@ -31,7 +31,7 @@ def run_script(runs: Runner, script: Path, directory: Path, *overrides: str) -> 
     return process.returncode, output
 
 
-@pytest.mark.long  # RLinf's own script in a checkout is turned so as well: tests/runs/test_checkouts.py
+@pytest.mark.nightly  # RLinf's own script in a checkout is turned so as well: tests/runs/test_checkouts.py
 def test_the_command_line_turns_a_script_without_a_block_asynchronous(runs: Runner, tmp_path: Path) -> None:
     status, output = run_script(runs, SCRIPT, users_config(tmp_path, "~async"), "+async.mode=full")
     assert status == 0, output
@@ -39,7 +39,7 @@ def test_the_command_line_turns_a_script_without_a_block_asynchronous(runs: Runn
     assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
 
 
-@pytest.mark.long  # nothing of ours is even loaded then: tests/test_plugin.py; RLinf alone: test_stock.py
+@pytest.mark.nightly  # nothing of ours is even loaded then: tests/test_plugin.py; RLinf alone: test_stock.py
 def test_without_the_block_nothing_of_rlinf_is_replaced(runs: Runner, tmp_path: Path) -> None:
     status, output = run_script(runs, SCRIPT, users_config(tmp_path, "~async"))
     assert status == 0, output

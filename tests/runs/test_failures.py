@@ -47,7 +47,7 @@ NOTHING_OUTLIVED = ("async.survive.env_restarts=0", "async.survive.process_resta
 
 @pytest.mark.parametrize(
     "part",
-    [pytest.param(part, marks=pytest.mark.long) if part in LIKE_OTHERS else part for part in BROKEN],
+    [pytest.param(part, marks=pytest.mark.nightly) if part in LIKE_OTHERS else part for part in BROKEN],
 )
 def test_the_first_error_ends_the_run_with_status_one(runs: Runner, tmp_path: Path, part: str) -> None:
     entry_point, error, words = BROKEN[part]

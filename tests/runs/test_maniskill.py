@@ -50,7 +50,7 @@ def maniskill(runs: Runner) -> Runner:
     return runs
 
 
-@pytest.mark.long  # RLinf's own YAML trains and is evaluated in full mode as well
+@pytest.mark.nightly  # RLinf's own YAML trains and is evaluated in full mode as well
 def test_maniskill_trains_and_is_evaluated_in_full_mode(maniskill: Runner) -> None:
     run = maniskill.train(
         "maniskill_ppo_mlp",

@@ -58,7 +58,7 @@ def is_long(case: tuple[str, bool, bool, bool]) -> bool:
 
 def marks(case: tuple[str, bool, bool, bool]) -> list[pytest.MarkDecorator]:
     asked_for = pytest.mark.shared_run(small(case[0], *overrides(*case)))
-    return [asked_for, pytest.mark.long] if is_long(case) else [asked_for]
+    return [asked_for, pytest.mark.nightly] if is_long(case) else [asked_for]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(ended: list[Run
 SCORED = ("async.mode=full", "algorithm.update_epoch=1", "async.train.scorer=inference")
 
 
-@pytest.mark.long  # two learner ranks are given scores as well
+@pytest.mark.nightly  # two learner ranks are given scores as well
 @pytest.mark.shared_run(small("metaworld_ppo_mlp", *SCORED))
 def test_inference_scores_what_the_learner_does_not_begin_with(ended: list[Run]) -> None:
     (run,) = ended

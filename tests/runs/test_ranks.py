@@ -10,7 +10,7 @@ pytestmark = pytest.mark.ray
 TWO = tuple(f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout", "actor"))
 
 
-@pytest.mark.long  # two ranks of every worker are below as well
+@pytest.mark.nightly  # two ranks of every worker are below as well
 @pytest.mark.shared_run(
     small(
         "metaworld_ppo_mlp",

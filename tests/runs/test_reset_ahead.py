@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ray
 AHEAD = ("async.rollout.reset_ahead=true", "runner.max_epochs=4")
 
 
-@pytest.mark.long  # one whose simulators take on tasks is measured as well
+@pytest.mark.nightly  # one whose simulators take on tasks is measured as well
 def test_a_run_that_resets_ahead_is_measured(monkeypatch):
     resetting = replace(QUICK, env=replace(QUICK.env, reset_s=0.3))
     monkeypatch.setitem(cell.SCENARIOS, "resetting", resetting)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.runs.conftest import made_once, part, small
-from tests.runs.several import BEGINS, ENDS, TOO_LATE
+from tests.runs.several import BEGINS, ENDS
 
 ON, OFF = small("a", "async.mode=full"), small("a", "async.mode=off")
 
@@ -22,16 +22,9 @@ def test_an_earlier_run_is_that_of_the_same_test():
     assert cases[4] == small("a", "resume={run-3}/saved")
 
 
-def test_a_run_that_it_was_too_late_to_begin_is_told_from_one_that_has_failed():
-    lines = [
-        BEGINS.format(0),
-        "well",
-        ENDS.format(0, 0),
-        BEGINS.format(1),
-        ENDS.format(1, 1),
-        TOO_LATE.format(2),
-    ]
+def test_a_run_that_has_not_begun_has_failed():
+    lines = [BEGINS.format(0), "well", ENDS.format(0, 0), BEGINS.format(1), ENDS.format(1, 1)]
     output = "".join(f"{line}\n" for line in lines)
-    made = [part(output, number, Path()) for number in range(4)]
-    assert [(run.status, run.is_late) for run in made] == [(0, False), (1, False), (1, True), (1, False)]
+    made = [part(output, number, Path()) for number in range(3)]
+    assert [run.status for run in made] == [0, 1, 1]
     assert made[0].output == "well\n"

@@ -30,7 +30,7 @@ def sweep(runs: Runner) -> tuple[int, str]:
     return process.returncode, output
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_rlinfs_own_runner_and_all_levels_are_measured_side_by_side(runs: Runner) -> None:
     status, output = sweep(runs)
     assert status == 0, output

@@ -41,7 +41,7 @@ PPO, GRPO = small("metaworld_ppo_mlp", *TAKEN), small("metaworld_grpo_mlp", *TAK
     "config",
     [
         pytest.param("PPO", marks=pytest.mark.shared_run(PPO)),
-        pytest.param("GRPO", marks=[pytest.mark.shared_run(GRPO), pytest.mark.long]),
+        pytest.param("GRPO", marks=[pytest.mark.shared_run(GRPO), pytest.mark.nightly]),
     ],
 )
 def test_every_place_of_every_batch_is_collected_once_on_real_simulators(ended: list[Run], config: str):

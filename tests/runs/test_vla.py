@@ -11,7 +11,7 @@ pytestmark = pytest.mark.ray
 ASSETS = Path(__file__).parents[3] / "shared" / "libero-assets"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.render
 def test_a_vla_trains_on_rendered_metaworld_in_full_mode(runs: Runner, gl: str) -> None:
     runs.environment["MUJOCO_GL"] = gl

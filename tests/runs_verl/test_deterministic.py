@@ -35,7 +35,7 @@ SETTINGS = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_a_run_that_was_killed_and_goes_on_ends_as_if_it_had_not_been_interrupted(runs: VerlRunner) -> None:
     whole = runs.train("verl_metaworld_ppo_mlp", *SETTINGS, run_dir="whole")

@@ -44,7 +44,7 @@ def test_none_and_all_of_the_levels_train_what_was_collected_once_also_pictures(
     check_books(pictures, steps=2, trained=8)
 
 
-@pytest.mark.long  # all of them together are run as well
+@pytest.mark.nightly  # all of them together are run as well
 def test_each_level_alone_trains_what_was_collected_once(runs: VerlRunner) -> None:
     made = runs.several([("verl_metaworld_ppo_mlp", overrides) for overrides in LEVELS.values()])
     for level, run in zip(LEVELS, made, strict=True):

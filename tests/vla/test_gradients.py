@@ -8,7 +8,7 @@ from tests.checkouts import checkout
 from tests.hosts.rlinf.learners import run_cases
 from tests.vla.learning import Case, run
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 MODES = {
     "train": {},

@@ -156,7 +156,7 @@ def override(advice: Advice) -> str:
 
 
 @pytest.mark.parametrize(
-    "work", [pytest.param(work, marks=pytest.mark.long) if work in ALIKE else work for work in WORK]
+    "work", [pytest.param(work, marks=pytest.mark.nightly) if work in ALIKE else work for work in WORK]
 )
 def test_a_run_that_follows_its_advice_is_not_slower(work):
     slower = [
@@ -167,7 +167,7 @@ def test_a_run_that_follows_its_advice_is_not_slower(work):
     assert slower == []
 
 
-@pytest.mark.long  # it needs the advice of all
+@pytest.mark.nightly  # it needs the advice of all
 def test_all_advice_that_can_be_planned_was_given_and_followed():
     given = {each.advice.rule for work in WORK for each in followed(work)}
     assert given >= {

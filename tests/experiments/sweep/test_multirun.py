@@ -30,7 +30,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "group", [pytest.param("+async=off,full,train", marks=pytest.mark.long), "+async.mode=off,full,train"]
+    "group", [pytest.param("+async=off,full,train", marks=pytest.mark.nightly), "+async.mode=off,full,train"]
 )
 def test_every_job_of_a_multirun_is_synchronous_or_not_by_its_own_config(tmp_path, group):
     cfg = compose_config("metaworld_ppo_mlp", ["~async", "~warm_start"])
