@@ -1,38 +1,166 @@
-"""What environments show of themselves, as a policy of a package sees it."""
+"""What environments show of themselves: kept as it was shown, and seen by a policy as one batch.
+
+Fields have an item for each environment: tensors, lists, tuples, or mappings of such. What is no such field
+(a number, a text, a tensor without dimensions) is the same for all environments of a batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import copy
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+
+T = TypeVar("T")
+
+
+def kept(value: Any) -> Any:
+    """A copy, as environments may go on writing where they have shown something.
+
+    Arrays of numbers become tensors, which policies know; those of texts or objects become lists.
+    """
+    match value:
+        case torch.Tensor():
+            return value.detach().clone(memory_format=torch.contiguous_format)
+        case np.ndarray():
+            return _tensor(value)
+        case Mapping():
+            return {name: kept(field) for name, field in value.items()}
+        case list():
+            return [kept(item) for item in value]
+        case tuple():
+            return tuple(kept(item) for item in value)
+        case None | str() | bytes() | bool() | int() | float() | np.generic():
+            return value
+        case _:
+            return copy.deepcopy(value)
+
+
+def _tensor(array: np.ndarray) -> Any:
+    """A copy of an array as a tensor, if it holds numbers."""
+    if array.dtype.kind not in "biufc":
+        return kept(array.tolist())
+    if array.dtype.kind in "fc" and array.dtype.itemsize > 8 * (1 + (array.dtype.kind == "c")):
+        array = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+
+
+def storages(value: Any) -> set[int]:
+    """Where the tensors of an observation are in memory."""
+    match value:
+        case torch.Tensor():
+            return {value.untyped_storage().data_ptr()}
+        case Mapping():
+            return storages(list(value.values()))
+        case list() | tuple():
+            return {place for item in value for place in storages(item)}
+    return set()
 
 
 def merge(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Observations of several shards as one batch, in order; a field that is None for all stays None.
 
     Raises:
-        ValueError: a field that is neither a tensor, an array, a list nor a mapping.
+        ValueError: a field that only some have or that differs in kind, or one for the whole batch that
+            differs.
     """
+    return _merged(observations, "")
+
+
+def alike(observations: Sequence[Any]) -> list[list[int]]:
+    """The numbers of those that can be one batch, in order: they have the same fields of the same kinds."""
+    found: dict[Hashable, list[int]] = {}
+    for number, observation in enumerate(observations):
+        found.setdefault(_kind(observation), []).append(number)
+    return list(found.values())
+
+
+def each_alike(observations: Sequence[Any], answer: Callable[[list[int]], Sequence[T]]) -> list[T]:
+    """What `answer` says of the observations of each number, asked with those together that are `alike`."""
+    answers = {
+        number: one
+        for numbers in alike(observations)
+        for number, one in zip(numbers, answer(numbers), strict=True)
+    }
+    return [answers[number] for number in range(len(observations))]
+
+
+def asked(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What of requests has to be alike: observations, and final ones of episodes where there are some."""
+    observation, final = payload["obs"], payload.get("final_obs")
+    return {"obs": observation, "final_obs": observation if final is None else final}
+
+
+def _merged(observations: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, Any]:
+    names = list(dict.fromkeys(name for observation in observations for name in observation))
+    for name in names:
+        without = [number for number, observation in enumerate(observations) if name not in observation]
+        if without:
+            raise ValueError(
+                f"the observation {prefix + name!r} is shown by some shards of a batch and not by others: it "
+                f"is missing in {_numbers(without)} of {len(observations)}"
+            )
     return {
-        name: _joined(name, [observation[name] for observation in observations]) for name in observations[0]
+        name: _joined(prefix + name, [observation[name] for observation in observations]) for name in names
     }
 
 
 def _joined(name: str, values: list[Any]) -> Any:
     first = values[0]
-    if all(value is None for value in values):
-        return None
-    if isinstance(first, torch.Tensor):
-        return torch.cat(values)
-    if isinstance(first, np.ndarray):
-        return np.concatenate(values)
-    if isinstance(first, list):
-        return [item for value in values for item in value]
-    if isinstance(first, Mapping):
-        return merge(values)
-    raise ValueError(
-        f"the observation {name!r} is a {type(first).__name__}; use a tensor, an array or a list with an "
-        "item for each environment, or a mapping of such"
+    different = [number for number, value in enumerate(values) if _sort(value) != _sort(first)]
+    if different:
+        other = values[different[0]]
+        raise ValueError(
+            f"the observation {name!r} is a {type(first).__name__} for some shards of a batch, and a "
+            f"{type(other).__name__} in {_numbers(different)} of {len(values)}"
+        )
+    match first:
+        case torch.Tensor() if first.dim():
+            return torch.cat(values)
+        case np.ndarray() if first.ndim:
+            return np.concatenate(values)
+        case list():
+            return [item for value in values for item in value]
+        case tuple():
+            return tuple(item for value in values for item in value)
+        case Mapping():
+            return _merged(values, f"{name}.")
+    if len(values) > 1 and len({_kind(value) for value in values}) > 1:
+        raise ValueError(
+            f"the observation {name!r} is a {type(first).__name__} that differs between shards; use a "
+            "tensor, an array or a list with an item for each environment, or a mapping of such"
+        )
+    return first
+
+
+def _sort(value: Any) -> type:
+    """In which way values are joined."""
+    return next(
+        (sort for sort in (torch.Tensor, np.ndarray, list, tuple, Mapping) if isinstance(value, sort)),
+        type(value),
     )
+
+
+def _kind(value: Any) -> Hashable:
+    """Equal for what can be joined: types and shapes of fields, and the values of anything else."""
+    match value:
+        case torch.Tensor() if value.dim():
+            return torch.Tensor, value.dtype, value.device, tuple(value.shape[1:])
+        case np.ndarray() if value.ndim:
+            return np.ndarray, value.dtype.str, value.shape[1:]
+        case torch.Tensor() | np.ndarray():
+            return type(value), str(value.dtype), value.item()
+        case list() | tuple():
+            return type(value)
+        case Mapping():
+            return frozenset((name, _kind(field)) for name, field in value.items())
+        case None | str() | bytes() | bool() | int() | float() | np.generic():
+            return type(value), value
+        case _:
+            return id(value)
+
+
+def _numbers(found: list[int]) -> str:
+    return f"number {', '.join(map(str, found[:3]))}{', ...' if len(found) > 3 else ''}"

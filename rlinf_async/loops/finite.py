@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+import cmath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 
 
-def check_finite(
-    survive: SurviveConfig, *, observed: Mapping[str, Any], scores: Mapping[str, Any], version: int
-) -> None:
-    """Look at one decision before its actions reach the environments: who is first is to blame.
+def not_finite(survive: SurviveConfig, shown: Mapping[str, Any]) -> list[str]:
+    """How many numbers of which fields are not finite; none where `async.survive.non_finite` is off.
 
     Args:
-        observed: tensors that the environments have shown, by name; other values, and whole numbers, are
-            finite.
-        scores: the same of the policy's answer to it.
-        version: of the policy that has answered.
+        shown: what environments have shown, by name: arrays, or mappings and lists of such at any depth. What
+            is no number is finite.
+    """
+    return [] if survive.non_finite == "off" else list(_bad(shown))
+
+
+def check_shown(survive: SurviveConfig, bad: Sequence[str]) -> None:
+    """Look at what environments have shown before a policy is asked with it; `bad` is of `not_finite`.
 
     Raises:
         ShardFailure: the environments gave numbers that are not finite; others may be built.
-        RuntimeError: they did, and `async.survive.non_finite` is stop; or the policy gave such numbers for
-            observations that are finite, as it would do again.
+        RuntimeError: they did, and `async.survive.non_finite` is stop.
     """
-    if survive.non_finite == "off":
+    if not bad:
         return
-    if bad := list(_bad(observed)):
-        sentence = f"the environments have given numbers that are not finite: {', '.join(bad)}"
-        if survive.non_finite == "stop":
-            raise RuntimeError(f"{sentence} (async.survive.non_finite=stop)")
-        raise ShardFailure(sentence, what="not finite")
-    if bad := list(_bad(scores)):
+    sentence = f"the environments have given numbers that are not finite: {', '.join(bad)}"
+    if survive.non_finite == "stop":
+        raise RuntimeError(f"{sentence} (async.survive.non_finite=stop)")
+    raise ShardFailure(sentence, what="not finite")
+
+
+def check_answer(survive: SurviveConfig, scores: Mapping[str, Any], *, version: int) -> None:
+    """Look at a policy's answer before its actions reach the environments, whose observations are finite.
+
+    Args:
+        scores: tensors, by name.
+        version: of the policy that has answered.
+
+    Raises:
+        RuntimeError: some are not finite, as they would be again.
+    """
+    if bad := not_finite(survive, scores):
         raise RuntimeError(
             f"the policy of version {version} has given numbers that are not finite ({', '.join(bad)}) for "
             "observations that are: resume from a checkpoint before it, with a smaller learning rate"
@@ -56,10 +69,41 @@ def check_weights(version: int, weights: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def _bad(tensors: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in tensors.items():
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            continue
-        # A sum is quick, and finite if all numbers are, unless it overflows.
-        if not math.isfinite(value.sum().item()) and (count := int((~torch.isfinite(value)).sum())):
-            yield f"{count} of {value.numel()} {name}"
+def _bad(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _bad(value, f"{prefix}{name}.")
+        elif (found := _count(value)).bad:
+            yield f"{found.bad} of {found.all} {prefix}{name}"
+
+
+class _Count(NamedTuple):
+    """Numbers that are not finite, among how many."""
+
+    bad: int = 0
+    all: int = 0
+
+
+def _count(value: Any) -> _Count:
+    match value:
+        case torch.Tensor() if value.is_floating_point() or value.is_complex():
+            # A sum is quick, and finite if all numbers are, unless it overflows.
+            if cmath.isfinite(value.sum().item()):
+                return _Count(0, value.numel())
+            return _Count(int((~torch.isfinite(value)).sum()), value.numel())
+        case np.ndarray() if value.dtype.kind in "fc":
+            return _Count(int((~np.isfinite(value)).sum()), value.size)
+        case float() | complex() | np.inexact():
+            return _Count(int(not cmath.isfinite(complex(value))), 1)
+        case np.ndarray() if value.dtype.kind == "O":
+            return _count(value.tolist())
+        case Mapping():
+            return _sum(value.values())
+        case list() | tuple():
+            return _sum(value)
+    return _Count()
+
+
+def _sum(values: Iterable[Any]) -> _Count:
+    counts = [_count(value) for value in values]
+    return _Count(sum(count.bad for count in counts), sum(count.all for count in counts))

@@ -11,9 +11,7 @@ k-th rollout without a spare would have begun.
 
 The two change places when the next rollout starts, and not when one has ended: until then whatever fails has
 failed in the set that has just played, which is the one to be built anew. What fails in a reset ahead is kept
-for the start that wants it, by which time that set is the one that plays. Numbers in the last output of a
-rollout that are not finite may be noticed when the other set has started: then that one is built anew, and
-the one to blame when it shows such numbers again, if its reset has not helped.
+for the start that wants it, by which time that set is the one that plays.
 """
 
 from __future__ import annotations

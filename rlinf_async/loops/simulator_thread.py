@@ -54,6 +54,16 @@ class SimulatorThread:
         self.stuck = False
         """Whether a call has never come back, so that nobody should wait for the thread."""
 
+    @property
+    def shard(self) -> int:
+        """The number of the shard."""
+        return self._shard
+
+    @property
+    def survive(self) -> SurviveConfig:
+        """What the run outlives."""
+        return self._survive
+
     async def build(self, function: Callable[[], T]) -> T:
         """What `function` returns: building or closing environments."""
         return await self._call(function, self._survive.start_s, "async.survive.start_s")

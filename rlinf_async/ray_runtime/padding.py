@@ -23,7 +23,7 @@ def padded_size(size: int, buckets: Sequence[int]) -> int:
 
 
 def pad(observations: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Repeat the last sample of every field until there are `size` of them."""
+    """Repeat the last sample of every field until there are `size` of them; the rest stays as it is."""
     return {name: _pad(value, size) for name, value in observations.items()}
 
 
@@ -34,7 +34,7 @@ def trim(value: object, size: int, *, copy: bool = False) -> Any:
     """
     if isinstance(value, Mapping):
         return {name: trim(one, size, copy=copy) for name, one in value.items()}
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or not value.dim():
         return value
     return value[:size].clone() if copy else value[:size]
 
@@ -42,10 +42,10 @@ def trim(value: object, size: int, *, copy: bool = False) -> Any:
 def _pad(value: object, size: int) -> Any:
     if isinstance(value, Mapping):
         return pad(value, size)
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and value.dim():
         return torch.cat([value, value[-1:].expand(size - len(value), *value.shape[1:])])
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.ndim:
         return np.concatenate([value, np.repeat(value[-1:], size - len(value), axis=0)])
-    if isinstance(value, list):
-        return [*value, *value[-1:] * (size - len(value))]
+    if isinstance(value, list | tuple):
+        return type(value)([*value, *value[-1:] * (size - len(value))])
     return value

@@ -1,47 +1,75 @@
+import numpy as np
 import pytest
 import torch
 
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.loops.finite import check_finite, check_weights
+from rlinf_async.loops.finite import check_answer, check_shown, check_weights, not_finite
 
 GOOD = torch.ones(2, 3)
 BAD = torch.tensor([1.0, float("nan"), float("inf")])
 
 
-def check(*, seen=GOOD, thought=GOOD, **survive):
-    check_finite(
-        SurviveConfig(**survive), observed={"rewards": seen}, scores={"logprobs": thought}, version=7
-    )
+def check(shown, **survive):
+    settings = SurviveConfig(**survive)
+    check_shown(settings, not_finite(settings, shown))
 
 
-def test_finite_numbers_pass_and_so_does_what_is_no_float_tensor():
-    check()
-    check(seen=torch.tensor([1, 2]), thought=None)
-    check(seen=torch.full((2,), 3e38))  # whose sum overflows
+def test_finite_numbers_pass_and_so_does_what_is_no_number():
+    check({"rewards": GOOD, "task": ["reach", "push"], "wrist": None, "count": 3})
+    check({"rewards": torch.tensor([1, 2]), "picture": torch.full((2, 2), 255, dtype=torch.uint8)})
+    check({"rewards": torch.full((2,), 3e38)})  # whose sum overflows
+    check({"rewards": np.full(2, 3e38, dtype=np.float32), "names": np.array(["a", "b"], dtype=object)})
 
 
-def test_environments_are_to_blame_for_what_they_have_shown():
-    with pytest.raises(ShardFailure, match="2 of 3 rewards") as raised:
-        check(seen=BAD, thought=BAD)
+@pytest.mark.parametrize(
+    ("shown", "named"),
+    [
+        ({"rewards": BAD}, "2 of 3 rewards"),
+        ({"rewards": BAD.numpy()}, "2 of 3 rewards"),
+        ({"rewards": BAD.half()}, "2 of 3 rewards"),
+        ({"camera": {"left": {"depth": BAD.numpy()}}}, "2 of 3 camera.left.depth"),
+        ({"hands": [GOOD, BAD.numpy(), {"tip": BAD}]}, "4 of 12 hands"),
+        ({"hands": (1.0, float("nan"), 2)}, "1 of 2 hands"),
+        ({"height": float("-inf")}, "1 of 1 height"),
+        ({"height": np.float32("nan")}, "1 of 1 height"),
+        ({"parts": np.array([GOOD.numpy(), None, BAD.numpy()], dtype=object)}, "2 of 9 parts"),
+        ({"spectrum": torch.tensor([complex(1, float("nan")), 2j])}, "1 of 2 spectrum"),
+    ],
+)
+def test_environments_are_to_blame_for_what_they_have_shown_at_any_depth(shown, named):
+    with pytest.raises(ShardFailure) as raised:
+        check({"states": GOOD, **shown})
+    assert str(raised.value).endswith(f"not finite: {named}")
     assert (raised.value.what, raised.value.reason) == ("not finite", "not finite")
+
+
+def test_everything_that_is_not_finite_is_named_with_its_count():
+    bad = {"rewards": BAD, "states": GOOD, "images": BAD[:2], "ended": torch.ones(2, dtype=torch.bool)}
+    with pytest.raises(ShardFailure) as environments:
+        check(bad)
+    assert str(environments.value).endswith("not finite: 2 of 3 rewards, 1 of 2 images")
+    with pytest.raises(RuntimeError, match="resume from a checkpoint before it") as policy:
+        check_answer(SurviveConfig(), bad, version=7)
+    assert "not finite (2 of 3 rewards, 1 of 2 images)" in str(policy.value)
 
 
 def test_a_run_may_be_told_to_stop_at_that():
     with pytest.raises(RuntimeError, match=r"2 of 3 rewards .*non_finite=stop") as raised:
-        check(seen=BAD, non_finite="stop")
+        check({"rewards": BAD}, non_finite="stop")
     assert not isinstance(raised.value, ShardFailure)
 
 
 @pytest.mark.parametrize("non_finite", ["refuse", "stop"])
 def test_a_policy_that_makes_them_of_finite_observations_ends_the_run(non_finite):
     with pytest.raises(RuntimeError, match=r"policy of version 7 .*2 of 3 logprobs") as raised:
-        check(thought=BAD, non_finite=non_finite)
+        check_answer(SurviveConfig(non_finite=non_finite), {"logprobs": BAD, "values": None}, version=7)
     assert not isinstance(raised.value, ShardFailure)
 
 
 def test_nobody_looks_where_nobody_wants_to_know():
-    check(seen=BAD, thought=BAD, non_finite="off")
+    check({"rewards": BAD}, non_finite="off")
+    check_answer(SurviveConfig(non_finite="off"), {"logprobs": BAD}, version=7)
 
 
 def test_weights_that_are_not_finite_are_named_before_they_are_published():
@@ -63,13 +91,3 @@ def test_no_more_than_three_tensors_are_named_and_the_others_counted(tensors, na
     with pytest.raises(RuntimeError, match="resume from a checkpoint before it") as raised:
         check_weights(5, {f"w{number}": BAD for number in range(tensors)})
     assert f"not finite {named}, and are not published" in str(raised.value)
-
-
-def test_everything_that_is_not_finite_is_named_with_its_count():
-    bad = {"rewards": BAD, "states": GOOD, "images": BAD[:2], "ended": torch.ones(2, dtype=torch.bool)}
-    with pytest.raises(ShardFailure) as environments:
-        check_finite(SurviveConfig(), observed=bad, scores={}, version=7)
-    assert str(environments.value).endswith("not finite: 2 of 3 rewards, 1 of 2 images")
-    with pytest.raises(RuntimeError, match="resume from a checkpoint before it") as policy:
-        check_finite(SurviveConfig(), observed={}, scores=bad, version=7)
-    assert "not finite (2 of 3 rewards, 1 of 2 images)" in str(policy.value)

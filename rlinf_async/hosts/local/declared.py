@@ -7,7 +7,7 @@ docs/extending.md. What a policy wants to be scored by, its `forward_inputs`, ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.core.tensors import Tree, map_tensors
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.contract import Contract
+from rlinf_async.hosts.local.chance import OwnChance
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -58,7 +60,9 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         seed = section["seed"] + ANOTHER_SEED * builds[first]
         builds[first] += 1
         shard_section = OmegaConf.create({**section, "seed": seed})
-        return DeclaredEnvs(make(shard_section, size, first // size, settings.plan.shards, None), size)
+        shard = first // size
+        env = make(shard_section, size, shard, settings.plan.shards, None)
+        return DeclaredEnvs(env, size, Contract(shard, size))
 
     return build
 
@@ -93,27 +97,31 @@ class DeclaredEnvs:
     reseeded = True
     """Those that are built once more for the same place have another seed."""
 
-    def __init__(self, env: Any, size: int) -> None:
+    def __init__(self, env: Any, size: int, contract: Contract) -> None:
+        """`contract`: of all but the observations, which the shard looks at."""
+        self.declared = env
         self._env = env
         self._size = size
+        self._contract = contract.of(env)
         self._started = False
-        self._ended = torch.zeros(size, dtype=torch.bool)
+        self._ended, self._cut = (torch.zeros(size, dtype=torch.bool) for _ in range(2))
 
     def reset(self) -> dict[str, Any]:
         if self._started:
             self._env.update_reset_state_ids()
         self._started = self._env.is_start = True
-        self._ended = torch.zeros(self._size, dtype=torch.bool)
-        observation, _ = self._env.reset()
-        return _kept(observation)
+        self._ended, self._cut = (torch.zeros(self._size, dtype=torch.bool) for _ in range(2))
+        observation, _ = self._contract.reset(self._env.reset(), observes=False)
+        return observation
 
     def step(self, actions: np.ndarray) -> Outcome:
         """Take one decision, actions [envs, chunk, action_dim]."""
-        observations, rewards, terminations, _, _ = self._env.chunk_step(torch.from_numpy(actions))
-        self._ended = self._ended | terminations.any(dim=1).cpu()
-        observation = observations[-1] if isinstance(observations, list | tuple) else observations
-        summed = rewards.float().sum(dim=1).cpu()
-        return Outcome(_kept(observation), summed.numpy(), self._ended.numpy().copy())
+        given = self._env.chunk_step(torch.from_numpy(actions))
+        step = self._contract.step(given, steps=actions.shape[1], observes=False)
+        self._cut |= step.cut & ~self._ended
+        self._ended |= step.dones.any(dim=1)
+        rewards = step.rewards.float().sum(dim=1)
+        return Outcome(step.observation, rewards.numpy(), self._ended.numpy(), self._cut.numpy())
 
     def take_on(self, first: int, episode: int) -> None:
         self._env.take_on(first // self._size, episode)
@@ -145,8 +153,7 @@ class DeclaredPolicy(ActorCritic):
 
     def act(self, states: Seen, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
         """Actions [B, chunk, action_dim], log-probabilities [B], values [B], and what they are scored by."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(noise.double().sum().mul(2**20)) % 2**63)
+        with OwnChance(int(noise.double().sum().mul(2**20)) % 2**63):
             actions, result = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
         logprobs = result["prev_logprobs"].float().flatten(1).sum(dim=1)
         values = result.get("prev_values")
@@ -170,15 +177,3 @@ class DeclaredPolicy(ActorCritic):
 def _values(values: torch.Tensor | None, logprobs: torch.Tensor) -> torch.Tensor:
     """[B], or zeros where the policy has no critic."""
     return torch.zeros_like(logprobs) if values is None else values.float().flatten()
-
-
-def _kept(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy: environments may go on writing where they have shown their state."""
-    return {
-        name: value.clone()
-        if isinstance(value, torch.Tensor)
-        else _kept(value)
-        if isinstance(value, Mapping)
-        else value
-        for name, value in observation.items()
-    }

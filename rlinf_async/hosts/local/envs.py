@@ -13,12 +13,14 @@ import numpy as np
 class Outcome:
     """What one decision led to; every field is [envs, ...], and so are those of an observation.
 
-    `ended` says that the episode is over, by success; it stays so until the next reset.
+    `ended` says that the episode is over, by success, or where `truncated` says so by being cut off; both
+    stay so until the next reset. Rewards of episodes that are over count nothing.
     """
 
     states: np.ndarray | dict[str, Any]
     rewards: np.ndarray
     ended: np.ndarray
+    truncated: np.ndarray | None = None
 
 
 class Environments(Protocol):

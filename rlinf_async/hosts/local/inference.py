@@ -15,6 +15,7 @@ import torch
 from rlinf_async.core.tensors import Tree, map_tensors, slice_samples
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.policy import ActorCritic
+from rlinf_async.hosts.observations import each_alike, storages
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
 
@@ -74,16 +75,29 @@ class InferenceRank:
 
     @torch.no_grad()
     def _forward(self, payloads: Sequence[Mapping[str, Any]]) -> list[Answer]:
+        """One answer per request; only what has the same fields is seen by the policy as one batch."""
         with self._queue.block():
-            states = self._model.merged([payload["states"] for payload in payloads])
-            if isinstance(states, torch.Tensor):  # fields of observations are for the policy to move
-                states = states.to(self._queue.device)
-            noise = torch.cat([payload["noise"] for payload in payloads]).to(self._queue.device)
-            with self._queue.watched():
-                acted = self._model.act(states, noise)
-            outputs = map_tensors(lambda tensor: tensor.cpu(), dict(zip(FIELDS, acted, strict=False)))
+            return each_alike(
+                [payload["states"] for payload in payloads],
+                lambda numbers: self._answers([payloads[number] for number in numbers]),
+            )
+
+    def _answers(self, payloads: Sequence[Mapping[str, Any]]) -> list[Answer]:
+        states = self._model.merged([payload["states"] for payload in payloads])
+        if isinstance(states, torch.Tensor):  # fields of observations are for the policy to move
+            states = states.to(self._queue.device)
+        noise = torch.cat([payload["noise"] for payload in payloads]).to(self._queue.device)
+        with self._queue.watched():
+            acted = self._model.act(states, noise)
+        shown = storages(
+            states
+        )  # which is ours; the rest is copied, where the policy may write its next answer
+        own = map_tensors(
+            lambda tensor: tensor.to("cpu", copy=tensor.untyped_storage().data_ptr() not in shown),
+            dict(zip(FIELDS, acted, strict=False)),
+        )
         stops = [0, *accumulate(len(payload["noise"]) for payload in payloads)]
-        parts: list[Any] = [slice_samples(outputs, *each) for each in pairwise(stops)]
+        parts: list[Any] = [slice_samples(own, *each) for each in pairwise(stops)]
         return [Answer(**part, version=self._version) for part in parts]
 
     @torch.no_grad()

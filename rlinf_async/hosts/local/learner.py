@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from rlinf_async.core.first_visits import FirstVisits
-from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, value_loss
+from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, valid_steps, value_loss
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
@@ -90,8 +90,7 @@ class LocalTraining:
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         collected = concatenate([piece.payload for piece in pieces], dim=1)
-        self._metrics["env/success_once"] += map(float, leaf(collected, "ended").any(dim=0))
-        self._metrics["env/return"] += map(float, leaf(collected, "rewards").sum(dim=0))
+        self._note_episodes(collected)
         collected["number"] = self._visits.number(*leaf(collected, "logprobs").shape[:2])
         rollout = self._queue.put(collected)
         return {
@@ -99,6 +98,14 @@ class LocalTraining:
             "proximal": rollout["logprobs"],
             "staleness": self._batch - leaf(rollout, "versions"),
         }
+
+    def _note_episodes(self, collected: Tree) -> None:
+        """Returns, and successes: ends that are no cuts. What is rewarded after the end counts nothing."""
+        ended, rewards = leaf(collected, "ended"), leaf(collected, "rewards")
+        cut = collected.pop("truncated", None)
+        succeeded = ended if cut is None else ended & ~cut  # type: ignore[operator]
+        self._metrics["env/success_once"] += map(float, succeeded.any(dim=0))
+        self._metrics["env/return"] += map(float, (rewards * valid_steps(ended)).sum(dim=0))
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         if scores is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,13 @@ import numpy as np
 import torch
 
 from rlinf_async.core.failures import ShardFailure
+from rlinf_async.hosts.contract import Contract, Place, shown
 from rlinf_async.hosts.local.envs import EnvFactory, Environments, Outcome
 from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.policy import Seen
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.tasks import METHOD
+from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import DaemonThread, SimulatorThread, nothing_to_abort
 from rlinf_async.observe.meters import BusyMeter
 
@@ -28,6 +31,8 @@ class ShardOutput:
     ended: torch.Tensor
     noise: torch.Tensor
     """The chance in the next action."""
+    truncated: torch.Tensor | None = None
+    """Of those that have ended, which were cut off; None where nobody says."""
 
 
 class Noise:
@@ -59,7 +64,9 @@ class Shard:
         self._busy = busy
         self._thread = DaemonThread(f"shard-{shard}")
         survive = settings.asynchrony.survive
+        self._survive = survive
         self._simulators = SimulatorThread(shard, self._thread, survive, abort=self._abort)
+        self._contract = Contract(shard, self.size)
         with ExitStack() as unless_built:
             unless_built.callback(self._thread.shutdown)
             self._envs: Environments = self._thread.submit(build, self._first, self.size).result()
@@ -82,7 +89,7 @@ class Shard:
 
     async def reset(self) -> ShardOutput:
         """As `start`, beside the work of the shard; see `loops.ports.SpareEnv`."""
-        return await self._simulators.reset(self._start)
+        return self._finite(*await self._simulators.reset(self._start))
 
     def skip(self) -> None:
         """Leave the next rollout out, with the chance in its actions, when the next is reset to."""
@@ -100,7 +107,7 @@ class Shard:
 
     async def step(self, answer: Answer) -> ShardOutput:
         with self._busy.busy(self._shard):
-            return await self._simulators.step(lambda: self._step(answer))
+            return self._finite(*await self._simulators.step(lambda: self._step(answer)))
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
         return {"states": output.states, "noise": output.noise}
@@ -115,6 +122,7 @@ class Shard:
 
     def finish(self) -> None:
         """Every reset draws new initial states by itself."""
+        self._contract.prove()
 
     async def restart(self) -> None:
         """Build the environments anew; where they can, they go on after the episodes that have begun."""
@@ -129,6 +137,7 @@ class Shard:
         self._thread.shutdown(wait=not self._simulators.stuck)
 
     def _rebuild(self) -> None:
+        self._contract.forget()
         self._envs = self._build(self._first, self.size)
         if self.can_skip:
             self._envs.skip(self._resets)  # type: ignore[attr-defined]
@@ -137,13 +146,13 @@ class Shard:
         abort = getattr(self._envs, "abort", nothing_to_abort)
         return bool(abort(reason))
 
-    def _start(self) -> ShardOutput:
+    def _start(self) -> tuple[ShardOutput, list[str]]:
         nothing = np.zeros(self.size, dtype=np.float32)
         self._leave_out()
         self._resets += 1
         if self._taken_on is not None:
             self._envs.take_on(*self._taken_on)  # type: ignore[attr-defined]
-        return self._output(Outcome(self._envs.reset(), nothing, nothing.astype(bool)))
+        return self._output(Outcome(self._envs.reset(), nothing, nothing.astype(bool)), "reset")
 
     def _leave_out(self) -> None:
         if not self._left_out:
@@ -154,14 +163,25 @@ class Shard:
             self._noise.draw()
         self._resets, self._left_out = self._resets + self._left_out, 0
 
-    def _step(self, answer: Answer) -> ShardOutput:
-        return self._output(self._envs.step(answer.actions.numpy()))
+    def _step(self, answer: Answer) -> tuple[ShardOutput, list[str]]:
+        # Copied: what the policy has answered is recorded, and environments may write into what they get.
+        return self._output(self._envs.step(answer.actions.clone().numpy()), "step")
 
-    def _output(self, outcome: Outcome) -> ShardOutput:
-        return ShardOutput(
-            # Copied: environments may go on writing where they have shown us their state.
-            states=outcome.states if isinstance(outcome.states, dict) else torch.tensor(outcome.states),
-            rewards=torch.tensor(outcome.rewards),
-            ended=torch.tensor(outcome.ended),
+    def _output(self, outcome: Outcome, place: Place) -> tuple[ShardOutput, list[str]]:
+        """What was shown, and what of it is not finite."""
+        contract = self._contract.of(getattr(self._envs, "declared", self._envs))
+        each, truncated = (self.size,), outcome.truncated
+        output = ShardOutput(
+            states=contract.observation(outcome.states, place)
+            if isinstance(outcome.states, Mapping)
+            else contract.numbers("states", outcome.states, (self.size, self.state_dim)).float(),
+            rewards=contract.numbers("rewards", outcome.rewards, each).float(),
+            ended=contract.flags("ends", outcome.ended, each),
             noise=self._noise.draw(),
+            truncated=None if truncated is None else contract.flags("truncations", truncated, each),
         )
+        return output, not_finite(self._survive, shown(output.states, output.rewards))
+
+    def _finite(self, output: ShardOutput, bad: list[str]) -> ShardOutput:
+        check_shown(self._survive, bad)
+        return output

@@ -73,7 +73,6 @@ NEEDED: dict[str, tuple[str, ...]] = {
         "init_worker",
         "predict",
         "get_bootstrap_values",
-        "_merge_obs_batches",
         "sync_model_from_actor",
         "set_global_step",
     ),
@@ -151,13 +150,34 @@ def clear_failure() -> None:
     _note_failure(False)
 
 
-def interact_step(worker: Any, actions: object, stage: int) -> tuple[Any, dict[str, Any]]:
-    """`env_interact_step` of RLinf's env worker: the env output and its statistics.
+def interact_step(worker: Any, actions: object, stage: int, env: object) -> tuple[Any, dict[str, Any]]:
+    """`env_interact_step` of RLinf's env worker, of `env` in that stage: the env output and its statistics.
 
     RLinf's main branch returns a third value, for recorders that these runs do not have.
     """
-    output, info, *_ = worker.env_interact_step(actions, stage)
+    through: Any = _InStage(worker, "env_list", {stage: env})
+    output, info, *_ = type(worker).env_interact_step(through, actions, stage)
     return output, info
+
+
+def evaluate_step(worker: Any, actions: object, stage: int, env: object) -> tuple[Any, dict[str, Any]]:
+    """The same of `env_evaluate_step`."""
+    through: Any = _InStage(worker, "eval_env_list", {stage: env})
+    output, info, *_ = type(worker).env_evaluate_step(through, actions, stage)
+    return output, info
+
+
+class _InStage:
+    """RLinf's env worker with other environments in one stage, for as long as a method of it runs."""
+
+    def __init__(self, worker: Any, name: str, envs: Mapping[int, object]) -> None:
+        vars(self).update(_worker=worker, **{name: envs})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._worker, name, value)
 
 
 async def wait_env_delay(worker: Any, stage: int) -> None:

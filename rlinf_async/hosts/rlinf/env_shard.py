@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rlinf.envs.utils import get_env_attr
 
+from rlinf_async.hosts.contract import Contract, shown
 from rlinf_async.hosts.resets import Turns
-from rlinf_async.hosts.rlinf.compat import EnvOutput, interact_step, wait_env_delay
+from rlinf_async.hosts.rlinf.compat import EnvOutput, evaluate_step, interact_step, wait_env_delay
 from rlinf_async.hosts.tasks import METHOD
+from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,46 @@ class ShardOutput:
     info: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-class TrainShard:
+class Bordered:
+    """Environments as RLinf's env worker steps them: what they give has crossed a `Contract`."""
+
+    def __init__(self, env: Any, contract: Contract, steps: int) -> None:
+        """`steps`: of a decision."""
+        self._env, self._contract, self._steps = env, contract.of(getattr(env, "unwrapped", env)), steps
+
+    def reset(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._contract.reset(self._env.reset())
+
+    def chunk_step(self, actions: Any) -> tuple[Any, ...]:
+        step = self._contract.step(self._env.chunk_step(actions), steps=self._steps)
+        return [step.observation], step.rewards, step.terminations, step.truncations, [step.info]
+
+
+class _Shard:
+    """What a shard for training and one for evaluation have in common."""
+
+    def __init__(self, worker: Any, stage: int, simulators: SimulatorThread, size: int) -> None:
+        self._worker = worker
+        self._stage = stage
+        self._simulators = simulators
+        self._contract = Contract(simulators.shard, size)
+
+    def _bordered(self, env: Any) -> Bordered:
+        return Bordered(env, self._contract, self._worker.model_cfg.num_action_chunks)
+
+    def _bad(self, output: EnvOutput) -> list[str]:
+        """What the policy is shown, and what counts, that is not finite; called in the shard's thread."""
+        batch = output.to_dict()
+        fields = shown(batch["obs"], output.rewards, batch["final_obs"])
+        return not_finite(self._simulators.survive, fields)
+
+    def _finite(self, output: T, bad: list[str]) -> T:
+        """The output, unless something `bad` has been shown."""
+        check_shown(self._simulators.survive, bad)
+        return output
+
+
+class TrainShard(_Shard):
     """Training environments of one stage; fills `loops.ports.ShardEnv` with RLinf's own stepping."""
 
     def __init__(
@@ -38,9 +81,7 @@ class TrainShard:
     ) -> None:
         """With `turns`, other environments of the shard play the rollouts that `skip` leaves out; those of
         them that are spare have a stage beyond those that `busy` counts."""
-        self._worker = worker
-        self._stage = stage
-        self._simulators = simulators
+        super().__init__(worker, stage, simulators, worker.train_num_envs_per_stage)
         self._busy = partial(busy.busy, stage % busy.width)
         self._turns = turns
         self._cfg = worker.cfg.env.train
@@ -64,7 +105,7 @@ class TrainShard:
             return await self.reset()
 
     async def reset(self) -> ShardOutput:
-        output = await self._simulators.reset(self._start)
+        output = self._finite(*await self._simulators.reset(self._start))
         await wait_env_delay(self._worker, self._stage)
         return output
 
@@ -74,7 +115,7 @@ class TrainShard:
 
     async def step(self, answer: Any) -> ShardOutput:
         with self._busy():
-            output = await self._simulators.step(lambda: self._step(answer))
+            output = self._finite(*await self._simulators.step(lambda: self._step(answer)))
             await wait_env_delay(self._worker, self._stage)
         return output
 
@@ -87,26 +128,30 @@ class TrainShard:
         self._taken_on = (place, rollout)
 
     def finish(self) -> None:
+        self._contract.prove()
         with self._simulators.guarding():
             flush_video(self._env, self._cfg)
             self._env.update_reset_state_ids()
 
     async def restart(self) -> None:
+        self._contract.forget()
         await self._simulators.build(lambda: self._worker.rebuild("train", self._stage))
         self._last = None
 
     async def renew(self, step: int) -> None:
+        self._contract.forget()
         await self._simulators.build(lambda: self._worker.renew(self._stage, step))
         self._last = None
 
-    def _start(self) -> ShardOutput:
+    def _start(self) -> tuple[ShardOutput, list[str]]:
         nothing_done = torch.zeros((self.size, self._worker.model_cfg.num_action_chunks), dtype=torch.bool)
         if self._cfg.auto_reset:
             intervened = self._worker.last_intervened_info_list[self._stage]
             last = self._last
-            observation = self._worker.last_obs_list[self._stage] if last is None else last.obs
-            if last is not None:
-                intervened = (last.intervene_actions, last.intervene_flags)
+            if last is None:
+                observation = self._contract.observation(self._worker.last_obs_list[self._stage])
+            else:
+                observation, intervened = last.obs, (last.intervene_actions, last.intervene_flags)
             output = EnvOutput(
                 obs=observation,
                 dones=nothing_done,
@@ -121,7 +166,7 @@ class TrainShard:
                 get_env_attr(self._env, METHOD)(*self._taken_on)
             if self._turns is not None:
                 self._turns.begin(partial(get_env_attr, self._env))
-            observation, infos = self._env.reset()
+            observation, infos = self._bordered(self._env).reset()
             output = EnvOutput(
                 obs=observation,
                 final_obs=infos.get("final_observation"),
@@ -129,20 +174,20 @@ class TrainShard:
                 terminations=nothing_done.clone(),
                 truncations=nothing_done.clone(),
             )
-        return ShardOutput(output)
+        return ShardOutput(output), self._bad(output)
 
-    def _step(self, answer: dict[str, Any]) -> ShardOutput:
-        self._last, info = interact_step(self._worker, answer["actions"], self._stage)
-        return ShardOutput(self._last, info)
+    def _step(self, answer: dict[str, Any]) -> tuple[ShardOutput, list[str]]:
+        # Copied: what the policy has answered may be shared, and environments may write into what they get.
+        actions, env = answer["actions"].clone(), self._bordered(self._env)
+        self._last, info = interact_step(self._worker, actions, self._stage, env)
+        return ShardOutput(self._last, info), self._bad(self._last)
 
 
-class EvalShard:
+class EvalShard(_Shard):
     """Evaluation environments of one stage; collects their episode statistics."""
 
     def __init__(self, worker: Any, stage: int, simulators: SimulatorThread) -> None:
-        self._worker = worker
-        self._stage = stage
-        self._simulators = simulators
+        super().__init__(worker, stage, simulators, worker.eval_num_envs_per_stage)
         self._cfg = worker.cfg.env.eval
         self._last: EnvOutput | None = None
         self.episodes: list[dict[str, torch.Tensor]] = []
@@ -161,16 +206,17 @@ class EvalShard:
         return self._worker.n_eval_chunk_steps
 
     async def start(self) -> EnvOutput:
-        return await self._simulators.reset(self._start)
+        return self._finite(*await self._simulators.reset(self._start))
 
     async def step(self, answer: dict[str, Any]) -> EnvOutput:
-        return await self._simulators.step(lambda: self._step(answer))
+        return self._finite(*await self._simulators.step(lambda: self._step(answer)))
 
     def observation(self, output: EnvOutput) -> dict[str, Any]:
         batch = output.to_dict()
         return {"obs": batch["obs"], "final_obs": None}
 
     def finish(self) -> None:
+        self._contract.prove()
         with self._simulators.guarding():
             flush_video(self._env, self._cfg)
             if not self._cfg.auto_reset:
@@ -179,24 +225,26 @@ class EvalShard:
 
     async def restart(self) -> None:
         """The episodes of the rollout that has failed are forgotten: it is run again."""
+        self._contract.forget()
         await self._simulators.build(lambda: self._worker.rebuild("eval", self._stage))
         self._last = None
         del self.episodes[self._complete :]
 
-    def _start(self) -> EnvOutput:
+    def _start(self) -> tuple[EnvOutput, list[str]]:
         if self._cfg.auto_reset and self._last is not None:
-            return self._last
+            return self._last, []
         self._env.is_start = True
         self._worker.eval_prev_done[self._stage] = torch.zeros(self.size, dtype=torch.bool)
-        observation, _ = self._env.reset()
-        return EnvOutput(obs=observation)
+        observation, _ = self._bordered(self._env).reset()
+        output = EnvOutput(obs=observation)
+        return output, self._bad(output)
 
-    def _step(self, answer: dict[str, Any]) -> EnvOutput:
-        actions = answer["actions"].detach().cpu().numpy()
-        self._last, info = self._worker.env_evaluate_step(actions, self._stage)
+    def _step(self, answer: dict[str, Any]) -> tuple[EnvOutput, list[str]]:
+        actions, env = answer["actions"].detach().cpu().clone().numpy(), self._bordered(self._env)
+        self._last, info = evaluate_step(self._worker, actions, self._stage, env)
         if info:
             self.episodes.append(info)
-        return self._last
+        return self._last, self._bad(self._last)
 
 
 def flush_video(env: Any, cfg: Any) -> None:

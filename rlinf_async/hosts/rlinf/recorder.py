@@ -12,8 +12,11 @@ from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.rlinf.compat import ChunkStepResult, EmbodiedTrajectoryBuilder, Trajectory
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.loops.finite import check_finite
+from rlinf_async.loops.finite import check_answer
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
+
+SCORES = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
+"""What of an answer has to be finite."""
 
 
 class ShardRecorder:
@@ -76,12 +79,8 @@ class ShardRecorder:
     def _note(self, output: ShardOutput, answer: dict[str, Any]) -> None:
         """Keep the episode statistics that RLinf would record at this point, of finite numbers."""
         env = output.env
-        check_finite(
-            self._settings.asynchrony.survive,
-            observed={"rewards": env.rewards, "states": env.obs.get("states")},
-            scores={name: answer.get(name) for name in ("actions", "prev_logprobs", "prev_values")},
-            version=answer["version"],
-        )
+        scores = {name: answer.get(name) for name in SCORES}
+        check_answer(self._settings.asynchrony.survive, scores, version=answer["version"])
         if env.intervene_actions is not None:
             self._result.update_last_actions(env.intervene_actions, env.intervene_flags)
         if output.info and (self._every_step or len(self._versions) == self._settings.horizon):

@@ -12,6 +12,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import read_block
+from rlinf_async.hosts.observations import asked, each_alike, merge
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.placement import COMPONENTS
@@ -110,9 +111,21 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._come_back)
 
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
-        """The fields of RLinf's `RolloutResult`, the `version`, and the `echoes` among `forward_inputs`."""
+        """The fields of RLinf's `RolloutResult`, the `version`, and the `echoes` among `forward_inputs`.
+
+        Only what has the same fields is seen by the policy as one batch.
+        """
+        return each_alike(
+            [asked(payload) for payload in payloads],
+            lambda numbers: self._answer(
+                [payloads[number] for number in numbers], [sizes[number] for number in numbers], mode
+            ),
+        )
+
+    def _answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         size = sum(sizes)
-        actions, result = self.predict(self._padded(payloads, size), mode=mode)
+        observations = [payload["obs"] for payload in payloads]
+        actions, result = self.predict(self._padded(observations, size), mode=mode)
         # A captured graph writes the next answer where this one is.
         actions, result = (trim(value, size, copy=self.enable_cuda_graph) for value in (actions, result))
         fields = {"actions": actions}
@@ -120,7 +133,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
             fields |= {name: result.get(name) for name in ("prev_logprobs", "prev_values")}
         answers: list[Answer] = [{"version": int(self.version), **own} for own in split(fields, sizes)]
         if mode == "train":
-            add_inputs(answers, result["forward_inputs"], [payload["obs"] for payload in payloads])
+            add_inputs(answers, result["forward_inputs"], observations)
             add_bootstrap_values(answers, payloads, self._values_of)
         return answers
 
@@ -130,12 +143,11 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         return {name: output[name].float().cpu() for name in SCORES if output.get(name) is not None}
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
-        padded = self._padded([{"obs": observation} for observation in observations], size)
-        values: torch.Tensor | None = trim(self.get_bootstrap_values(padded), size)
+        values: torch.Tensor | None = trim(self.get_bootstrap_values(self._padded(observations, size)), size)
         return values
 
-    def _padded(self, payloads: list[dict[str, Any]], size: int) -> dict[str, Any]:
+    def _padded(self, observations: list[dict[str, Any]], size: int) -> dict[str, Any]:
         """The observations of a batch, as many as its bucket holds."""
-        observations: dict[str, Any] = self._merge_obs_batches(payloads)["obs"]
+        merged = merge(observations)
         padded = padded_size(size, self._buckets)
-        return pad(observations, padded) if padded > size else observations
+        return pad(merged, padded) if padded > size else merged

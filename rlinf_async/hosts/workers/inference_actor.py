@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.observations import merge
+from rlinf_async.hosts.observations import asked, each_alike, merge
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.workers.policy import build_policy
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -46,6 +46,15 @@ class InferenceActor(InferenceWorker):
         self._version = version
 
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
+        """One answer per request; only what has the same fields is seen by the policy as one batch."""
+        return each_alike(
+            [asked(payload) for payload in payloads],
+            lambda numbers: self._answer(
+                [payloads[number] for number in numbers], [sizes[number] for number in numbers], mode
+            ),
+        )
+
+    def _answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         observations = [payload["obs"] for payload in payloads]
         actions, result = self._act(observations, sum(sizes), mode)
         fields: dict[str, torch.Tensor | None] = {"actions": actions.cpu()}

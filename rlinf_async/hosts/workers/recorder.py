@@ -12,7 +12,7 @@ from rlinf_async.core.tensors import Tensors, Tree, concatenate, map_tensors, sl
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import Episodes, ShardOutput
-from rlinf_async.loops.finite import check_finite
+from rlinf_async.loops.finite import check_answer
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
 
 
@@ -69,12 +69,8 @@ class ShardRecorder:
 
     def _note(self, output: ShardOutput, answer: Mapping[str, Any]) -> None:
         """What the decision before has led to, and what the policy thinks of where it has led."""
-        check_finite(
-            self._settings.asynchrony.survive,
-            observed={"rewards": output.rewards, "states": output.observation.get("states")},
-            scores={name: answer.get(name) for name in ("actions", "logprobs", "values")},
-            version=int(answer["version"]),
-        )
+        scores = {name: answer.get(name) for name in ("actions", "logprobs", "values", "bootstrap_values")}
+        check_answer(self._settings.asynchrony.survive, scores, version=int(answer["version"]))
         last = len(self._versions) == self._settings.horizon
         if output.episodes and (self._every_end or last):
             self._own_episodes.append(output.episodes)

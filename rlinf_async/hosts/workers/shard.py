@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from rlinf_async.hosts.contract import Contract, Step, shown
 from rlinf_async.hosts.resets import Turns
+from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
+
+T = TypeVar("T")
 
 Episodes = list[dict[str, torch.Tensor]]
 Observation = dict[str, Any]
@@ -63,6 +67,32 @@ class _Shard:
         self._env, self._simulators, self._rebuild = stage.env, stage.simulators, stage.rebuild
         self._auto_reset = bool(stage.section["auto_reset"])
         self.size, self.horizon = stage.size, stage.horizon
+        self._contract = Contract(stage.simulators.shard, stage.size)
+
+    def _reset(self) -> Observation:
+        """What the environments show after a reset; called in their thread."""
+        observation, _ = self._contract.of(self._env).reset(self._env.reset())
+        return observation
+
+    def _decide(self, actions: torch.Tensor) -> Step:
+        """What a decision has led to; called in their thread."""
+        # Copied: what the policy has answered may be shared, and environments may write into what they get.
+        given = self._env.chunk_step(actions.clone())
+        return self._contract.of(self._env).step(given, steps=actions.shape[1])
+
+    def _bad(self, fields: Mapping[str, Any]) -> list[str]:
+        """What of it is not finite."""
+        return not_finite(self._simulators.survive, fields)
+
+    def _finite(self, output: T, bad: list[str]) -> T:
+        """The output, unless something `bad` has been shown."""
+        check_shown(self._simulators.survive, bad)
+        return output
+
+    async def _build(self, build: Callable[[], Any]) -> None:
+        """Others take the place of the environments."""
+        self._contract.forget()
+        self._env = await self._simulators.build(build)
 
 
 class TrainShard(_Shard):
@@ -87,7 +117,7 @@ class TrainShard(_Shard):
             return await self.reset()
 
     async def reset(self) -> ShardOutput:
-        return await self._simulators.reset(self._start)
+        return self._finite(*await self._simulators.reset(self._start))
 
     def skip(self) -> None:
         assert self._turns is not None, "nobody else plays in this shard"
@@ -95,7 +125,7 @@ class TrainShard(_Shard):
 
     async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
         with self._busy.busy(self._number):
-            return await self._simulators.step(lambda: self._step(answer["actions"]))
+            return self._finite(*await self._simulators.step(lambda: self._step(answer["actions"])))
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
         """What inference is asked with; the last observation of ended episodes is there for its value."""
@@ -105,18 +135,19 @@ class TrainShard(_Shard):
         self._taken_on = (place, rollout)
 
     def finish(self) -> None:
+        self._contract.prove()
         with self._simulators.guarding():
             self._env.update_reset_state_ids()
 
     async def restart(self) -> None:
-        self._env = await self._simulators.build(self._rebuild)
+        await self._build(self._rebuild)
         self._last = None
 
     async def renew(self, step: int) -> None:
-        self._env = await self._simulators.build(lambda: self._renew(step))
+        await self._build(lambda: self._renew(step))
         self._last = None
 
-    def _start(self) -> ShardOutput:
+    def _start(self) -> tuple[ShardOutput, list[str]]:
         if self._auto_reset and self._last is not None:
             observation = self._last.observation  # the episodes go on
         else:
@@ -125,35 +156,32 @@ class TrainShard(_Shard):
                 self._env.take_on(*self._taken_on)
             if self._turns is not None:
                 self._turns.begin(partial(getattr, self._env))
-            observation, _ = self._env.reset()
+            observation = self._reset()
         self._last = started(observation, self.size)
-        return self._last
+        return self._last, self._bad(shown(observation))
 
-    def _step(self, actions: torch.Tensor) -> ShardOutput:
-        observations, rewards, terminations, truncations, infos = self._env.chunk_step(actions)
-        info, dones = _last(infos) or {}, terminations | truncations
+    def _step(self, actions: torch.Tensor) -> tuple[ShardOutput, list[str]]:
+        step = self._decide(actions)
         assert self._last is not None, "a shard is stepped before it is started"
-        ended = dones.any(dim=1)
+        ended = step.dones.any(dim=1)
         self._last = ShardOutput(
-            observation=_last(observations),
-            final_observation=info.get("final_observation"),
-            rewards=rewards.float().sum(dim=1).cpu(),
-            ended=(ended if self._auto_reset else self._last.ended.to(ended) | ended).cpu(),
-            truncated=(truncations[:, -1] & ~terminations.any(dim=1)).cpu(),
-            episodes=self._episodes(info, dones, truncations),
+            observation=step.observation,
+            final_observation=step.info.get("final_observation"),
+            rewards=step.rewards.float().sum(dim=1),
+            ended=ended if self._auto_reset else self._last.ended | ended,
+            truncated=step.truncations[:, -1] & ~step.terminations.any(dim=1),
+            episodes=self._episodes(step),
         )
-        return self._last
+        return self._last, self._bad(step.shown())
 
-    def _episodes(
-        self, info: Mapping[str, Any], dones: torch.Tensor, truncations: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def _episodes(self, step: Step) -> dict[str, torch.Tensor]:
         """Statistics of what has ended, where episodes begin anew by themselves; else of what there is."""
         if self._auto_reset:
-            final = info.get("final_info") or {}
-            return _chosen(final.get("episode"), dones[:, -1]) if dones.any() else {}
-        if self._ignores_ends and not truncations[:, -1].any():
+            final = step.info.get("final_info") or {}
+            return _chosen(final.get("episode"), step.dones[:, -1]) if step.dones.any() else {}
+        if self._ignores_ends and not step.truncations[:, -1].any():
             return {}
-        return _chosen(info.get("episode"), None)
+        return _chosen(step.info.get("episode"), None)
 
 
 class EvalShard(_Shard):
@@ -167,15 +195,16 @@ class EvalShard(_Shard):
         self._complete = 0
 
     async def start(self) -> Observation:
-        return await self._simulators.reset(self._start)
+        return self._finite(*await self._simulators.reset(self._start))
 
     async def step(self, answer: Mapping[str, Any]) -> Observation:
-        return await self._simulators.step(lambda: self._step(answer["actions"]))
+        return self._finite(*await self._simulators.step(lambda: self._step(answer["actions"])))
 
     def observation(self, output: Observation) -> dict[str, Any]:
         return {"obs": output, "final_obs": None}
 
     def finish(self) -> None:
+        self._contract.prove()
         if not self._auto_reset:
             with self._simulators.guarding():
                 self._env.update_reset_state_ids()
@@ -183,29 +212,28 @@ class EvalShard(_Shard):
 
     async def restart(self) -> None:
         """The episodes of the rollout that has failed are forgotten: it is run again."""
-        self._env = await self._simulators.build(self._rebuild)
+        await self._build(self._rebuild)
         self._observation = None
         del self.episodes[self._complete :]
 
-    def _start(self) -> Observation:
+    def _start(self) -> tuple[Observation, list[str]]:
         if self._auto_reset and self._observation is not None:
-            return self._observation
+            return self._observation, []
         self._env.is_start = True
         self._ended = torch.zeros(self.size, dtype=torch.bool)
-        self._observation, _ = self._env.reset()
-        return self._observation
+        self._observation = self._reset()
+        return self._observation, self._bad(shown(self._observation))
 
-    def _step(self, actions: torch.Tensor) -> Observation:
-        observations, _, terminations, truncations, infos = self._env.chunk_step(actions)
-        at_end = (terminations | truncations)[:, -1].cpu()
+    def _step(self, actions: torch.Tensor) -> tuple[Observation, list[str]]:
+        step = self._decide(actions)
+        at_end = step.dones[:, -1]
         new = at_end if self._auto_reset else at_end & ~self._ended
         self._ended = self._ended | at_end
-        info = _last(infos) or {}
         if new.any():
-            statistics = (info.get("final_info") or info).get("episode")
+            statistics = (step.info.get("final_info") or step.info).get("episode")
             self.episodes.append(_chosen(statistics, new))
-        self._observation = _last(observations)
-        return self._observation
+        self._observation = step.observation
+        return step.observation, self._bad(shown(step.observation))
 
 
 def started(observation: Observation, size: int) -> ShardOutput:
@@ -214,14 +242,7 @@ def started(observation: Observation, size: int) -> ShardOutput:
     return ShardOutput(observation=observation, rewards=torch.zeros(size), ended=none, truncated=none.clone())
 
 
-def _last(values: object) -> Any:
-    """What stands after the last step: environments may show all steps of a decision, or the last one."""
-    if isinstance(values, list | tuple):
-        return values[-1] if values else None
-    return values
-
-
 def _chosen(statistics: Mapping[str, Any] | None, where: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """Statistics [B] of the environments `where` (None: of all), on the CPU."""
-    tensors = {name: torch.as_tensor(value).cpu() for name, value in (statistics or {}).items()}
-    return tensors if where is None else {name: value[where.cpu()] for name, value in tensors.items()}
+    """Statistics [B] of the environments `where` (None: of all)."""
+    tensors = dict(statistics or {})
+    return tensors if where is None else {name: value[where] for name, value in tensors.items()}

@@ -150,9 +150,10 @@ def test_a_checkpoint_that_does_not_fit_is_named(tmp_path, monkeypatch):
         policy.build_policy({"model_type": "x"}, ckpt_path=str(tmp_path / "none.pt"), seed=0)
 
 
-def test_observations_of_any_other_type_are_refused():
-    with pytest.raises(ValueError, match="the observation 'states' is a float"):
-        merge([{"states": 1.0}])
+def test_what_has_no_item_for_each_environment_has_to_be_the_same_in_a_batch():
+    assert merge([{"height": 1.0}, {"height": 1.0}]) == {"height": 1.0}
+    with pytest.raises(ValueError, match="the observation 'height' is a float that differs between shards"):
+        merge([{"height": 1.0}, {"height": 2.0}])
 
 
 def test_what_stands_beside_verl_is_found_by_entry_points():
