@@ -161,6 +161,7 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python docs/generate_config.py
+	$(BIN)/python docs/generate_keys.py
 	$(BIN)/python docs/generate_performance.py
 
 # Pins what the virtual environment holds now. A local label such as +cpu names a build, not a version.

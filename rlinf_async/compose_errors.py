@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
 from rlinf_async.core.names import did_you_mean, nearest
+from rlinf_async.hosts.kit.synonyms import counterparts
 
 NO_KEY = re.compile(r"(?:Could not override|Error merging override) '(?P<key>[^'=]+)")
 GROUP = re.compile(r"Could not find '(?P<group>[^']+)/(?P<option>[^'/]+)'")
@@ -51,7 +52,7 @@ def _missing(error: MissingConfigException, name: str, names: list[str]) -> str:
 
 
 def _no_key(key: str, overrides: Sequence[str], keys: list[str]) -> str:
-    near = _nearest_key(key, keys)
+    near = next((name for name in counterparts(key) if name in keys), None) or _nearest_key(key, keys)
     hint = f"did you mean {near}?" if near else f"+{_written(key, overrides)} would add it"
     return f"the config has no {key}; {hint}"
 

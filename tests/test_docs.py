@@ -272,7 +272,7 @@ def generator(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.parametrize("name", ["config", "performance"])
+@pytest.mark.parametrize("name", ["config", "keys", "performance"])
 def test_a_page_with_generated_tables_is_up_to_date(generator, name):
     page = (ROOT / "docs" / f"{name}.md").read_text()
     assert generator(f"generate_{name}").generate(page) == page, "run `make format`"

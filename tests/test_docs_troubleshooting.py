@@ -133,7 +133,7 @@ def test_messages_are_found_in_every_form():
 
 
 def test_every_refused_setting_is_on_the_page_with_its_remedy(page):
-    assert [refusal.key for refusal in REFUSALS if f"`{refusal.key}`" not in page] == []
+    assert [refusal.name for refusal in REFUSALS if f"`{refusal.name}`" not in page] == []
     remedies = {
         refusal.remedy.removesuffix(": learner and rollouts run at the same time") for refusal in REFUSALS
     }
@@ -142,10 +142,9 @@ def test_every_refused_setting_is_on_the_page_with_its_remedy(page):
 
 def test_every_setting_that_is_refused_under_verl_is_on_the_page_with_what_to_use(page):
     rows = [line for line in page.split("| ") if line]
-    assert [refusal.key for refusal in REFUSALS_OF_VERL if f"`{refusal.key}`" not in page] == []
-    assert [
-        refusal.use for refusal in REFUSALS_OF_VERL if not any(f"`{refusal.use}`" in row for row in rows)
-    ] == []
+    assert [refusal.name for refusal in REFUSALS_OF_VERL if f"`{refusal.name}`" not in page] == []
+    uses = {refusal.override.partition("=")[2] for refusal in REFUSALS_OF_VERL}
+    assert [use for use in uses if not any(f"`{use}`" in row for row in rows)] == []
 
 
 def test_every_check_of_the_doctor_is_on_the_page(page):

@@ -1,10 +1,14 @@
-"""Whether the packages that a config names by what it asks for are here."""
+"""Whether the packages, classes and files that a config names by what it asks for are here."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 from rlinf_async.core.nested import lookup
@@ -21,39 +25,7 @@ def is_here(package: str) -> bool:
         return False
 
 
-def no_numbers(
-    cfg: Mapping[str, Any],
-    *,
-    counts: Sequence[str],
-    optional: Sequence[str],
-    signed: Sequence[str],
-    real: Sequence[str],
-) -> Iterator[Reason]:
-    """Which dotted keys of `cfg` (plain data) hold no number of their kind.
-
-    Args:
-        counts: whole numbers of at least 1, which are there.
-        optional: whole numbers of at least 1, which may be absent or null, as those that follow.
-        signed: whole numbers.
-        real: any numbers.
-    """
-    for key in (*counts, *optional, *signed, *real):
-        value = lookup(cfg, key)
-        if value is None and key not in counts:
-            continue
-        if key in real and not _is_number(value, (int, float)):
-            yield Reason(f"{key}={value!r} must be a number")
-        elif key in signed and not _is_number(value, int):
-            yield Reason(f"{key}={value!r} must be a whole number")
-        elif key in (*counts, *optional) and (not _is_number(value, int) or value < 1):
-            yield Reason(f"{key}={value!r} must be a whole number of at least 1")
-
-
-def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
-
-
-def absent_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def unknown_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Which environment classes `cfg` (plain data) names that no package provides."""
     classes = sorted(entry_points(group="rlinf_async.envs").names)
     for mode in ("train", "eval"):
@@ -62,19 +34,64 @@ def absent_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             yield unknown(f"env.{mode}.env_class", name, classes, "an entry point of rlinf_async.envs")
 
 
-def absent_loggers(
-    key: str, choice: object, loggers: Sequence[str], *, what: str, packages: Sequence[str], instead: str
-) -> Iterator[Reason]:
-    """Which of the loggers that `key` asks for, one name or several, cannot log.
-
-    Args:
-        loggers: all names that the framework has, each of which is `what`.
-        packages: those of them that are packages of their own, by the same name.
-        instead: one that needs nothing.
-    """
-    names = [choice] if isinstance(choice, str) else choice if isinstance(choice, Sequence) else ()
-    for name in names:
+def unknown_loggers(key: str, choice: object, loggers: Sequence[str], *, what: str) -> Iterator[Reason]:
+    """Which of the loggers that `key` asks for, one name or several, are none of `loggers`, each `what`."""
+    for name in _names(choice):
         if name not in loggers:
             yield unknown(key, name, loggers, what)
-        elif name in packages and not is_here(name):
+
+
+def absent_loggers(key: str, choice: object, packages: Sequence[str], *, instead: str) -> Iterator[Reason]:
+    """Which of the loggers that `key` asks for need one of `packages`, of the same name, that is not here.
+
+    Args:
+        instead: a logger that needs nothing.
+    """
+    for name in _names(choice):
+        if name in packages and not is_here(name):
             yield Reason(f"{key}={name} needs the package {name}: pip install {name}", f"{key}=[{instead}]")
+
+
+def absent_files(cfg: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Reason]:
+    """Which files and folders that `cfg` (plain data) names are not there.
+
+    A path begins with `/`, `./`, `../` or `~`; anything else may be the name of a model on a hub.
+    """
+    paths: dict[str, str] = {}
+    for key in keys:
+        path = lookup(cfg, key)
+        if isinstance(path, str) and path.startswith(("/", "./", "../", "~")):
+            paths.setdefault(path, key)  # one key often repeats another
+    for path, key in paths.items():
+        if not is_there(path):
+            yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a file or folder at `path`, which may be no path at all."""
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, of an unknown user, or with a null byte
+        return False
+
+
+def unwritable(directory: str, *, key: str) -> Iterator[Reason]:
+    """That records cannot be written into a directory, which `key` names; nothing is made to find out."""
+    place = Path(directory).absolute()
+    for each in (place, *place.parents):
+        try:
+            is_folder = S_ISDIR(each.stat().st_mode)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:  # a file on the way, too long, or with a null byte
+            why = getattr(error, "strerror", None) or str(error)
+        else:
+            if is_folder and os.access(each, os.W_OK):
+                return
+            why = os.strerror(errno.EACCES if is_folder else errno.ENOTDIR)
+        yield Reason(f"{directory}, by {key}, cannot be written: {why}")
+        return
+
+
+def _names(choice: object) -> Sequence[Any]:
+    return [choice] if isinstance(choice, str) else choice if isinstance(choice, Sequence) else ()

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from rlinf_async.core.names import nearest
 
+MOST_AT_ONCE = 3
+"""Reasons that are told, so that an answer has five lines; the overrides are those of all."""
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -43,7 +46,9 @@ def reasons_of(error: ValueError) -> tuple[Reason, ...]:
 def _together(reasons: Sequence[Reason]) -> str:
     if len(reasons) == 1:
         return reasons[0].text
-    lines = [f"{len(reasons)} things stand in the way:", *(f"  - {reason.text}" for reason in reasons)]
+    first = "" if len(reasons) <= MOST_AT_ONCE else f", the first {MOST_AT_ONCE} of them"
+    lines = [f"{len(reasons)} things stand in the way{first}:"]
+    lines += [f"  - {reason.text}" for reason in reasons[:MOST_AT_ONCE]]
     overrides = [reason.override for reason in reasons if reason.override]
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
 

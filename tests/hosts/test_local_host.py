@@ -92,8 +92,8 @@ def test_it_is_explained_as_it_will_run():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("+settings.total_env=4",), "unknown key settings.total_env; did you mean 'total_envs'?"),
-        (("settings.horizon=0",), "horizon=0 must be at least 1"),
+        (("+settings.total_env=4",), "unknown key settings.total_env; did you mean settings.total_envs?"),
+        (("settings.horizon=0",), "settings.horizon=0 must be a whole number of at least 1"),
         (("--gpus", "8"), "takes no cluster"),
         (("async.mode=ful",), "did you mean 'full'"),
         (("+async.survive.keep=2",), "async.survive.keep=2 is not served by the local host"),
@@ -109,8 +109,11 @@ def test_what_it_cannot_run_is_one_line(arguments, message):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("env.env_class=nowhere", "no package provides rlinf_async.envs: nowhere"),
-        ("model.model_type=nowhere", "no package provides rlinf_async.models: nowhere"),
+        ("env.env_class=nowhere", "env.env_class='nowhere' is not an entry point of rlinf_async.envs"),
+        (
+            "model.model_type=nowhere",
+            "model.model_type='nowhere' is not an entry point of rlinf_async.models",
+        ),
         ("~model", "a config of the local host has no model.model_type"),
         ("+env.auto_reset=true", "env.auto_reset=true: a rollout of the local host begins with a reset"),
     ],

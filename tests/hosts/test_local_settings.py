@@ -12,9 +12,9 @@ from rlinf_async.hosts.local.shard import Noise
     [
         ({"algorithm": "sac"}, "algorithm='sac' must be one of ppo, grpo"),
         ({"algorithm": "grpo"}, "group_size=1 must be at least 2"),
-        ({"horizon": 0}, "horizon=0 must be at least 1"),
-        ({"lr": 0.0}, "lr=0.0 must be positive"),
-        ({"gamma": 1.5}, "gamma=1.5 must be between 0 and 1"),
+        ({"horizon": 0}, "horizon=0 must be a whole number of at least 1; nearest: 1"),
+        ({"lr": 0.0}, "lr=0.0 must be a finite number above 0"),
+        ({"gamma": 1.5}, "gamma=1.5 must be a number from 0 to 1; nearest: 1"),
         ({"global_batch_size": 150}, "320 samples per batch .* global_batch_size=150"),
         ({"micro_batch_size": 64}, "global_batch_size=160 is not a multiple of micro_batch_size=64"),
         ({"env_workers": 3}, "16 environments do not divide into 3 env workers"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.observations import merge
-from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.tasks import cannot_take_on
 
 ENVS, MODELS = "rlinf_async.envs", "rlinf_async.models"
@@ -35,8 +36,8 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     """Shards of the class that `env.env_class` names.
 
     Raises:
-        ValueError: it names none, nobody provides it, or the environments are to reset themselves, or to take
-            on tasks, which they cannot.
+        ValueError: it names none, nobody provides it, or the environments are to take on tasks, which they
+            cannot.
     """
     make = load_class(ENVS, _named(cfg, "env", "env_class"))
     envs = plain(cfg.env)
@@ -49,10 +50,6 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         "is_eval": False,
         **envs,
     }
-    if section["auto_reset"]:
-        raise ValueError(
-            "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false"
-        )
     refuse(list(cannot_take_on(section, settings.asynchrony, key="env")))
     builds: Counter[int] = Counter()
 
@@ -65,6 +62,27 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         return DeclaredEnvs(env, size, Contract(shard, size))
 
     return build
+
+
+def check_declared(cfg: DictConfig) -> None:
+    """See that packages declare what a config names, importing none of it.
+
+    Raises:
+        ValueError: it names none, nobody provides it, or the environments are to reset themselves.
+    """
+    reasons = []
+    for section, key, group in (("env", "env_class", ENVS), ("model", "model_type", MODELS)):
+        name, names = _named(cfg, section, key), sorted(entry_points(group=group).names)
+        if name not in names:
+            reasons.append(unknown(f"{section}.{key}", name, names, f"an entry point of {group}"))
+    if cfg.env.get("auto_reset"):
+        reasons.append(
+            Reason(
+                "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false",
+                "env.auto_reset=false",
+            )
+        )
+    refuse(reasons)
 
 
 def policy_of(cfg: DictConfig) -> PolicyFactory:

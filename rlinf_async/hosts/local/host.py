@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,15 @@ from rich.table import Table
 
 from rlinf_async import __version__
 from rlinf_async.config import AsyncConfig, words
-from rlinf_async.core.names import did_you_mean
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
-from rlinf_async.hosts.local.declared import environments_of, policy_of
+from rlinf_async.hosts.local.declared import check_declared, environments_of, policy_of
+from rlinf_async.hosts.local.keys import TABLE, malformed, unread
 from rlinf_async.hosts.local.refusals import unserved
 from rlinf_async.hosts.local.saved_policy import save_policy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
+from rlinf_async.hosts.presence import unwritable
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
@@ -57,7 +58,7 @@ class LocalHost:
         return "none"
 
     def prepare(self, cfg: DictConfig) -> None:
-        environments_of(cfg, settings_of(cfg))
+        environments_of(cfg, checked(cfg))
         policy_of(cfg)
         claim_directory(Path(cfg.run_dir), key="run_dir")
 
@@ -112,7 +113,7 @@ class LocalHost:
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         if cluster != HERE:
             raise ValueError("a run of the local host is one process of this machine: it takes no cluster")
-        settings = settings_of(cfg)
+        settings = checked(cfg)
         return {
             "mode": settings.asynchrony.mode,
             "levels": settings.asynchrony.levels,
@@ -157,18 +158,27 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     """The settings of a config of this host.
 
     Raises:
-        ValueError: a key that `LocalSettings` has not or that is not served, or settings that do not fit
-            together.
+        ValueError: a key that nothing reads or that is not served, a value that is none of its kind, or
+            settings that do not fit together.
     """
     values = plain(cfg)
-    block = dict(values.get("settings") or {})
-    names = [field.name for field in fields(LocalSettings) if field.name != "asynchrony"]
-    for name in block:
-        if name not in names:
-            raise ValueError(f"unknown key settings.{name}{did_you_mean(name, names)}")
+    refuse(TABLE.misshapen(values))
+    refuse([*malformed(values), *unread(values)])
     asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(unserved(asynchrony)))
-    return LocalSettings(asynchrony=asynchrony, **block)
+    return LocalSettings(asynchrony=asynchrony, **(values.get("settings") or {}))
+
+
+def checked(cfg: DictConfig) -> LocalSettings:
+    """The settings of a run that can begin on this machine.
+
+    Raises:
+        ValueError: as of `settings_of`; or what the config names is not here.
+    """
+    settings = settings_of(cfg)
+    check_declared(cfg)
+    refuse(list(unwritable(str(cfg.run_dir), key="run_dir")))
+    return settings
 
 
 def _title(settings: LocalSettings) -> str:

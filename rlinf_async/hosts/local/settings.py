@@ -9,6 +9,8 @@ from typing import Literal
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, choose_shards
+from rlinf_async.hosts.local.keys import SETTINGS, wrong_setting
+from rlinf_async.hosts.reasons import refuse
 from rlinf_async.loops.run_settings import RunSettings
 
 
@@ -50,25 +52,14 @@ class LocalSettings:
     """What weighs the same in the loss: every valid sample, or every episode, as in RLinf."""
 
     def __post_init__(self) -> None:
-        self._check_choices()
+        wrong = (wrong_setting(name, getattr(self, name)) for name in SETTINGS)
+        refuse([reason for reason in wrong if reason])
         if self.algorithm == "grpo" and self.group_size < 2:
             raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")
-        for name in ("horizon", "group_size", "batches", "update_epoch", "hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("clip", "value_clip", "lr", "value_lr", "clip_grad"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be positive")
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be between 0 and 1")
+        self._check_asynchrony()
         self._check_sizes()
 
-    def _check_choices(self) -> None:
-        if self.algorithm not in ("ppo", "grpo"):
-            raise ValueError(f"algorithm={self.algorithm!r} must be one of ppo, grpo")
-        if self.weighting not in ("sample", "episode"):
-            raise ValueError(f"weighting={self.weighting!r} must be one of sample, episode")
+    def _check_asynchrony(self) -> None:
         if self.asynchrony.rollout.pad is True:
             raise ValueError("async.rollout.pad=true: policies of the local host take batches of any size")
         if self.asynchrony.publication == "host":

@@ -16,7 +16,7 @@ WITH_CRITIC = ("actor_critic", "decoupled_actor_critic")
 
 def failing(cfg: Mapping[str, Any]) -> list[Reason]:
     """The assertions that would fail for `cfg` (plain data)."""
-    return [*_groups(cfg), *_critic(cfg), *_precision(cfg)]
+    return [*_groups(cfg), *_critic(cfg)]
 
 
 def _groups(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -36,14 +36,3 @@ def _critic(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             f"algorithm.loss_type={loss} needs a critic: set actor.model.add_value_head=true",
             "actor.model.add_value_head=true",
         )
-
-
-def _precision(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    from rlinf.config import torch_dtype_from_precision
-
-    for component in ("actor", "rollout"):
-        key = f"{component}.model.precision"
-        try:
-            torch_dtype_from_precision(lookup(cfg, key))
-        except ValueError:
-            yield Reason(f"{key}={lookup(cfg, key)!r} must be one of bf16, fp16, fp32", f"{key}=bf16")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.host import HERE, AssumedCluster
-from rlinf_async.hosts.reasons import RefusedError, reasons_of, refuse
+from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.refusals import other_algorithm
@@ -53,12 +53,17 @@ def uses_us(cfg: DictConfig) -> bool:
 
 
 def resolve(
-    cfg: DictConfig, *, sizes: Mapping[str, int] | None = None, cluster: Machines | None = None
+    cfg: DictConfig,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    cluster: Machines | None = None,
+    beside: Sequence[Reason] = (),
 ) -> RLinfSettings:
     """Check a config whose async block is active, and resolve every `auto`.
 
     `sizes` are the processes per component when the cluster is up; before, they are worked out from the
-    placement and the `cluster`, by default of machines like this one.
+    placement and the `cluster`, by default of machines like this one. `beside` is what stands in the way
+    for other reasons, and is said together with what is found here.
 
     Raises:
         ValueError: an unsupported feature or sizes that do not fit, with the remedy.
@@ -72,8 +77,8 @@ def resolve(
             sizes = world_sizes(values["cluster"], cluster or machines(cfg))
         settings = RLinfSettings.read(values, fitted.asynchrony, sizes)
     except ValueError as error:
-        raise RefusedError([*fitted.reasons, *reasons_of(error)]) from error
-    refuse(fitted.reasons)
+        raise RefusedError([*beside, *fitted.reasons, *reasons_of(error)]) from error
+    refuse([*beside, *fitted.reasons])
     return settings
 
 

@@ -13,6 +13,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts import explanation, footprint_rows
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.host import HERE, AssumedCluster
+from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.config import machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
@@ -20,13 +22,15 @@ from rlinf_async.hosts.rlinf.fit import Fit
 from rlinf_async.hosts.rlinf.footprints import footprints
 from rlinf_async.hosts.rlinf.hooks import is_active
 from rlinf_async.hosts.rlinf.host import SECTIONS
-from rlinf_async.hosts.rlinf.keys import without_effect
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
-from rlinf_async.hosts.rlinf.presence import absent, malformed
+from rlinf_async.hosts.rlinf.presence import absent, misnamed
+from rlinf_async.hosts.rlinf.refusals import other_algorithm
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
+from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 
 
 def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
@@ -38,8 +42,14 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
     missing = [section for section in SECTIONS if section not in cfg]
     if missing:
         raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
+    values = plain(cfg)
+    refuse(TABLE.misshapen(values))
+    active = is_active(cfg)
+    if active and (other := other_algorithm(values)):
+        refuse([other])
+    refuse(TABLE.malformed(values, complete=active))
     placed = machines(cfg, cluster)
-    fitted = read_fit(cfg) if is_active(cfg) else Fit(asynchrony=AsyncConfig())
+    fitted = read_fit(cfg) if active else Fit(asynchrony=AsyncConfig())
     asynchrony = fitted.asynchrony
     facts: dict[str, Any] = {
         **explanation.level_facts(asynchrony),
@@ -53,8 +63,9 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
     }
     if not asynchrony.active:
         return facts
-    settings = resolve(cfg, cluster=placed)
-    values = plain(cfg)
+    register_models()
+    beside = [*misnamed(values), *failing(values), *read_by_others(values)]
+    settings = resolve(cfg, cluster=placed, beside=beside)
     facts["exactness"] = exactness(values, settings)
     return {
         **facts,
@@ -66,7 +77,8 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         "remarks": [
             *_beyond(values, placed),
             *([] if placed.named else _absent(values)),
-            *without_effect(values),
+            *TABLE.without_effect(values),
+            *undecided(values),
             *effects(values, settings, placed),
             *_remarks(cfg, settings),
         ],
@@ -75,8 +87,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
 
 def _absent(cfg: Mapping[str, Any]) -> Iterator[str]:
     """What a run on this machine would be refused for."""
-    register_models()
-    for reason in (*malformed(cfg), *absent(cfg)):
+    for reason in absent(cfg):
         yield f"a run would not begin on this machine: {reason.text}"
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from rlinf_async.config import LEVELS, AsyncConfig, preset_levels
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.offload import OFFLOADS, overlap
-from rlinf_async.hosts.rlinf.refusals import Refusal, contradictions, other_algorithm, unsupported
+from rlinf_async.hosts.rlinf.refusals import contradictions, other_algorithm, unsupported
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,10 @@ def _cannot_keep(change: Change) -> Reason:
     return Reason(text, f"{change.key}=false")
 
 
-def _reason(cfg: Mapping[str, Any], refusal: Refusal, levels: tuple[str, ...]) -> Reason:
-    return Reason(f"async.{levels[0]} {refusal.says(lookup(cfg, refusal.key))}", refusal.override)
+def _reason(cfg: Mapping[str, Any], refusal: Key, levels: tuple[str, ...]) -> Reason:
+    return Reason(f"async.{levels[0]} {refusal.says(lookup(cfg, refusal.name))}", refusal.override)
 
 
-def _why(cfg: Mapping[str, Any], level: str, refused: Mapping[Refusal, tuple[str, ...]]) -> str:
+def _why(cfg: Mapping[str, Any], level: str, refused: Mapping[Key, tuple[str, ...]]) -> str:
     stops = [refusal for refusal, levels in refused.items() if level in levels]
-    return "; ".join(f"it {refusal.says(lookup(cfg, refusal.key))}" for refusal in stops)
+    return "; ".join(f"it {refusal.says(lookup(cfg, refusal.name))}" for refusal in stops)

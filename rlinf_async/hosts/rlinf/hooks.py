@@ -16,16 +16,18 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.preparations import make_ready
-from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
+from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import asks_for_levels, read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
-from rlinf_async.hosts.rlinf.presence import absent, malformed
+from rlinf_async.hosts.rlinf.presence import absent, misnamed
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.revival import STARTED_AGAIN
 from rlinf_async.ray_runtime.termination import TERMINATION, heed_once
@@ -50,7 +52,7 @@ def prepare(cfg: DictConfig) -> None:
     active = asks_for_levels(cfg)
     if active:
         compat.check_rlinf()
-        settings, notes = _resolved(cfg), read_fit(cfg).notes
+        settings, notes = _resolved(cfg), [*read_fit(cfg).notes, *undecided(plain(cfg))]
         write_back(cfg, settings)
         for note in notes:
             RunDisplay().note(note)
@@ -70,20 +72,15 @@ def check_presence(cfg: DictConfig) -> None:
 
 def _resolved(cfg: DictConfig) -> RLinfSettings:
     """The settings of a run; everything that stands in its way is said at once."""
-    missing = _absent(cfg)
-    try:
-        settings = resolve(cfg)
-    except ValueError as error:
-        raise RefusedError([*missing, *reasons_of(error)]) from error
-    refuse(missing)
-    return settings
+    return resolve(cfg, beside=_absent(cfg))
 
 
 def _absent(cfg: DictConfig) -> list[Reason]:
     register_models()
     values = plain(cfg)
-    refuse(malformed(values))
-    return [*absent(values), *failing(values)]
+    refuse(TABLE.malformed(values))
+    ignored = read_by_others(values) if asks_for_levels(cfg) else []
+    return [*misnamed(values), *absent(values), *failing(values), *ignored]
 
 
 def load_in_workers(active: bool) -> None:

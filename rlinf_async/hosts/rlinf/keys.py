@@ -1,135 +1,259 @@
-"""What becomes of each key of RLinf's config here: served, changed, translated, refused, or without effect.
+"""What becomes of each key of RLinf's config here, and what it may be.
 
-A key that is in none of these tables is one that nobody has decided on; a test finds it in RLinf's example
-configs and in the sources of the classes that ours replace.
+A key that is in none of these rows is one that nobody has decided on; a test finds it in RLinf's example
+configs and in the sources of the classes that ours replace, and `undecided` in a config.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
-from typing import Any, Literal
+from collections.abc import Iterator
 
-from rlinf_async.core.nested import dotted
+from rlinf_async.hosts.kit.keys import Fate, Key, Table
+from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Names, Or, Real, Text, Whole
 from rlinf_async.hosts.rlinf.offload import OFFLOADS
 from rlinf_async.hosts.rlinf.refusals import REFUSALS
 from rlinf_async.hosts.rlinf.translation import MOVED, TRANSLATIONS
 
-Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
+COUNT, SIZE, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(0), Real(least=0), Real(above=0)
+SHARE = Real(least=0, most=1)
+EVERY = Whole(-1)
+"""A step every so many; -1 is never."""
+SEED = Whole(0, 2**32 - 1)
+"""What numpy's generators take."""
+LEVEL = Names(("token_level", "action_level", "chunk_level"))
+PRECISION = Or(Names(("bf16", "bf16-mixed", "fp16", "16", "16-mixed", "fp32", "32", "32-true")), (16, 32))
 
-SERVED = (
+
+def _rows(kind: Kind, *names: str, required: bool = False) -> Iterator[Key]:
+    for name in names:
+        yield Key(name=name, kind=kind, required=required)
+
+
+NUMBERS = (
+    *_rows(
+        COUNT,
+        "runner.max_epochs",
+        "env.train.total_num_envs",
+        "env.train.max_steps_per_rollout_epoch",
+        "actor.micro_batch_size",
+        "actor.global_batch_size",
+        "actor.model.num_action_chunks",
+        required=True,
+    ),
+    *_rows(
+        COUNT,
+        "algorithm.group_size",
+        "algorithm.update_epoch",
+        "cluster.num_nodes",
+        "env.train.group_size",
+        "env.train.rollout_epoch",
+        "env.train.max_episode_steps",
+        "env.eval.total_num_envs",
+        "env.eval.group_size",
+        "env.eval.rollout_epoch",
+        "env.eval.max_episode_steps",
+        "env.eval.max_steps_per_rollout_epoch",
+        "rollout.pipeline_stage_num",
+        "runner.seq_length",
+        "runner.max_prompt_length",
+        "weight_syncer.bucket.bucket_size",
+    ),
+    *_rows(SIZE, "actor.optim.critic_warmup_steps"),
+    *_rows(EVERY, "runner.max_steps", "runner.save_interval", "runner.val_check_interval"),
+    *_rows(EVERY, "actor.optim.lr_warmup_steps"),
+    *_rows(SEED, "actor.seed", "env.train.seed", "env.eval.seed"),
+    *_rows(
+        NOT_NEGATIVE,
+        "actor.optim.lr",
+        "actor.optim.value_lr",
+        "actor.optim.adam_eps",
+        "actor.optim.weight_decay",
+        "actor.optim.min_lr",
+        "actor.sft_loss_weight",
+        "algorithm.clip_ratio_high",
+        "algorithm.entropy_bonus",
+    ),
+    *_rows(
+        POSITIVE,
+        "actor.optim.clip_grad",
+        "algorithm.value_clip",
+        "algorithm.huber_delta",
+        "rollout.sampling_params.temperature_train",
+        "rollout.sampling_params.repetition_penalty",
+    ),
+    *_rows(
+        SHARE,
+        "algorithm.gamma",
+        "algorithm.gae_lambda",
+        "algorithm.clip_ratio_low",
+        "actor.optim.adam_beta1",
+        "actor.optim.adam_beta2",
+        "actor.optim.min_lr_rate",
+        "actor.optim.lr_warmup_steps_ratio",
+        "rollout.sampling_params.top_p",
+    ),
+    *_rows(Real(above=1), "algorithm.clip_ratio_c"),
+    *_rows(
+        Real(),
+        "actor.optim.num_cycles",
+        "algorithm.clip_log_ratio_max",
+        "algorithm.clip_log_ratio_min",
+        "algorithm.reward_coef",
+        "algorithm.rewards_lower_bound",
+        "algorithm.rewards_upper_bound",
+        "env.train.reward_coef",
+        "env.eval.reward_coef",
+        "rollout.sampling_params.temperature_eval",
+    ),
+)
+CHOICES = (
+    *_rows(LEVEL, "algorithm.logprob_type", "algorithm.entropy_type"),
+    *_rows(Names(("chunk_level", "action_level")), "algorithm.reward_type"),
+    *_rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
+    *_rows(Names(("torch", "flash_attn", "liger_kernel")), "algorithm.entropy_op_type"),
+    *_rows(Names(("fsdp", "fsdp2")), "actor.fsdp_config.strategy"),
+    *_rows(
+        Names(("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")),
+        "actor.fsdp_config.sharding_strategy",
+    ),
+    *_rows(Names(("constant", "cosine", "torch_constant", "torch_cosine")), "actor.optim.lr_scheduler"),
+    *_rows(
+        PRECISION,
+        "actor.model.precision",
+        "rollout.model.precision",
+        "actor.fsdp_config.mixed_precision.param_dtype",
+        "actor.fsdp_config.mixed_precision.reduce_dtype",
+        "actor.fsdp_config.mixed_precision.buffer_dtype",
+    ),
+    *_rows(
+        Flag(),
+        "actor.fsdp_config.cpu_offload",
+        "actor.fsdp_config.gradient_checkpointing",
+        "actor.model.add_value_head",
+        "actor.model.is_lora",
+        "algorithm.filter_rewards",
+        "algorithm.normalize_advantages",
+        "env.train.auto_reset",
+        "env.train.ignore_terminations",
+        "env.eval.auto_reset",
+        "env.eval.ignore_terminations",
+        "rollout.enable_cuda_graph",
+        "rollout.enable_torch_compile",
+        "rollout.sampling_params.do_sample",
+        "runner.only_eval",
+    ),
+    *_rows(
+        Text(),
+        "actor.model.model_path",
+        "actor.training_backend",
+        "algorithm.adv_type",
+        "algorithm.loss_type",
+        "env.train.env_class",
+        "env.train.env_type",
+        "env.eval.env_class",
+        "env.eval.env_type",
+        "rollout.model.model_path",
+        "runner.ckpt_path",
+        "runner.logger.experiment_name",
+        "runner.logger.log_path",
+        "runner.logger.project_name",
+        "runner.resume_dir",
+        "runner.task_type",
+        "weight_syncer.type",
+    ),
+    *_rows(Text("a name of RLinf's models"), "actor.model.model_type", required=True),
+    *_rows(Listed(Text("the name of a logger")), "runner.logger.logger_backends"),
+    *_rows(Block(), "actor.model", "actor.optim", "actor.fsdp_config", "env.train", required=True),
+    *_rows(Block(), "cluster.component_placement", required=True),
+    *_rows(Block(), "env.eval", "rollout.model", "rollout.sampling_params", "runner.logger", "weight_syncer"),
+)
+OPEN = _rows(
+    Anything(),
+    "actor.channel*",
     "actor.config_name",
     "actor.enable_sft_co_train",
     "actor.fsdp_config*",
-    "actor.global_batch_size",
     "actor.group_name",
-    "actor.micro_batch_size",
     "actor.model*",
     "actor.openpi_data*",
     "actor.optim*",
-    "actor.seed",
     "actor.sft_data_path",
-    "actor.sft_loss_weight",
-    "actor.training_backend",
-    "algorithm.adv_type",
-    "algorithm.bootstrap_type",
     "algorithm.clip_log_ratio_m??",
     "algorithm.clip_ratio_*",
-    "algorithm.entropy_bonus",
-    "algorithm.entropy_op_type",
-    "algorithm.entropy_type",
-    "algorithm.filter_rewards",
-    "algorithm.gae_lambda",
-    "algorithm.gamma",
-    "algorithm.group_size",
-    "algorithm.huber_delta",
     "algorithm.length_params.*",
-    "algorithm.logprob_type",
-    "algorithm.loss_type",
-    "algorithm.normalize_advantages",
-    "algorithm.reward_coef",
-    "algorithm.reward_type",
-    "algorithm.rewards_*_bound",
     "algorithm.sampling_params.*",
-    "algorithm.update_epoch",
-    "algorithm.value_clip",
-    "rollout.enable_cuda_graph",
-    "rollout.enable_torch_compile",
-    "rollout.torch_compile_mode",
+    "async*",
+    "cluster.component_placement*",
+    "cluster.node_groups*",
+    "cluster.auto_restart*",
+    "critic*",
+    "data*",
+    "env.channel*",
+    "env.eval*",
+    "env.group_name",
+    "env.train*",
+    "hydra*",
+    "reward*",
+    "rollout.channel*",
     "rollout.group_name",
     "rollout.model*",
-    "rollout.pipeline_stage_num",
     "rollout.sampling_params*",
+    "rollout.torch_compile_mode",
     "rollout.unnorm_key",
-    "runner.ckpt_path",
+    "router_server_args*",
     "runner.logger*",
-    "runner.max_epochs",
-    "runner.max_prompt_length",
-    "runner.max_steps",
-    "runner.only_eval",
     "runner.per_worker_log_path",
-    "runner.resume_dir",
-    "runner.save_interval",
-    "runner.seq_length",
-    "runner.task_type",
-    "runner.val_check_interval",
+    "weight_syncer*",
 )
-"""Keys that mean here what they mean in RLinf, as patterns: its own code reads them, or ours does."""
-
-UNREAD = (
-    "actor.num_gpus",
-    "actor.num_steps",
-    "algorithm.kl_beta",
-    "algorithm.kl_penalty",
-    "algorithm.loss_agg_func",
-    "algorithm.ratio_clip_eps",
-    "rollout.backend",
-    "rollout.enforce_eager",
-    "rollout.generation_backend",
-    "rollout.gpu_memory_utilization",
-    "rollout.sync_weight_nccl_max_ctas",
-    "runner.eval_policy_path",
+"""Keys that mean here what they mean in RLinf: its own code reads them, whatever they hold."""
+UNREAD = tuple(
+    Key(name=name, fate="unread")
+    for name in (
+        "actor.num_gpus",
+        "actor.num_steps",
+        "algorithm.kl_beta",
+        "algorithm.kl_penalty",
+        "algorithm.loss_agg_func",
+        "algorithm.ratio_clip_eps",
+        "env.enable_offload",
+        "rollout.backend",
+        "rollout.enforce_eager",
+        "rollout.generation_backend",
+        "rollout.gpu_memory_utilization",
+        "rollout.sync_weight_nccl_max_ctas",
+        "runner.eval_policy_path",
+    )
 )
 """Keys of example configs that RLinf's embodied workers and runners do not read either."""
-
-WITHOUT_EFFECT = {
-    "actor.sync_weight_no_wait": "weights always travel while rollouts go on",
-    "algorithm.advantage_mode": "only advantages of video models read it",
-    "algorithm.dagger*": "DAgger alone reads it",
-    "algorithm.on_policy_min_ratio": "a batch is what comes first within async.train.max_staleness",
-    "algorithm.rollout_store_size_per_rank": "a batch has env.train.total_num_envs x rollout_epoch "
-    "trajectories, each trained once",
-    "algorithm.shuffle_rollout": "only runner.use_training_pipeline reads it",
-    "rollout.recompute_logprobs": "async.train.proximal says how the proximal policy is found",
-    "rollout.rlt_feature_model*": "RLT alone reads it",
-    "rollout.rollout_queue_size": "only runner.enable_decoupled_mode reads it",
-    "runner.expert_ckpt_path": "DAgger alone reads it",
-    "runner.overlap_env_bootstrap": "shards reset by themselves while others work",
-    "runner.per_worker_log": "metrics are logged once, not once more for every worker",
-}
+WITHOUT_EFFECT = tuple(
+    Key(name=name, fate="without effect", why=why)
+    for name, why in {
+        "actor.sync_weight_no_wait": "weights always travel while rollouts go on",
+        "algorithm.advantage_mode": "only advantages of video models read it",
+        "algorithm.dagger*": "DAgger alone reads it",
+        "algorithm.on_policy_min_ratio": "a batch is what comes first within async.train.max_staleness",
+        "algorithm.rollout_store_size_per_rank": "a batch has env.train.total_num_envs x rollout_epoch "
+        "trajectories, each trained once",
+        "algorithm.shuffle_rollout": "only runner.use_training_pipeline reads it",
+        "rollout.recompute_logprobs": "async.train.proximal says how the proximal policy is found",
+        "rollout.rlt_feature_model*": "RLT alone reads it",
+        "rollout.rollout_queue_size": "only runner.enable_decoupled_mode reads it",
+        "runner.expert_ckpt_path": "DAgger alone reads it",
+        "runner.overlap_env_bootstrap": "shards reset by themselves while others work",
+        "runner.per_worker_log": "metrics are logged once, not once more for every worker",
+    }.items()
+)
 """Keys that RLinf's loops read and ours do not, and why nothing is lost, or what is."""
+CHANGED = tuple(Key(name=name, kind=Flag(), fate="changed", why=why) for name, why in OFFLOADS.items())
+TRANSLATED = (
+    *(Key(name=old, kind=COUNT, fate="translated", why=f"{section}.{new}") for old, section, new in MOVED),
+    *(Key(name=row.key, kind=row.kind, fate="translated", why=f"async.{row.level}") for row in TRANSLATIONS),
+)
+TABLE = Table((*REFUSALS, *CHANGED, *TRANSLATED, *WITHOUT_EFFECT, *UNREAD, *NUMBERS, *CHOICES, *OPEN))
+"""Every key of RLinf's config."""
 
 
 def fate(key: str) -> Fate | None:
     """What becomes of a dotted key; None if nobody has decided."""
-    if any(key == refusal.key or key.startswith(f"{refusal.key}.") for refusal in REFUSALS):
-        return "refused"
-    if key in OFFLOADS:
-        return "changed"
-    if key in (*(translation.key for translation in TRANSLATIONS), *(old for old, _, _ in MOVED)):
-        return "translated"
-    tables: tuple[tuple[Any, Fate], ...] = (
-        (WITHOUT_EFFECT, "without effect"),
-        (UNREAD, "unread"),
-        (SERVED, "served"),
-    )
-    return next((name for table, name in tables if any(fnmatchcase(key, pattern) for pattern in table)), None)
-
-
-def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """A remark for each key that RLinf would act on and that does nothing here, if it is set."""
-    present = {key: value for key, value in dotted(cfg).items() if value not in (None, False, 0, 0.0, {}, [])}
-    for pattern, why in WITHOUT_EFFECT.items():
-        for key in present:
-            if fnmatchcase(key, pattern):
-                yield f"{key}={present[key]} has no effect here: {why}"
+    row = TABLE.find(key)
+    return row.fate if row else None

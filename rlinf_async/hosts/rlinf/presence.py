@@ -8,11 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.presence import absent_env_classes, absent_loggers, is_here, no_numbers
+from rlinf_async.hosts.presence import (
+    absent_files,
+    absent_loggers,
+    is_here,
+    unknown_env_classes,
+    unknown_loggers,
+)
 from rlinf_async.hosts.reasons import Reason, unknown
 
 SIMULATORS = {
@@ -43,50 +48,30 @@ PACKAGES = {
 """The package that RLinf's model of a `model_type` imports, of those whose model is in another package."""
 EXTRAS = ("libero", "maniskill", "metaworld")
 """Those that an extra of this package installs."""
+BACKENDS = "runner.logger.logger_backends"
 LOGGERS = ("wandb", "swanlab")
 """Backends of RLinf's logger that are packages of their own."""
 SYNCERS = ("bucket", "patch")
 """RLinf's ways for weights; each reads the block of its name."""
-WHOLE = (
-    "runner.max_epochs",
-    "env.train.total_num_envs",
-    "env.train.max_steps_per_rollout_epoch",
-    "actor.micro_batch_size",
-    "actor.global_batch_size",
-    "actor.model.num_action_chunks",
-)
-"""Keys that RLinf counts with, and that every config has."""
-WHOLE_IF_THERE = (
-    "algorithm.group_size",
-    "algorithm.update_epoch",
-    "cluster.num_nodes",
-    "env.train.group_size",
-    "env.train.rollout_epoch",
-    "rollout.pipeline_stage_num",
-)
-"""And that a config may have."""
-SIGNED = ("actor.seed", "runner.max_steps", "runner.save_interval", "runner.val_check_interval")
-"""Whole numbers of which a negative one has a meaning."""
-REAL = ("actor.optim.lr", "actor.optim.value_lr", "algorithm.gae_lambda", "algorithm.gamma")
-"""Keys that RLinf multiplies with."""
 FILES = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
 
 
-def malformed(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Keys of `cfg` (plain data) that must be counted with, and cannot be."""
-    return list(no_numbers(cfg, counts=WHOLE, optional=WHOLE_IF_THERE, signed=SIGNED, real=REAL))
+def misnamed(cfg: Mapping[str, Any]) -> list[Reason]:
+    """What `cfg` (plain data) names that neither this RLinf nor a package has, on whatever machine."""
+    return [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
 
 
 def absent(cfg: Mapping[str, Any]) -> list[Reason]:
-    """What `cfg` (plain data) names and is not here.
+    """What `cfg` (plain data) names and is not on this machine.
 
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
     Pythons of their own nobody can tell from here.
     """
-    missing = [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
+    backends = lookup(cfg, BACKENDS)
+    missing = [*absent_loggers(BACKENDS, backends, LOGGERS, instead="tensorboard")]
     if _on_this_machine(cfg):
-        missing += [*_model_package(cfg), *_simulators(cfg), *_files(cfg)]
+        missing += [*_model_package(cfg), *_simulators(cfg), *absent_files(cfg, FILES)]
     return missing
 
 
@@ -121,7 +106,7 @@ def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         kind = lookup(cfg, f"env.{mode}.env_type")
         if lookup(cfg, f"env.{mode}") and kind not in types:
             yield unknown(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
-    yield from absent_env_classes(cfg)
+    yield from unknown_env_classes(cfg)
 
 
 def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -137,37 +122,24 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     )
 
 
-def _files(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    keys: dict[str, str] = {}
-    for key in FILES:
-        path = lookup(cfg, key)
-        if isinstance(path, str) and path.startswith(("/", "./", "../", "~")):
-            keys.setdefault(path, key)  # rollout.model.model_path mostly repeats the actor's
-    for path, key in keys.items():
-        if not Path(path).expanduser().exists():
-            yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
-
-
 def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf.utils.metric_logger import MetricLogger
 
-    key = "runner.logger.logger_backends"
-    return absent_loggers(
-        key,
-        lookup(cfg, key),
-        list(MetricLogger.supported_logger),
-        what="a logger of RLinf",
-        packages=LOGGERS,
-        instead="tensorboard",
-    )
+    names = list(MetricLogger.supported_logger)
+    return unknown_loggers(BACKENDS, lookup(cfg, BACKENDS), names, what="a logger of RLinf")
 
 
 def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     block, key = lookup(cfg, "weight_syncer"), "weight_syncer.type"
-    if not isinstance(block, Mapping):
+    if not block:
+        yield Reason(
+            "the config has no weight_syncer, without which RLinf's workers end; add the block "
+            "weight_syncer: {type: bucket, bucket: {bucket_size: 536870912}}",
+            "'+weight_syncer={type: bucket, bucket: {bucket_size: 536870912}}'",
+        )
         return
     kind = block.get("type")
     if kind not in SYNCERS:
         yield unknown(key, kind, SYNCERS, "a weight syncer of RLinf")
-    elif block.get(kind) is None:
+    elif not isinstance(block.get(kind), Mapping):
         yield Reason(f"{key}={kind} needs the block weight_syncer.{kind}", f"+weight_syncer.{kind}={{}}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlinf_async.config import LEVELS, AsyncConfig
+from rlinf_async.config import AsyncConfig
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.kit.keys import Key, shortened
+from rlinf_async.hosts.kit.kinds import Block, Flag, Whole
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.rlinf.offload import overlap
@@ -32,10 +33,6 @@ OTHER_ALGORITHMS = {
 """Losses of RLinf that are no policy gradient on fresh rollouts, by the names that users know."""
 
 
-def _always(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    return True
-
-
 def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
     return asynchrony.off_policy and lookup(cfg, "actor.model.model_type") in TOKEN_MODELS
 
@@ -49,111 +46,82 @@ def _resets_ahead_in_turn(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bo
     return asynchrony.rollout.reset_ahead and not overlap(asynchrony)
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """A setting, the levels that cannot serve it, and what to do instead."""
-
-    key: str
-    unless: Callable[[Any], bool]
-    levels: tuple[str, ...]
-    remedy: str
-    override: str = ""
-    """`remedy` as a Hydra override, where it is one."""
-    where: Callable[[Mapping[str, Any], AsyncConfig], bool] = _always
-    """The runs with one of `levels` on that it concerns."""
-
-    def says(self, value: object) -> str:
-        """That it does not support the setting, and the remedy; whoever it is comes before."""
-        return f"does not support {self.key}={value!r}; {self.remedy}"
+def _refused(name: str, remedy: str, override: str, **more: Any) -> Key:
+    return Key(name=name, fate="refused", remedy=remedy, override=override, **more)
 
 
-def _off(value: object) -> bool:
-    return not value
+def _false(name: str, why: str, **more: Any) -> Key:
+    return _refused(name, f"set it to false: {why}", f"{name}=false", kind=Flag(), **more)
 
 
-def _false(key: str, why: str, levels: tuple[str, ...] = LEVELS) -> Refusal:
-    return Refusal(key, _off, levels, f"set it to false: {why}", f"{key}=false")
+def _true(name: str, why: str) -> Key:
+    remedy, serves = f"set it to true: {why}", (None, True)
+    return _refused(name, remedy, f"{name}=true", kind=Flag(), serves=lambda value: value in serves)
 
 
-def _absent(key: str, why: str) -> Refusal:
-    return Refusal(key, _off, LEVELS, f"remove it: {why}", f"~{key}")
+def _absent(name: str, why: str, **more: Any) -> Key:
+    return _refused(name, f"remove it: {why}", f"~{name}", **more)
 
 
+FILES = (
+    "set it to false, or async.rollout.reset_ahead: two sets of simulators would write files of the "
+    "same names"
+)
 REFUSALS = (
-    _absent("runner.use_training_pipeline", "async.streamer takes its place"),
-    _absent("runner.enable_decoupled_mode", "async.rollout takes its place"),
+    _absent("runner.use_training_pipeline", "async.streamer takes its place", kind=Flag()),
+    _absent("runner.enable_decoupled_mode", "async.rollout takes its place", kind=Flag()),
     _false("rollout.collect_transitions", "only on-policy losses are supported"),
-    Refusal(
-        "rollout.collect_prev_infos",
-        lambda value: value in (None, True),
-        LEVELS,
-        "set it to true: the learner needs what the policy thought of its actions",
-        "rollout.collect_prev_infos=true",
-    ),
+    _true("rollout.collect_prev_infos", "the learner needs what the policy thought of its actions"),
     _absent("rollout.expert_model", "DAgger is not supported"),
-    Refusal(
+    _absent(
         "cluster.profiling",
-        lambda block: not block or not block.get("enabled", True),
-        LEVELS,
-        "remove it: profiling opens windows per synchronous step",
-        "~cluster.profiling",
+        "profiling opens windows per synchronous step",
+        kind=Block(),
+        serves=lambda block: not block or not block.get("enabled", True),
     ),
     _false("env.train.smooth_intervene", "every action is asked of the policy"),
     _false(
         "cluster.net_emulation.enabled", "actions and observations travel on ways that it does not slow down"
     ),
-    Refusal(
-        "rollout.collect_final_values",
-        lambda value: value in (None, True),
-        LEVELS,
-        "set it to true: advantages are estimated with the values of final observations",
-        "rollout.collect_final_values=true",
-    ),
-    Refusal(
+    _true("rollout.collect_final_values", "advantages are estimated with the values of final observations"),
+    _refused(
         "runner.weight_sync_interval",
-        lambda value: value in (None, 1),
-        LEVELS,
         "set it to 1: weights are published after every step, and async.train.max_staleness bounds their age",
         "runner.weight_sync_interval=1",
+        kind=Whole(1),
+        serves=lambda value: value in (None, 1),
     ),
-    Refusal(
+    _refused(
         "rollout.sampling_params.top_k",
-        lambda top_k: top_k is None or top_k <= 0,
-        ("train",),
         "set it to -1: an older policy's token outside of the newer one's top has no log-probability",
         "rollout.sampling_params.top_k=-1",
+        kind=Whole(-1),
+        serves=lambda top_k: top_k is None or top_k <= 0,
+        levels=("train",),
         where=_scores_old_tokens,
     ),
-    Refusal(
+    _refused(
         "env.train.enable_offload",
-        _off,
-        ("rollout",),
         "set it to false, or async.rollout.reset_ahead: simulators that have left their accelerator "
         "cannot be reset",
         "env.train.enable_offload=false",
+        kind=Flag(),
+        levels=("rollout",),
         where=_resets_ahead_in_turn,
     ),
     *(
-        Refusal(
-            key,
-            _off,
-            ("rollout",),
-            "set it to false, or async.rollout.reset_ahead: two sets of simulators would write files of the "
-            "same names",
-            f"{key}=false",
-            where=_resets_ahead,
-        )
+        _refused(key, FILES, f"{key}=false", kind=Flag(), levels=("rollout",), where=_resets_ahead)
         for key in ("env.train.video_cfg.save_video", "env.train.data_collection.enabled")
     ),
 )
 
 
-def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Refusal, tuple[str, ...]]:
+def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tuple[str, ...]]:
     """What levels that are on do not support of `cfg` (plain data), and which of them."""
     reasons = {}
     for refusal in REFUSALS:
         levels = tuple(level for level in refusal.levels if asynchrony.levels[level])
-        if levels and refusal.where(cfg, asynchrony) and not refusal.unless(lookup(cfg, refusal.key)):
+        if levels and refusal.where(cfg, asynchrony) and not refusal.allows(lookup(cfg, refusal.name)):
             reasons[refusal] = levels
     return reasons
 
@@ -161,12 +129,13 @@ def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Refusal
 def other_algorithm(cfg: Mapping[str, Any]) -> Reason | None:
     """That `cfg` trains by anything but PPO and GRPO: then nothing else matters."""
     loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
-    if loss in LOSSES and advantage in ADVANTAGES:
+    if str(loss) in LOSSES and str(advantage) in ADVANTAGES:
         return None
-    key, value = ("adv_type", advantage) if loss in LOSSES else ("loss_type", loss)
+    key, value = ("adv_type", advantage) if str(loss) in LOSSES else ("loss_type", loss)
+    known = OTHER_ALGORITHMS.get(str(value), "none of these")
     return Reason(
-        f"algorithm.{key}={value!r} is {OTHER_ALGORITHMS.get(value, 'none of these')}; rlinf-async makes PPO "
-        f"and GRPO asynchronous (loss_type {', '.join(LOSSES)}, with adv_type {' or '.join(ADVANTAGES)}); "
+        f"algorithm.{key}={shortened(value)} is {known}; rlinf-async makes PPO and GRPO "
+        f"asynchronous (loss_type {', '.join(LOSSES)}, with adv_type {' or '.join(ADVANTAGES)}); "
         "use async.mode=off"
     )
 

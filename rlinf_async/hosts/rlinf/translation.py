@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.kit.kinds import Kind, Real, Whole
 
 ASYNC_PPO = "decoupled_actor_critic"
 """The `algorithm.loss_type` of configs that are made for RLinf's own asynchronous PPO, `train_async.py`."""
@@ -24,6 +25,7 @@ class Translation:
     """A key of RLinf's asynchronous PPO, and the setting under `async` that does the same."""
 
     key: str
+    kind: Kind
     level: str
     settings: Mapping[str, Any]
     """The level's keys; a value None stands for the value that RLinf's key has."""
@@ -31,9 +33,11 @@ class Translation:
 
 TRANSLATIONS = (
     # Both count policy versions, which are global steps: older trajectories are not trained.
-    Translation("algorithm.staleness_threshold", "train", {"max_staleness": None}),
+    Translation("algorithm.staleness_threshold", Whole(0), "train", {"max_staleness": None}),
     # RLinf leaves out samples whose weight pi_prox / mu is above the threshold: a mask, not a clip.
-    Translation("algorithm.behave_weight_threshold", "train", {"correction": "mis", "max_weight": None}),
+    Translation(
+        "algorithm.behave_weight_threshold", Real(above=0), "train", {"correction": "mis", "max_weight": None}
+    ),
 )
 
 

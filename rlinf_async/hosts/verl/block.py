@@ -5,20 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.names import nearest
 from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.async_block import read_block
 
 MODE = "vla_async"
 """Our trainer's name in veRL's registry."""
 
 
-def is_ours(config: object) -> bool:
-    """Whether `config` asks veRL for our trainer."""
-    if not isinstance(config, DictConfig) or "trainer" not in config:
+def is_verls(config: object) -> bool:
+    """Whether `config` is one of veRL's, whichever trainer it asks for."""
+    if not isinstance(config, DictConfig):
         return False
-    v1 = config.trainer.get("v1") if isinstance(config.trainer, DictConfig) else None
-    return isinstance(v1, DictConfig) and v1.get("trainer_mode") == MODE
+    return all(isinstance(config.get(name), DictConfig) for name in ("trainer", "actor_rollout_ref"))
+
+
+def another_mode(config: DictConfig, *, needs_ours: bool = False) -> str:
+    """Why the trainer that a config of veRL's asks for is not the one that it needs; empty if it is.
+
+    Ours is needed by an `async` block with a level on, and wherever our own commands are to train.
+    """
+    mode = OmegaConf.select(config, "trainer.v1.trainer_mode")
+    if mode == MODE:
+        return ""
+    said = f"trainer.v1.trainer_mode={mode!r}"
+    if near := nearest(mode, [MODE]):
+        return f"{said} is no trainer of veRL; did you mean {near!r}?"
+    if AsyncConfig.from_mapping(read_block(config)).active:
+        return f"{said} reads no async block; use trainer.v1.trainer_mode={MODE}, or async.mode=off"
+    if needs_ours:
+        return f"{said} is veRL's own loop, which its own commands start; use trainer.v1.trainer_mode={MODE}"
+    return ""
 
 
 def value_at(cfg: Mapping[str, Any], key: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from rlinf_async.config import AsyncConfig, SurviveConfig
 from rlinf_async.hosts.async_block import KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
-from rlinf_async.hosts.verl.block import value_at, whole
+from rlinf_async.hosts.verl.block import another_mode, value_at, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
-from rlinf_async.hosts.verl.refusals import not_added_up, refused
+from rlinf_async.hosts.verl.keys import TABLE, unknown
+from rlinf_async.hosts.verl.refusals import contradictory, not_added_up, refused
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import (
     ACTOR,
@@ -28,18 +29,26 @@ from rlinf_async.hosts.verl.sizes import (
 from rlinf_async.ray_runtime.padding import buckets_up_to
 
 
-def read(config: DictConfig) -> VerlSettings:
+def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
     """The settings of a run of trainer mode `vla_async`.
+
+    `beside` is what stands in the way for other reasons, and is said together with what is found here.
 
     Raises:
         RefusedError: what it does not support, and numbers that do not go together, all at once.
         ValueError: the `async` block is not valid.
     """
+    if why := another_mode(config, needs_ours=True):
+        raise ValueError(why)
     cfg = plain(config)
+    refuse(TABLE.misshapen(cfg))
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
-    reasons: list[Reason] = []
+    malformed = TABLE.malformed(cfg)
+    reasons = [*malformed, *refused(cfg), *unknown(cfg), *beside]
+    if malformed:
+        refuse(reasons)
     try:
-        reasons += refused(cfg, asynchrony)
+        reasons += contradictory(cfg, asynchrony)
         settings = _settings(cfg, asynchrony)
         reasons += misfits(cfg, settings)
         reasons += not_added_up(cfg, settings)

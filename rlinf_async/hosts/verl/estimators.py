@@ -8,6 +8,9 @@ WITH_VALUES = frozenset({"gae"})
 WITHIN_GROUPS = frozenset({"grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo"})
 """Estimators that compare the members of a group only, and groups never cross a piece."""
 
+COMPARING = WITHIN_GROUPS | {"gpg", "reinforce_plus_plus_baseline"}
+"""Estimators that compare the members of a group, of which one alone has no advantage."""
+
 REFUSED = {
     "remax": "it needs a second, greedy rollout of every start",
     "gdpo": "it needs several rewards of one trajectory",
@@ -15,6 +18,9 @@ REFUSED = {
     "tir_optimal_token_baseline": "it needs the gradients of tokens",
 }
 """Estimators that need what is not there, and what that is."""
+
+NAMES = tuple(sorted({*WITH_VALUES, *COMPARING, *REFUSED, "reinforce_plus_plus"}))
+"""All that veRL has; a package of the user's may register others."""
 
 
 def streams(name: str) -> bool:

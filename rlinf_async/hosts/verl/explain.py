@@ -12,22 +12,12 @@ from rlinf_async.entry_points import find
 from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.block import value_at, whole
-from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.exactness import exactness
+from rlinf_async.hosts.verl.keys import unread_sections, without_effect
+from rlinf_async.hosts.verl.presence import checked
 from rlinf_async.hosts.verl.processes import WORKERS
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import ACTOR, evaluates, section
-
-WITHOUT_EFFECT = {
-    "trainer.total_epochs": "there is no data set: trainer.total_training_steps counts",
-    "trainer.rollout_data_dir": "rollouts are not written down",
-    "trainer.validation_data_dir": "evaluations are not written down",
-    "trainer.v1.sampler.custom_sampler.path": "async.train takes the place of samplers",
-    "actor_rollout_ref.model.path": "vla.model says what the policy is, vla.ckpt_path what it starts from",
-}
-"""Keys of veRL that nothing reads here."""
-USUAL = {"trainer.total_epochs": 30, "actor_rollout_ref.model.path": "~/models/deepseek-llm-7b-chat"}
-"""What veRL's own defaults say, which nobody has chosen."""
 
 
 def explain(config: DictConfig) -> dict[str, Any]:
@@ -36,7 +26,7 @@ def explain(config: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: the config cannot run, with the remedy.
     """
-    cfg, settings = plain(config), read(config)
+    cfg, settings = plain(config), checked(config)
     return {
         **explanation.level_facts(settings.asynchrony),
         "classes": {
@@ -72,9 +62,8 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
 
 
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
-    for key, why in WITHOUT_EFFECT.items():
-        if value_at(cfg, key) not in (None, USUAL.get(key)):
-            yield f"{key} has no effect: {why}"
+    yield from without_effect(cfg)
+    yield from unread_sections(cfg)
     if not value_at(cfg, f"{ACTOR}.shuffle") and settings.optimizer_steps > 1:
         yield (
             f"{ACTOR}.shuffle=false, veRL's default, makes each optimizer step of the same environments; "

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
-from rlinf_async.hosts.reasons import refuse
-from rlinf_async.hosts.verl.block import is_ours
+from rlinf_async.hosts.verl.block import is_verls
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.attempt import check_left
@@ -45,7 +44,7 @@ class VerlHost:
         """A run that does not ask for our trainer mode is as it would be without it."""
 
     def serves(self, cfg: DictConfig) -> bool:
-        return is_ours(cfg)
+        return is_verls(cfg)
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         address = lookup(cfg, "ray_kwargs.ray_init.address")
@@ -54,14 +53,12 @@ class VerlHost:
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.preparations import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resumed
-        from rlinf_async.hosts.verl.config import read
-        from rlinf_async.hosts.verl.presence import absent
+        from rlinf_async.hosts.verl.presence import checked
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL}")
-        settings = read(cfg)
+        settings = checked(cfg)
         _choose_device(cfg)
-        refuse(list(absent(plain(cfg))))
         _validate(cfg)
         claim(cfg)
         automatic = cfg.trainer.resume_mode == "auto"
@@ -94,11 +91,12 @@ class VerlHost:
         show(facts, console)
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
-        from rlinf_async.hosts.verl.config import read, write_back
+        from rlinf_async.hosts.verl.config import write_back
+        from rlinf_async.hosts.verl.presence import checked
 
         _no_cluster(cluster)
         resolved = copy.deepcopy(cfg)
-        write_back(resolved, read(resolved))
+        write_back(resolved, checked(resolved))
         return plain(resolved)
 
     def workload(self, cfg: DictConfig) -> Workload:
@@ -145,13 +143,16 @@ def _validate(cfg: DictConfig) -> None:
     Raises:
         ValueError: one of them fails.
     """
-    # veRL names every engine that could be installed, too.
-    warnings.filterwarnings("ignore", message=r".* engine is not available", category=UserWarning)
+    from rlinf_async.hosts.verl.presence import quieten
+
+    quieten()
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
     reference, critic = need_reference_policy(cfg), need_critic(cfg)
     try:
         validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)
-    except AssertionError as error:
-        raise ValueError(f"veRL refuses this config: {error}") from error
+    except (AssertionError, HydraException) as error:
+        # Hydra wraps what veRL's own classes raise.
+        why = " ".join(str(error.__cause__ or error).split())
+        raise ValueError(f"veRL refuses this config: {why}") from error

@@ -10,6 +10,9 @@ import sys
 
 try:
     from rlinf_async.hosts.verl import platform, trainer
+    from rlinf_async.hosts.verl.guard import guard
+
+    guard()
 except (ImportError, AttributeError, AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
     sys.stderr.write(
         f"rlinf-async: veRL has no trainer mode vla_async in this process: {type(error).__name__}: {error}; "

@@ -14,6 +14,25 @@ SELECTING = frozenset({"clip_cov", "kl_cov"})
 TOKENS = "token-mean"
 """veRL's default `loss_agg_mode`; streamed micro-batches are sums then, divided when a step is made."""
 
+AGGREGATIONS = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+)
+"""What `loss_agg_mode` may be."""
+
+NAMES = tuple(
+    sorted(
+        {"bypass_mode", "cispo", "dppo_kl", "dppo_tv", "dro", "gpg", "gspo", "vanilla"}
+        | SEQUENCES
+        | ALONE
+        | SELECTING
+    )
+)
+"""All that veRL has; a package of the user's may register others."""
+
 
 def override_for(loss_mode: str, loss_agg_mode: str) -> str:
     """What to set so that micro-batches of this loss add up to its step, as an override; empty if they do."""

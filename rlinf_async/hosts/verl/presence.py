@@ -1,37 +1,93 @@
-"""Whether what a config names is here: veRL finds out in its processes, after Ray has started."""
+"""Whether what a config names is here: veRL finds out in its processes, after Ray has started.
+
+The names that veRL has are known without importing it, which takes seconds. It is asked where a name is none
+of them, as a package of the user's may have registered it.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.presence import absent_env_classes, absent_loggers
-from rlinf_async.hosts.reasons import Reason, unknown
+from omegaconf import DictConfig
 
+from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.presence import (
+    absent_files,
+    absent_loggers,
+    unknown_env_classes,
+    unknown_loggers,
+    unwritable,
+)
+from rlinf_async.hosts.reasons import Reason, unknown
+from rlinf_async.hosts.verl import estimators, policy_losses
+from rlinf_async.hosts.verl.config import read
+from rlinf_async.hosts.verl.settings import VerlSettings
+
+LOGGERS = (
+    "clearml",
+    "console",
+    "file",
+    "mlflow",
+    "rl_insight",
+    "swanlab",
+    "tensorboard",
+    "trackio",
+    "tracking",
+    "vemlp_wandb",
+    "wandb",
+)
 PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
 """Loggers of veRL that are packages of their own, by the same name."""
 ESTIMATOR = "algorithm.adv_estimator"
+LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
+LOGGER = "trainer.logger"
+RUN_DIR = "vla.run_dir"
+FILES = ("vla.ckpt_path",)
 
 
 def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """What `cfg` (plain data) names, and neither veRL nor an entry point has."""
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
-    from verl.utils.tracking import Tracking
-
-    yield from absent_env_classes(cfg)
+    """What `cfg` (plain data) names, and neither veRL, nor an entry point, nor this machine has."""
+    yield from unknown_env_classes(cfg)
     models = sorted(entry_points(group="rlinf_async.models").names)
     if (name := lookup(cfg, "vla.model.model_type")) not in models:
         yield unknown("vla.model.model_type", name, models, "an entry point of rlinf_async.models")
-    estimators = sorted(str(getattr(each, "value", each)) for each in ADV_ESTIMATOR_REGISTRY)
-    if str(name := lookup(cfg, ESTIMATOR)) not in estimators:
-        yield unknown(ESTIMATOR, name, estimators, "an estimator of veRL")
-    yield from absent_loggers(
-        "trainer.logger",
-        lookup(cfg, "trainer.logger"),
-        list(Tracking.supported_backend),
-        what="a logger of veRL",
-        packages=PACKAGES,
-        instead="console",
-    )
+    if (name := str(lookup(cfg, ESTIMATOR))) not in estimators.NAMES:
+        registry = _core_algos().ADV_ESTIMATOR_REGISTRY
+        names = sorted(str(getattr(each, "value", each)) for each in registry)
+        if name not in names:
+            yield unknown(ESTIMATOR, name, names, "an estimator of veRL")
+    if (name := lookup(cfg, LOSS)) is not None and name not in policy_losses.NAMES:
+        losses = sorted(_core_algos().POLICY_LOSS_REGISTRY)
+        if name not in losses:
+            yield unknown(LOSS, name, losses, "a policy loss of veRL")
+    yield from unknown_loggers(LOGGER, lookup(cfg, LOGGER), LOGGERS, what="a logger of veRL")
+    yield from absent_loggers(LOGGER, lookup(cfg, LOGGER), PACKAGES, instead="console")
+    if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own
+        yield from absent_files(cfg, FILES)
+        yield from unwritable(str(lookup(cfg, RUN_DIR)), key=RUN_DIR)
+
+
+def _core_algos() -> Any:
+    quieten()
+    import verl.trainer.ppo.core_algos
+
+    return verl.trainer.ppo.core_algos
+
+
+def quieten() -> None:
+    """Let veRL not name every engine that could be installed, too, when it is imported."""
+    warnings.filterwarnings("ignore", message=r".* engine is not available", category=UserWarning)
+
+
+def checked(config: DictConfig) -> VerlSettings:
+    """The settings of a run that can begin on this machine.
+
+    Raises:
+        RefusedError: all that stands in the way.
+        ValueError: as of `config.read`.
+    """
+    return read(config, beside=list(absent(plain(config))))

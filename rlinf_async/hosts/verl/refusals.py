@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.kit.keys import Key, shortened
+from rlinf_async.hosts.kit.kinds import Flag, Whole
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.block import value_at
-from rlinf_async.hosts.verl.estimators import REFUSED, WITH_VALUES, streams
+from rlinf_async.hosts.verl.estimators import COMPARING, REFUSED, WITH_VALUES, streams
 from rlinf_async.hosts.verl.policy_losses import override_for
 from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import evaluates, section
+from rlinf_async.hosts.verl.sizes import evaluates, group_size, section
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
 
 
-def _off(value: object) -> bool:
-    return not value
+def _use(name: str, use: str, why: str, **more: Any) -> Key:
+    return Key(name=name, fate="refused", remedy=f"use {use}: {why}", override=f"{name}={use}", **more)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A setting, the values that are served, and what to do about others."""
-
-    key: str
-    serves: Callable[[Any], bool] = _off
-    use: str
-    """A value that is served, as in a Hydra override."""
-    why: str
+def _false(name: str, why: str) -> Key:
+    return _use(name, "false", why, kind=Flag())
 
 
-def _false(key: str, why: str) -> Refusal:
-    return Refusal(key=key, use="false", why=why)
-
-
-def _null(key: str, why: str) -> Refusal:
-    return Refusal(key=key, use="null", why=why)
+def _null(name: str, why: str) -> Key:
+    return _use(name, "null", why)
 
 
 RESIDENT = "learner and inference work at the same time, each on its own accelerators"
@@ -48,22 +38,30 @@ TOKENS = "samples are decisions, not sequences of tokens"
 ONE_MODEL = "a run has one model, the policy"
 CORRECTION = "async.train.correction takes its place"
 
+NO_ADAPTERS = "adapters are not supported"
 REFUSALS = (
-    Refusal(key="trainer.use_v1", serves=bool, use="true", why="only the V1 trainers come from a registry"),
-    Refusal(
-        key=f"{ACTOR}.strategy",
+    _use(
+        "trainer.use_v1",
+        "true",
+        "only the V1 trainers come from a registry",
+        kind=Flag(),
+        serves=lambda value: value is True,
+    ),
+    _use(
+        f"{ACTOR}.strategy",
+        "fsdp2",
+        "policies are wrapped by FSDP2",
         serves=lambda value: value == "fsdp2",
-        use="fsdp2",
-        why="policies are wrapped by FSDP2",
     ),
     _false(f"{ACTOR}.use_dynamic_bsz", TOKENS),
     _false(f"{MODEL}.use_remove_padding", TOKENS),
     _false(f"{MODEL}.use_fused_kernels", TOKENS),
-    Refusal(
-        key=f"{ACTOR}.ulysses_sequence_parallel_size",
+    _use(
+        f"{ACTOR}.ulysses_sequence_parallel_size",
+        "1",
+        TOKENS,
+        kind=Whole(1),
         serves=lambda value: value in (None, 1),
-        use="1",
-        why=TOKENS,
     ),
     _false(f"{ACTOR}.calculate_sum_pi_squared", TOKENS),
     _false(f"{ACTOR}.fsdp_config.param_offload", RESIDENT),
@@ -73,41 +71,29 @@ REFUSALS = (
     _false("algorithm.use_kl_in_reward", f"{ONE_MODEL}, and no reference"),
     _false("distillation.enabled", f"{ONE_MODEL}, and no teacher"),
     _false("reward.reward_model.enable", "rewards come from the environments"),
-    Refusal(
-        key="critic.enable",
+    _use(
+        "critic.enable",
+        "false",
+        "values come from the policy's value_head (vla.model.add_value_head=true)",
+        kind=Flag(),
         serves=lambda value: value is False,
-        use="false",
-        why="values come from the policy's value_head (vla.model.add_value_head=true)",
     ),
-    Refusal(
-        key="trainer.critic_warmup",
-        serves=lambda value: not value,
-        use="0",
-        why="policy and value_head take their steps together",
+    _use("trainer.critic_warmup", "0", "policy and value_head take their steps together", kind=Whole(0)),
+    *(
+        _use(key, "0", NO_ADAPTERS, kind=Whole(), serves=lambda value: value is None or value <= 0)
+        for key in (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
     ),
-    Refusal(
-        key=f"{MODEL}.lora_rank",
-        serves=lambda value: value is None or value <= 0,
-        use="0",
-        why="adapters are not supported",
-    ),
-    Refusal(
-        key=f"{MODEL}.lora.rank",
-        serves=lambda value: value is None or value <= 0,
-        use="0",
-        why="adapters are not supported",
-    ),
-    _null(f"{MODEL}.lora_adapter_path", "adapters are not supported"),
+    _null(f"{MODEL}.lora_adapter_path", NO_ADAPTERS),
     _null("algorithm.rollout_correction.rollout_is", CORRECTION),
     _null("algorithm.rollout_correction.rollout_rs", CORRECTION),
     _false("algorithm.rollout_correction.bypass_mode", CORRECTION),
     _false("algorithm.filter_groups.enable", "every group is trained"),
     _false("algorithm.use_pf_ppo", "every trajectory is trained as often as any other"),
-    Refusal(
-        key=f"{ACTOR}.policy_loss.loss_mode",
+    _use(
+        f"{ACTOR}.policy_loss.loss_mode",
+        "vanilla",
+        CORRECTION,
         serves=lambda value: value != "bypass_mode",
-        use="vanilla",
-        why=CORRECTION,
     ),
     _false(f"{ACTOR}.checkpoint.async_save", "a checkpoint is there when its step ends"),
     _false("trainer.val_only", "a run trains; total_training_steps=1 with val_before_train evaluates first"),
@@ -117,17 +103,19 @@ REFUSALS = (
 )
 
 
-def refused(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Everything in a plain config that is not served."""
+def refused(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Every key of a plain config that is not served."""
     for refusal in REFUSALS:
-        value = value_at(cfg, refusal.key)
-        if not refusal.serves(value):
-            override = f"{refusal.key}={refusal.use}"
+        value = value_at(cfg, refusal.name)
+        if not refusal.allows(value):
+            said = f"{refusal.name}={shortened(value)}"
             yield Reason(
-                f"trainer_mode vla_async does not support {refusal.key}={value!r}; use {refusal.use}: "
-                f"{refusal.why}",
-                override,
+                f"trainer_mode vla_async does not support {said}; {refusal.remedy}", refusal.override
             )
+
+
+def contradictory(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """What of a plain config does not go together."""
     yield from _estimator(cfg, asynchrony)
     yield from _contradictions(cfg, asynchrony)
 
@@ -146,6 +134,12 @@ def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Rea
 
 def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     name = str(value_at(cfg, "algorithm.adv_estimator"))
+    if name in COMPARING and group_size(cfg) < 2:
+        yield Reason(
+            f"algorithm.adv_estimator={name} compares the members of a group, and actor_rollout_ref.rollout.n"
+            "=1; use 2 or more, or adv_estimator=gae",
+            "actor_rollout_ref.rollout.n=2",
+        )
     if name in REFUSED:
         yield Reason(
             f"trainer_mode vla_async does not support algorithm.adv_estimator={name}: {REFUSED[name]}; use "
@@ -205,12 +199,3 @@ def _contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator
         )
     yield from cannot_take_on(section(cfg, "train"), asynchrony)
     yield from cannot_reset_ahead(section(cfg, "train"), asynchrony)
-    mode = value_at(cfg, "trainer.resume_mode")
-    if mode not in ("auto", "resume_path", "disable"):
-        yield Reason(f"trainer.resume_mode={mode!r} must be auto, resume_path or disable; nearest: auto")
-    if value_at(cfg, "vla.ratio_level") not in (None, "token", "action", "chunk"):
-        yield Reason(
-            f"vla.ratio_level={value_at(cfg, 'vla.ratio_level')!r} must be token, action or chunk; "
-            "nearest: chunk",
-            "vla.ratio_level=chunk",
-        )

@@ -9,6 +9,8 @@ from rich.console import Console
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.explain import explain, show
 
+PATCH = ("weight_syncer.type=patch", "+weight_syncer.patch={}")
+
 
 def facts(*overrides: str) -> dict:
     return explain(compose_config("metaworld_ppo_mlp", overrides))
@@ -46,8 +48,8 @@ def test_environments_that_must_be_shards_of_their_own_are_explained(mode):
 
 def test_it_says_how_new_weights_reach_inference():
     assert "beside training" in facts()["publication"]
-    assert "beside training" in facts("weight_syncer.type=patch")["publication"]
-    stops = facts("weight_syncer.type=patch", "async.publication=host")["publication"]
+    assert "beside training" in facts(*PATCH)["publication"]
+    stops = facts(*PATCH, "async.publication=host")["publication"]
     assert "RLinf's own transport (patch)" in stops
     assert "async.publication=beside" in stops
     assert "publication" not in facts("async.mode=off")
@@ -55,7 +57,7 @@ def test_it_says_how_new_weights_reach_inference():
 
 def test_it_says_what_the_death_of_a_process_does():
     assert facts()["deaths"] == "is started again, 5 times in 600 s"
-    host = facts("weight_syncer.type=patch", "async.publication=host")["deaths"]
+    host = facts(*PATCH, "async.publication=host")["deaths"]
     assert host.startswith("env workers: is started again")
     assert "inference ranks: ends the run (async.publication=host)" in host
     assert facts("async.survive.process_restarts=0")["deaths"].startswith("ends the run")

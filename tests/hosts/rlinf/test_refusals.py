@@ -34,18 +34,18 @@ BESIDE = {
 
 
 def wrong(refusal):
-    tokens = {"actor.model.model_type": "openvla"} if "top_k" in refusal.key else {}
-    return {refusal.key: WRONG.get(refusal.key, True), **tokens}
+    tokens = {"actor.model.model_type": "openvla"} if "top_k" in refusal.name else {}
+    return {refusal.name: WRONG.get(refusal.name, True), **tokens}
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.key)
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
 def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_only_for_them(refusal, level):
     if level not in refusal.levels:
         check(wrong(refusal), level)
         return
-    with pytest.raises(ValueError, match=f"async.{level} does not support {refusal.key}=") as caught:
-        check(wrong(refusal), level, **BESIDE.get(refusal.key, {}))
+    with pytest.raises(ValueError, match=f"async.{level} does not support {refusal.name}=") as caught:
+        check(wrong(refusal), level, **BESIDE.get(refusal.name, {}))
     assert str(caught.value).endswith(refusal.remedy)
 
 
@@ -59,17 +59,19 @@ def test_what_only_a_spare_set_of_simulators_cannot_go_with_is_served_without_on
             check({key: True}, "full", **BESIDE[key])  # whoever asks for it does not do without level 2
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.key)
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
 def test_every_setting_is_allowed_when_all_levels_are_off(refusal):
     check(wrong(refusal), "off")
 
 
 @pytest.mark.parametrize("value", [False, None])
 @pytest.mark.parametrize(
-    "refusal", [refusal for refusal in REFUSALS if refusal.key not in WRONG], ids=lambda refusal: refusal.key
+    "refusal",
+    [refusal for refusal in REFUSALS if refusal.name not in WRONG],
+    ids=lambda refusal: refusal.name,
 )
 def test_a_setting_that_is_off_is_allowed(refusal, value):
-    check({refusal.key: value}, "full")
+    check({refusal.name: value}, "full")
 
 
 @pytest.mark.parametrize("interval", [None, 1])

@@ -73,7 +73,13 @@ def test_sizes_of_a_step_are_counted():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("trainer.total_epochs=3", "trainer.total_epochs has no effect"),
+        ("trainer.total_epochs=3", "trainer.total_epochs=3 has no effect"),
+        ("actor_rollout_ref.rollout.temperature=1.6", "temperature=1.6 has no effect: policies sample"),
+        ("actor_rollout_ref.rollout.name=vllm", "rollout.name='vllm' has no effect"),
+        ("data.train_files=/nowhere.parquet", "there is no data set"),
+        ("critic.ppo_epochs=2", "critic.ppo_epochs=2 has no effect"),
+        ("trainer.v1.sampler.max_off_policy_threshold=0", "async.train.max_staleness bounds the age"),
+        ("+my.own=3", "nobody reads the section my"),
         ("actor_rollout_ref.actor.shuffle=false", "shuffle=true mixes them"),
         ("async.train.balance=free", "async.train.balance=exact keeps their shares"),
         ("vla.inference.ranks=4", "4 inference ranks share 2 shards"),

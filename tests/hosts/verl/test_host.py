@@ -9,6 +9,7 @@ pytest.importorskip("omegaconf", reason="OmegaConf is not installed")
 from omegaconf import OmegaConf
 
 from rlinf_async.hosts import host
+from rlinf_async.hosts.verl.block import another_mode
 from rlinf_async.hosts.verl.checkpoint import note_latest, resumed, step_folder
 from rlinf_async.hosts.verl.host import VerlHost
 
@@ -17,12 +18,37 @@ def trainer(**changes):
     return OmegaConf.create({"trainer": {"resume_mode": "auto", "resume_from_path": None, **changes}})
 
 
-def test_a_config_is_ours_by_its_trainer_mode():
-    ours = OmegaConf.create({"trainer": {"v1": {"trainer_mode": "vla_async"}}})
-    assert VerlHost().serves(ours)
-    assert isinstance(host.host_of(ours), VerlHost)
+def with_mode(mode, **more):
+    return OmegaConf.create({"trainer": {"v1": {"trainer_mode": mode}}, "actor_rollout_ref": {}, **more})
+
+
+def test_a_config_of_verls_is_known_whichever_trainer_it_asks_for():
+    for mode in ("vla_async", "sync"):
+        assert isinstance(host.host_of(with_mode(mode)), VerlHost)
     for other in ({"trainer": {"v1": {"trainer_mode": "sync"}}}, {"trainer": 3}, {"host": "local"}):
         assert not VerlHost().serves(OmegaConf.create(other))
+
+
+@pytest.mark.parametrize(
+    ("mode", "block", "answer"),
+    [
+        ("vla_async", {"mode": "full"}, ""),
+        ("sync", {"mode": "off"}, ""),
+        ("sync", None, ""),
+        ("vla_asyn", None, "did you mean 'vla_async'?"),
+        ("sync", {"mode": "full"}, "'sync' reads no async block; use trainer.v1.trainer_mode=vla_async"),
+        (None, {"mode": "train"}, "reads no async block"),
+    ],
+)
+def test_a_trainer_that_reads_no_async_block_is_not_given_one(mode, block, answer):
+    said = another_mode(with_mode(mode, **({"async": block} if block else {})))
+    assert answer in said
+    assert bool(said) == bool(answer)
+
+
+def test_our_own_commands_name_the_trainer_that_they_train_with():
+    with pytest.raises(ValueError, match=r"veRL's own loop, which its own commands start; use .*vla_async"):
+        VerlHost().explain(with_mode("sync"))
 
 
 def test_making_the_host_imports_no_framework():

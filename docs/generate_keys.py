@@ -1,0 +1,48 @@
+"""Writes what docs/keys.md generates: the tables of keys, one for each host.
+
+    python docs/generate_keys.py
+
+It takes the rows of every host's `keys.py`. The prose of the page is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from generated import fill
+
+from rlinf_async.hosts.kit.keys import Key, Table
+from rlinf_async.hosts.kit.kinds import Anything
+from rlinf_async.hosts.local import keys as local
+from rlinf_async.hosts.rlinf import keys as rlinf
+from rlinf_async.hosts.verl import keys as verl
+
+PAGE = Path(__file__).with_name("keys.md")
+TABLES = {"rlinf": rlinf.TABLE, "verl": verl.TABLE, "local": local.TABLE}
+
+
+def lines(table: Table) -> Iterator[str]:
+    """A table in Markdown, a line for every row."""
+    yield "| key | may be | here |"
+    yield "|---|---|---|"
+    for row in sorted(table.rows, key=lambda row: (row.name, row.fate)):
+        may_be = "" if isinstance(row.kind, Anything) else row.kind.words
+        needed = " (needed)" if row.required else ""
+        yield f"| `{row.name}` | {may_be}{needed} | {_here(row)} |".replace("|  |", "| |")
+
+
+def _here(row: Key) -> str:
+    why = row.remedy if row.fate == "refused" else row.why
+    if row.fate == "translated":
+        return f"translated to `{why}`"
+    return f"{row.fate}: {why}" if why else str(row.fate)
+
+
+def generate(page: str) -> str:
+    """The page with its tables anew."""
+    return fill(page, {name: "\n".join(lines(table)) for name, table in TABLES.items()})
+
+
+if __name__ == "__main__":
+    PAGE.write_text(generate(PAGE.read_text()))

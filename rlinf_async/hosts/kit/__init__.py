@@ -1,0 +1,1 @@
+"""What the hosts have in common and no framework knows of."""

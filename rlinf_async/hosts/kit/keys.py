@@ -1,0 +1,169 @@
+"""One table of keys per host: what each key may be, and what becomes of it.
+
+From the rows follow the refusals of values that are none, the keys that nobody knows, the remarks about keys
+without effect, and the pages that list keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, Literal
+
+from rlinf_async.config import LEVELS, AsyncConfig
+from rlinf_async.core.names import nearest
+from rlinf_async.core.nested import dotted, lookup
+from rlinf_async.hosts.kit.kinds import Anything, Block, Kind, written
+from rlinf_async.hosts.reasons import Reason
+
+Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
+MISSING = "???"
+"""What OmegaConf gives for a value that a config has left to others."""
+UNSET = (None, False, 0, "", MISSING)
+"""Values by which a key asks for nothing; so do empty blocks and lists."""
+LONGEST_VALUE = 80
+"""Characters of a value in a refusal, which is a line however long the value is."""
+ANYTHING = Anything()
+
+
+def always(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A row: a key by its dotted name, or several by a pattern."""
+
+    name: str
+    kind: Kind = ANYTHING
+    required: bool = False
+    """Whether a run needs a value; one that it does not need may be null, too."""
+    fate: Fate = "served"
+    why: str = ""
+    """For a reader: why it has no effect, is changed, or is refused."""
+    levels: tuple[str, ...] = LEVELS
+    """Those that it concerns."""
+    serves: Callable[[Any], bool] | None = None
+    """Of a refused key: which values are served all the same; None stands for those that ask for nothing."""
+    remedy: str = ""
+    """Of a refused key: what to do instead, in words."""
+    override: str = ""
+    """And as a Hydra override, where it is one."""
+    where: Callable[[Mapping[str, Any], AsyncConfig], bool] = always
+    """Of a refused key: the runs with one of `levels` on that it concerns."""
+
+    def matches(self, key: str) -> bool:
+        """Whether it is the row of a dotted key; that of a refused block is the row of all that is in it."""
+        return fnmatchcase(key, self.name) or (self.fate == "refused" and key.startswith(f"{self.name}."))
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value of a refused key is served."""
+        return asks_for_nothing(value) if self.serves is None else self.serves(value)
+
+    def says(self, value: Any) -> str:
+        """That it does not support the value, and the remedy; whoever it is comes before."""
+        return f"does not support {self.name}={shortened(value)}; {self.remedy}"
+
+    def wrong(self, key: str, value: Any) -> Reason | None:
+        """Why `value` cannot be the value of `key`, which this row is about."""
+        if value is None or value == MISSING:
+            if not self.required:
+                return None
+            return Reason(f"{key} is missing; set it to {self.kind.words}")
+        if self.kind.accepts(value):
+            return None
+        near = self.kind.near(value)
+        hint = "" if near is None else f"; nearest: {written(near)}"
+        if isinstance(near, str):
+            hint = f"; did you mean {near!r}?"
+        text = f"{key}={shortened(value)} must be {self.kind.words}{hint}"
+        return Reason(text, "" if near is None else f"{key}={written(near)}")
+
+
+class Table:
+    """The keys of a host."""
+
+    def __init__(self, rows: Sequence[Key]) -> None:
+        """The first row that matches a key is its row; rows without a pattern come before others."""
+        self.rows = tuple(sorted(rows, key=lambda row: "*" in row.name or "?" in row.name))
+
+    def find(self, key: str) -> Key | None:
+        """The row of a dotted key; None if nobody has decided what becomes of it."""
+        return self._exact.get(key) or next((row for row in self.rows if row.matches(key)), None)
+
+    @cached_property
+    def _exact(self) -> dict[str, Key]:
+        return {row.name: row for row in reversed(self.rows)}
+
+    @cached_property
+    def _blocks(self) -> list[str]:
+        """Every section that a row without a pattern lies in, the outer ones first."""
+        parts = [row.name.split(".") for row in self.rows if not set("*?") & set(row.name)]
+        found = {".".join(part[:depth]) for part in parts for depth in range(1, len(part))}
+        return sorted(found, key=lambda name: (name.count("."), name))
+
+    def malformed(self, cfg: Mapping[str, Any], *, complete: bool = True) -> list[Reason]:
+        """Which values of `cfg` (plain data) are none of their key's kind.
+
+        Args:
+            complete: whether what a run needs must be there.
+        """
+        return self.misshapen(cfg) or list(self._wrong_values(cfg, complete=complete))
+
+    def misshapen(self, cfg: Mapping[str, Any]) -> list[Reason]:
+        """Which sections of `cfg` (plain data) hold something else than keys."""
+        blocks = [name for name in self._blocks if not _is_block(lookup(cfg, name))]
+        return [Reason(f"{name}={shortened(lookup(cfg, name))} must be {Block().words}") for name in blocks]
+
+    def _wrong_values(self, cfg: Mapping[str, Any], *, complete: bool) -> Iterator[Reason]:
+        present = dotted(cfg)
+        for row in self.rows:
+            if isinstance(row.kind, Anything):
+                continue
+            if "*" in row.name or "?" in row.name:
+                keys = [key for key in present if fnmatchcase(key, row.name) and self.find(key) is row]
+            else:
+                keys = [row.name]
+            for key in keys:
+                value = lookup(cfg, key) if key == row.name else present[key]
+                if (value is not None or complete) and (reason := row.wrong(key, value)):
+                    yield reason
+
+    def unknown(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys of `cfg` (plain data) that no row is about and that are not null, with their values."""
+        return {
+            key: value
+            for key, value in dotted(cfg).items()
+            if value is not None and value != {} and self.find(key) is None
+        }
+
+    def nearest(self, key: str) -> str | None:
+        """The key that may have been meant: in the same section, then anywhere."""
+        names = [row.name for row in self.rows if not set("*?") & set(row.name)]
+        section = key.rpartition(".")[0]
+        beside = [name for name in names if name.rpartition(".")[0] == section]
+        return nearest(key, beside, cutoff=0.8) or nearest(key, names, cutoff=0.85)
+
+    def without_effect(self, cfg: Mapping[str, Any]) -> Iterator[str]:
+        """A remark for each key that the framework would act on and that does nothing here, if it is set."""
+        for key, value in dotted(cfg).items():
+            row = None if asks_for_nothing(value) else self.find(key)
+            if row is not None and row.fate == "without effect":
+                yield f"{key}={shortened(value)} has no effect here: {row.why}"
+
+
+def asks_for_nothing(value: Any) -> bool:
+    """Whether a value switches nothing on."""
+    return value in UNSET if not isinstance(value, Mapping | list) else not value
+
+
+def shortened(value: Any) -> str:
+    """A value as Python writes it, within a line."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
+
+
+def _is_block(value: Any) -> bool:
+    return value is None or value == MISSING or isinstance(value, Mapping)

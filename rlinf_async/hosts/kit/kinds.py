@@ -1,0 +1,224 @@
+"""What the value of a key may be: a refusal names the value, the limit and the nearest that is accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rlinf_async.core.names import nearest
+
+
+class Kind(Protocol):
+    """Values of one kind."""
+
+    @property
+    def words(self) -> str:
+        """What they are, after `must be`."""
+
+    def accepts(self, value: Any) -> bool:
+        """Whether `value`, which is not None, is one."""
+
+    def near(self, value: Any) -> Any:
+        """One that whoever wrote `value` may have meant; None where nothing is near."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whole numbers. A bool is none, and neither is 2.0."""
+
+    least: int | None = None
+    most: int | None = None
+
+    @property
+    def words(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"a whole number from {self.least} to {self.most}"
+        return "a whole number" + ("" if self.least is None else f" of at least {self.least}")
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and self._clipped(value) == value
+
+    def near(self, value: Any) -> Any:
+        number = _number(value)
+        return None if number is None else self._clipped(round(number))
+
+    def _clipped(self, value: int) -> int:
+        value = value if self.least is None else max(value, self.least)
+        return value if self.most is None else min(value, self.most)
+
+
+@dataclass(frozen=True)
+class Real:
+    """Finite numbers. A bool is none."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+
+    @property
+    def words(self) -> str:
+        low, high = self.least if self.above is None else self.above, self.most
+        if low is not None and high is not None:
+            return f"a number {'above' if self.above is not None else 'from'} {low:g} " + (
+                f"and at most {high:g}" if self.above is not None else f"to {high:g}"
+            )
+        if low is None:
+            return "a finite number" if high is None else f"a finite number of at most {high:g}"
+        return f"a finite number {'above' if self.above is not None else 'of at least'} {low:g}"
+
+    def accepts(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return is_finite(value) and self._clipped(value) == value and self._is_above(value)
+
+    def near(self, value: Any) -> Any:
+        number = _number(value)
+        if number is None or not self._is_above(number):
+            return None  # no number is the nearest above a bound
+        return self._clipped(number)
+
+    def _is_above(self, value: float) -> bool:
+        return self.above is None or value > self.above
+
+    def _clipped(self, value: float) -> float:
+        value = value if self.least is None else max(value, self.least)
+        return value if self.most is None else min(value, self.most)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True and false."""
+
+    words: str = "true or false"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, bool)
+
+    def near(self, value: Any) -> Any:
+        return bool(value) if type(value) is int and value in (0, 1) else None
+
+
+@dataclass(frozen=True)
+class Names:
+    """One of several names."""
+
+    names: Sequence[str]
+
+    @property
+    def words(self) -> str:
+        return f"one of {', '.join(self.names)}"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, str) and value in self.names
+
+    def near(self, value: Any) -> Any:
+        return nearest(value, self.names) if isinstance(value, str) else None
+
+
+@dataclass(frozen=True)
+class Text:
+    """Texts: paths, and names that somebody else knows."""
+
+    words: str = "a text"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+    def near(self, value: Any) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Sections."""
+
+    words: str = "a block of keys"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, Mapping)
+
+    def near(self, value: Any) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class Or:
+    """Values of one kind, or one of some words."""
+
+    kind: Kind
+    others: tuple[Any, ...]
+
+    @property
+    def words(self) -> str:
+        return f"{' or '.join(map(written, self.others))}, or {self.kind.words}"
+
+    def accepts(self, value: Any) -> bool:
+        known = any(type(value) is type(other) and value == other for other in self.others)
+        return known or self.kind.accepts(value)
+
+    def near(self, value: Any) -> Any:
+        names = [other for other in self.others if isinstance(other, str)]
+        if isinstance(value, str) and (near := nearest(value, names)):
+            return near
+        return self.kind.near(value)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One value of a kind, or a list of them."""
+
+    kind: Kind
+
+    @property
+    def words(self) -> str:
+        return f"{self.kind.words}, or a list of them"
+
+    def accepts(self, value: Any) -> bool:
+        values = value if isinstance(value, list | tuple) else [value]
+        return all(self.kind.accepts(each) for each in values)
+
+    def near(self, value: Any) -> Any:
+        return self.kind.near(value)
+
+
+@dataclass(frozen=True)
+class Anything:
+    """What others check, or nobody."""
+
+    words: str = "anything"
+
+    def accepts(self, value: Any) -> bool:
+        return True
+
+    def near(self, value: Any) -> Any:
+        return None
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a number is one that a float can hold."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # of a whole number with more than 308 digits
+        return False
+
+
+def written(value: Any) -> str:
+    """A value as it stands in an override: `true`, `null`, `0.5`, `name`."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number(value: Any) -> float | int | None:
+    """`value` as a finite number, if it is one or is written as one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, int):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if is_finite(number) else None

@@ -1,0 +1,269 @@
+"""What becomes of each key of veRL's config here, and what it may be.
+
+veRL says itself which keys there are: its own `_generated_ppo_trainer.yaml`, of the release that is here, has
+every one with its default. Keys of ours (`vla`, `env`, `async`) and what becomes of veRL's are rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+
+from rlinf_async.core.names import nearest
+from rlinf_async.core.nested import dotted
+from rlinf_async.hosts.kit.keys import Key, Table, shortened
+from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Names, Real, Text, Whole
+from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.verl.estimators import NAMES as ESTIMATORS
+from rlinf_async.hosts.verl.policy_losses import AGGREGATIONS
+from rlinf_async.hosts.verl.refusals import ACTOR, MODEL, REFUSALS
+
+ROLLOUT = "actor_rollout_ref.rollout"
+COUNT, EVERY, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(-1), Real(least=0), Real(above=0)
+SHARE = Real(least=0, most=1)
+SEED = Whole(0, 2**32 - 1)
+"""What numpy's generators take."""
+DTYPE = Names(("fp32", "float32", "bf16", "bfloat16", "fp16", "float16"))
+
+
+def _rows(kind: Kind, *names: str, required: bool = False) -> Iterator[Key]:
+    for name in names:
+        yield Key(name=name, kind=kind, required=required)
+
+
+NUMBERS = (
+    *_rows(
+        COUNT,
+        "data.train_batch_size",
+        "env.train.total_num_envs",
+        "trainer.n_gpus_per_node",
+        "trainer.nnodes",
+        "trainer.total_training_steps",
+        "vla.model.action_dim",
+        "vla.model.num_action_chunks",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu",
+        f"{ACTOR}.ppo_mini_batch_size",
+        required=True,
+    ),
+    *_rows(
+        COUNT,
+        "env.eval.max_episode_steps",
+        "env.eval.max_steps_per_rollout_epoch",
+        "env.eval.total_num_envs",
+        "env.stages",
+        "env.train.max_episode_steps",
+        "env.train.max_steps_per_rollout_epoch",
+        "env.workers",
+        "ray_kwargs.ray_init.num_cpus",
+        "trainer.max_actor_ckpt_to_keep",
+        "vla.inference.ranks",
+        f"{ACTOR}.ppo_epochs",
+        f"{ROLLOUT}.n",
+        f"{ROLLOUT}.n_gpus_per_node",
+    ),
+    *_rows(Whole(0), f"{ROLLOUT}.nnodes"),
+    *_rows(EVERY, "trainer.save_freq", "trainer.test_freq", f"{ACTOR}.optim.lr_warmup_steps"),
+    *_rows(SEED, f"{ACTOR}.data_loader_seed", "env.train.seed", "env.eval.seed"),
+    *_rows(
+        NOT_NEGATIVE,
+        "critic.optim.lr",
+        f"{ACTOR}.clip_ratio_high",
+        f"{ACTOR}.entropy_coeff",
+        f"{ACTOR}.optim.lr",
+        f"{ACTOR}.optim.weight_decay",
+    ),
+    *_rows(POSITIVE, "critic.cliprange_value", f"{ACTOR}.optim.clip_grad"),
+    *_rows(
+        SHARE,
+        "algorithm.gamma",
+        "algorithm.lam",
+        f"{ACTOR}.clip_ratio",
+        f"{ACTOR}.clip_ratio_low",
+        f"{ACTOR}.optim.lr_warmup_steps_ratio",
+        f"{ACTOR}.optim.min_lr_ratio",
+    ),
+    *_rows(Real(above=1), f"{ACTOR}.clip_ratio_c"),
+    *_rows(Real(), "env.train.reward_scale", "env.eval.reward_scale", f"{ACTOR}.optim.num_cycles"),
+)
+CHOICES = (
+    *_rows(Names(("auto", "resume_path", "disable")), "trainer.resume_mode", required=True),
+    *_rows(Names(("token", "action", "chunk")), "vla.ratio_level"),
+    *_rows(Names(AGGREGATIONS), f"{ACTOR}.loss_agg_mode"),
+    *_rows(Names(("constant", "cosine")), f"{ACTOR}.optim.lr_scheduler_type"),
+    *_rows(Names(("cpu", "cuda", "npu")), "trainer.device"),
+    *_rows(
+        DTYPE,
+        *(f"{ACTOR}.fsdp_config.mixed_precision.{what}_dtype" for what in ("param", "reduce", "buffer")),
+    ),
+    *_rows(
+        Flag(),
+        "algorithm.norm_adv_by_std_in_grpo",
+        "env.eval.auto_reset",
+        "env.eval.ignore_terminations",
+        "env.train.auto_reset",
+        "env.train.ignore_terminations",
+        "trainer.remove_previous_ckpt_in_save",
+        "trainer.val_before_train",
+        "vla.model.add_value_head",
+        f"{ACTOR}.shuffle",
+        f"{ACTOR}.use_torch_compile",
+    ),
+    *_rows(
+        Text(),
+        "env.eval.env_class",
+        "env.train.env_class",
+        "trainer.default_local_dir",
+        "trainer.experiment_name",
+        "trainer.project_name",
+        "trainer.resume_from_path",
+        "vla.ckpt_path",
+        f"{ACTOR}.policy_loss.loss_mode",
+    ),
+    *_rows(Text("the place of the run's records"), "vla.run_dir", required=True),
+    *_rows(Text(f"an estimator, such as {ESTIMATORS[0]}"), "algorithm.adv_estimator", required=True),
+    *_rows(Text("an entry point of rlinf_async.models"), "vla.model.model_type", required=True),
+    *_rows(Listed(Text("the name of a logger")), "trainer.logger"),
+    *_rows(Block(), "vla.model", "env.train", required=True),
+    *_rows(Block(), "env.eval", f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"),
+)
+OURS = tuple(
+    _rows(
+        Anything(),
+        "async*",
+        "env.eval.*",
+        "env.train.*",
+        "hydra*",
+        "vla.model.*",
+        "ray_kwargs*",
+        "trainer.v1.trainer_mode",
+        "transfer_queue*",
+        f"{ACTOR}.fsdp_config.*",
+        f"{ACTOR}.optim.override_optimizer_config*",
+    )
+)
+"""Keys that are ours, or whose content somebody else reads, whatever it is."""
+
+DATA = "there is no data set: environments say where a trajectory starts"
+NO_REFERENCE = "there is no reference policy"
+SAMPLED = "policies sample their actions by themselves, as vla.model says"
+ONE_OPTIMIZER = "policy and value_head are trained together; critic.optim.lr and cliprange_value are read"
+STALENESS = "async.train takes the place of samplers, and async.train.max_staleness bounds the age"
+WITHOUT_EFFECT = tuple(
+    Key(name=name, fate="without effect", why=why, serves=lambda value: value == "vla")
+    for name, why in {
+        "trainer.total_epochs": "there is no data set: trainer.total_training_steps counts",
+        "trainer.balance_batch": "samples are decisions, which are all alike",
+        "trainer.rollout_data_dir": "rollouts are not written down",
+        "trainer.validation_data_dir": "evaluations are not written down",
+        "trainer.log_val_generations": "evaluations are not written down",
+        "trainer.v1.sampler.*": STALENESS,
+        "trainer.v1.separate_async.*": STALENESS,
+        "trainer.v1.colocate_async.*": STALENESS,
+        f"{MODEL}.path": "vla.model says what the policy is, vla.ckpt_path what it starts from",
+        "algorithm.kl_ctrl.*": NO_REFERENCE,
+        "algorithm.kl_penalty": NO_REFERENCE,
+        f"{ACTOR}.kl_loss_coef": NO_REFERENCE,
+        f"{ACTOR}.kl_loss_type": NO_REFERENCE,
+        f"{ACTOR}.ppo_max_token_len_per_gpu": "samples are decisions, not sequences of tokens",
+        "data.*": DATA,
+        "critic.*": ONE_OPTIMIZER,
+        f"{ROLLOUT}.*": SAMPLED,
+        "actor_rollout_ref.ref.*": NO_REFERENCE,
+    }.items()
+)
+"""Keys of veRL that nothing reads here, and why nothing is lost, or what is."""
+DERIVED = tuple(_rows(Anything(), f"{ROLLOUT}.log_prob_*", f"{ROLLOUT}.agent.*", "data.seed"))
+"""Keys that veRL's own check of a config asks for."""
+TABLE = Table((*REFUSALS, *NUMBERS, *CHOICES, *OURS, *DERIVED, *WITHOUT_EFFECT))
+"""Every key that is ours, or that something becomes of."""
+
+OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
+"""Sections that veRL's list of its keys has not; `model_engine` is veRL's own, from composing."""
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """veRL's own config with its defaults; empty where veRL is not here. veRL is not imported."""
+    verl = find_spec("verl")
+    for folder in (verl.submodule_search_locations or ()) if verl else ():
+        path = Path(folder, "trainer", "config", "_generated_ppo_trainer.yaml")
+        if path.is_file():
+            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
+            return content
+    return {}
+
+
+def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """A remark for each key that veRL acts on and that does nothing here, if it is not veRL's default."""
+    usual = _usual(cfg)
+    for key, value in dotted(cfg).items():
+        row = TABLE.find(key)
+        if row is None or row.fate != "without effect" or value in (None, {}) or row.allows(value):
+            continue
+        if value != usual.get(key):
+            yield f"{key}={shortened(value)} has no effect: {row.why}"
+
+
+def _usual(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """veRL's defaults; of keys without effect that point to other keys, what they come to in `cfg`."""
+    raw = dotted(defaults())
+    pointers = {
+        key: default
+        for key, default in raw.items()
+        if isinstance(default, str) and "${" in default and (row := TABLE.find(key))
+        if row.fate == "without effect"
+    }
+    pointing: Any = OmegaConf.create(dict(cfg))
+    for key, default in pointers.items():
+        OmegaConf.update(pointing, key, default, force_add=True)
+    for key in pointers:
+        value: Any = OmegaConf.select(pointing, key, throw_on_resolution_failure=False)
+        raw[key] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        if isinstance(raw[key], Mapping):
+            raw |= dotted(raw[key], f"{key}.")
+    return raw
+
+
+def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """The keys in sections of veRL's, or of ours, that neither of us has, with the nearest that is there."""
+    known = defaults()
+    if not known:
+        return
+    names = [*dotted(known), *(row.name for row in TABLE.rows if not set("*?") & set(row.name))]
+    for key, value in TABLE.unknown(cfg).items():
+        section = key.partition(".")[0]
+        if _is_known(key, known) or section not in {*known, "vla", "env"}:
+            continue
+        near = nearest(key, [name for name in names if name.startswith(f"{section}.")], cutoff=0.8)
+        hint = f"; did you mean {near}?" if near else "; remove it"
+        yield Reason(f"neither veRL nor rlinf-async reads {key}={shortened(value)}{hint}", f"~{key}")
+
+
+def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """A note for each section that nobody reads."""
+    known = {*defaults(), *OUR_SECTIONS}
+    known |= entry_points(group="rlinf_async.preparations").names
+    for section in cfg:
+        if defaults() and section not in known:
+            near = nearest(section, known)
+            yield f"nobody reads the section {section}" + (f"; did you mean {near}?" if near else "")
+
+
+def _is_known(key: str, tree: Mapping[str, Any]) -> bool:
+    """Whether a tree has a key, or says of a section around it only that it may hold anything."""
+    *sections, name = key.split(".")
+    for section in sections:
+        if section not in tree:
+            return False
+        inner = tree[section]
+        if not isinstance(inner, Mapping) or not inner:
+            return True  # null, an empty block, or a pointer to another section
+        tree = inner
+    return name in tree

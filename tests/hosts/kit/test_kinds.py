@@ -1,0 +1,112 @@
+"""What a value may be: what is accepted, what is near, and that what is near is accepted."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlinf_async.hosts.kit.keys import Key, Table
+from rlinf_async.hosts.kit.kinds import Flag, Listed, Names, Or, Real, Text, Whole, written
+
+KINDS = (
+    Whole(),
+    Whole(1),
+    Whole(-1),
+    Whole(0, 7),
+    Real(),
+    Real(least=0),
+    Real(above=0),
+    Real(least=0, most=1),
+    Real(above=0, most=1),
+    Real(above=1),
+    Flag(),
+    Names(("chunk_level", "action_level")),
+    Or(Whole(1), ("auto",)),
+    Listed(Names(("tensorboard", "wandb"))),
+    Text(),
+)
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["1", "nan", "aut"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(kind=st.sampled_from(KINDS), value=ANYTHING)
+def test_a_refusal_is_one_line_and_what_it_names_as_near_is_accepted(kind, value):
+    reason = Key(name="a.b", kind=kind).wrong("a.b", value)
+    if reason is None:
+        assert value is None or value == "???" or kind.accepts(value)
+        return
+    assert reason.text.startswith("a.b=")
+    assert len(reason.text.splitlines()) == 1
+    assert len(reason.text) < 300
+    near = kind.near(value)
+    assert near is None or kind.accepts(near)
+    assert reason.override == ("" if near is None else f"a.b={written(near)}")
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, True, False, "1", "ten", None, [1], {"a": 1}]
+)
+@pytest.mark.parametrize("kind", [Whole(), Real(), Whole(1), Real(least=0, most=1)])
+def test_what_is_no_number_is_no_number(kind, value):
+    assert not kind.accepts(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "near"),
+    [
+        (Whole(1), 0, 1),
+        (Whole(1), 2.5, 2),
+        (Whole(1), 16.0, 16),
+        (Whole(1), "3", 3),
+        (Whole(1), "ten", None),
+        (Whole(0, 7), 9, 7),
+        (Whole(), 10**400, 10**400),
+        (Real(least=0), -1e-4, 0),
+        (Real(least=0, most=1), 1.5, 1),
+        (Real(above=0), 0, None),
+        (Real(), math.nan, None),
+        (Flag(), 1, True),
+        (Names(("always", "standard")), "alwayss", "always"),
+        (Or(Whole(1), ("auto",)), "atuo", "auto"),
+    ],
+)
+def test_the_nearest_value_is_named(kind, value, near):
+    assert kind.near(value) == near
+    assert type(kind.near(value)) is type(near)
+
+
+def test_the_row_of_a_key_is_its_own_before_a_pattern_and_a_refused_block_has_all_that_is_in_it():
+    table = Table(
+        (
+            Key(name="a.*", fate="unread"),
+            Key(name="a.size", kind=Whole(1)),
+            Key(name="a.block", fate="refused"),
+        )
+    )
+    assert table.find("a.size").fate == "served"
+    assert table.find("a.block.inner").fate == "refused"
+    assert table.find("a.other").fate == "unread"
+    assert table.find("b") is None
+    assert table.unknown({"a": {"size": 1}, "b": {"c": 3, "d": None}}) == {"b.c": 3}
+    assert table.nearest("a.sise") == "a.size"
+
+
+def test_a_section_that_is_none_is_named_before_what_would_be_in_it():
+    table = Table((Key(name="a.b.c", kind=Whole(1), required=True),))
+    assert [reason.text for reason in table.malformed({"a": 3})] == ["a=3 must be a block of keys"]
+    assert [reason.text for reason in table.malformed({"a": {"b": [1]}})] == [
+        "a.b=[1] must be a block of keys"
+    ]
+    assert [reason.text for reason in table.malformed({})] == [
+        "a.b.c is missing; set it to a whole number of at least 1"
+    ]
+    assert table.malformed({}, complete=False) == []
