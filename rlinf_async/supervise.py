@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf_async.observe.attempt import VARIABLE, Attempt, read_attempt
+from rlinf_async.observe.ending import DISTURBS
 from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import Newest, find_newest, sequence_of
 
 CONFIG_ERROR = 2
 """The exit status of a run that could not begin."""
-FINAL = (0, CONFIG_ERROR, *(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
+PASSED_ON = DISTURBS
+FINAL = (0, CONFIG_ERROR, *(128 + number for number in PASSED_ON))
 """What is not tried again: it has ended well, it cannot begin, or somebody has ended it."""
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IN_VAIN = 2
 """Attempts in a row that got no further than any before: the next one would not either."""
 

@@ -11,14 +11,17 @@ from rlinf_async import __version__
 from rlinf_async.cli import breaking, comparing, looking, planning, running, training
 from rlinf_async.cli.arguments import fail
 from rlinf_async.extras import remedy
+from rlinf_async.observe.ending import INTERRUPTED
 
 
 class Commands(TyperGroup):
-    """Ends a command that needs an extra with a sentence that says which."""
+    """Ends a command that needs an extra with a sentence that says which, and an interrupted one with 130."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
         except ModuleNotFoundError as error:
             what_to_do = remedy(error)
             if what_to_do is None:

@@ -137,6 +137,11 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 def fail(message: str) -> NoReturn:
     """End the command, which cannot begin, with an error and status 2."""
+    say_error(message)
+    raise typer.Exit(CONFIG_ERROR)
+
+
+def say_error(message: str) -> None:
+    """Print why a command has failed, on its standard error."""
     errors.print("[bold red]error:[/] ", end="")
     errors.print(message, markup=False, soft_wrap=True)
-    raise typer.Exit(CONFIG_ERROR)

@@ -6,15 +6,29 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
 
-from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, fail, or_exit
-from rlinf_async.hosts.host import host_of
+from rlinf_async.cli.arguments import (
+    Chosen,
+    ConfigDir,
+    ConfigName,
+    Overrides,
+    console,
+    fail,
+    or_exit,
+    say_error,
+)
+from rlinf_async.core.failures import Terminated
+from rlinf_async.hosts.host import RayCluster, host_of
 from rlinf_async.observe.attempt import NothingLeftError
+from rlinf_async.observe.ending import DISTURBS, Judge, RunFailed, ending_of, recorded, recorded_ending
 from rlinf_async.ray_runtime.address import choose_cluster
+from rlinf_async.ray_runtime.termination import TERMINATION
 from rlinf_async.supervise import supervise
 
 Restarts = Annotated[
@@ -56,7 +70,8 @@ def train(
 ) -> None:
     """Run a config: `rlinf-async train metaworld_ppo_mlp async.mode=full runner.max_epochs=12`.
 
-    Exit status 0: done; 1: failed; 2: could not begin; 130, 143, 129: ended by SIGINT, SIGTERM, SIGHUP.
+    Exit status 0: done; 1: failed; 2: could not begin; 130, 143, 129, 138: ended by SIGINT, SIGTERM, SIGHUP,
+    SIGUSR1.
     """
     config = Chosen.of(config_name, config_dir, overrides)
     if restarts:
@@ -86,14 +101,40 @@ def train(
     if cluster != "none":
         from rlinf_async.ray_runtime.chatter import hush
 
-        hush()
+        hush(said=worker_logs)
         console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
-    try:
+    with _ending_in_a_sentence(), recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)):
+        TERMINATION.install()  # and again where Ray has started, which takes SIGTERM for itself
         host.train(cfg, dashboard=dashboard)
-    except KeyboardInterrupt:
-        # Ray ends its cluster when Python exits: a moment in which another interrupt would only show frames.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise typer.Exit(130) from None
+
+
+@contextmanager
+def _ending_in_a_sentence() -> Iterator[None]:
+    """A run that ends otherwise than well says so in one sentence, with its exit status and no frames."""
+    try:
+        yield
+    except (RunFailed, KeyboardInterrupt, Terminated) as error:
+        # Ray ends its cluster when Python exits: a moment in which a signal would only show frames.
+        for number in DISTURBS:
+            signal.signal(number, signal.SIG_IGN)
+        ended: RunFailed | KeyboardInterrupt | Terminated = error
+    else:
+        return
+    ending = recorded_ending(ended)
+    if isinstance(ended, RunFailed):
+        say_error(str(ended))
+    elif ending is not None:
+        _say(str(ending))
+    raise typer.Exit(1 if ending is None else ending.status)
+
+
+def _judge(cluster: RayCluster) -> Judge:
+    """What says of an exception how a run has ended."""
+    if cluster == "none":
+        return ending_of
+    from rlinf_async.ray_runtime.endings import ray_ending_of
+
+    return ray_ending_of
 
 
 def _end_at_once(nothing: NothingLeftError) -> NoReturn:

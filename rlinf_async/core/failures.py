@@ -17,6 +17,14 @@ class DeadlineError(RuntimeError):
     """A wait outlived its deadline; the message says what was waited for, with counts."""
 
 
+class Terminated(SystemExit):
+    """The process was asked to end by a signal. Its exit status is 128 and the number, as a shell has it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
 class SimulatorDied(RuntimeError):
     """The process of a simulator has ended, or was ended because it gave no answer; the message says how."""
 

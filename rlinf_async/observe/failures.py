@@ -29,6 +29,7 @@ What = Literal[
     "save failed",
     "run failed",
     "terminated",
+    "interrupted",
 ]
 """The kinds of faults."""
 

@@ -45,6 +45,8 @@ class RunDir:
         self.stacks = path / "stacks"
         self.failures = path / "failures.jsonl"
         self.earlier_failures = before(self.failures)
+        self.traceback = path / "traceback.txt"
+        """The frames of the error by which the run has failed."""
         self.problems: list[str] = []
 
     @property
@@ -87,7 +89,7 @@ class RunDir:
         while (place := self.path / EARLIER / str(number)).exists():
             number += 1
         place.mkdir(parents=True)
-        moved = [self.config, self.facts, self.summary, self.status, self.trace]
+        moved = [self.config, self.facts, self.summary, self.status, self.trace, self.traceback]
         if not goes_on:
             moved += [self.metrics, self.failures, self.earlier_failures, self.tensorboard]
             moved += [weights] if weights is not None else []
@@ -111,7 +113,7 @@ class RunDir:
         for directory in (self.trace, self.stacks):
             shutil.rmtree(directory, ignore_errors=True)
         faults = [self.failures, self.earlier_failures] if fresh else []
-        for file in (self.status, self.summary, *faults):
+        for file in (self.status, self.summary, self.traceback, *faults):
             file.unlink(missing_ok=True)
         now = {"began": time.time(), "versions": dict(versions), "python": platform.python_version()}
         here = {"cores": _cores()}
@@ -139,11 +141,15 @@ class RunDir:
         now = {"time": time.time(), "driver": os.getpid(), "still_s": 0.0}
         self.write_status({**now, "step": step, "total": total, "processes": {}})
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """In one move; a run that has trained everything does not fail for want of room for it."""
+    def write_summary(self, summary: Mapping[str, Any], *, ended: str = "finished", ending: str = "") -> None:
+        """In one move; a run that has trained everything does not fail for want of room for it.
+
+        Of a run that has `ended` otherwise than by its last step, `ending` says why in a sentence.
+        """
+        how = {"ended": ended, **({"ending": ending} if ending else {})}
         half = self.summary.with_suffix(".half")
         with _warning_of(self.summary):
-            half.write_text(json.dumps(summary, indent=2) + "\n")
+            half.write_text(json.dumps({**summary, **how}, indent=2) + "\n")
             half.replace(self.summary)
 
     def read(self, file: Path) -> dict[str, Any]:

@@ -1,17 +1,33 @@
-"""What Ray says at every start although there is nothing to be done about it."""
+"""What Ray says although there is nothing to be done about it, or although the run says it in a sentence."""
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 TOKENS = "ray._private.authentication.authentication_token_setup"
 NORMAL = "Token authentication is enabled"
 """Ray's default. That it is disabled is a warning worth reading."""
+LOG = logging.getLogger(__name__)
 
 
-def hush() -> None:
-    """Leave the notice of Ray's default way to authenticate out of this process's output."""
+def hush(*, said: bool = False) -> None:
+    """Leave the notice of Ray's default way to authenticate out of this process's output.
+
+    Unless they are to be `said`, Ray's own words about processes that have died are left out, too: a page of
+    the raylet's log for each, before the run can say which process it was and what was done about it.
+    """
     logging.getLogger(TOKENS).addFilter(_worth_reading)
+    if not said:
+        from ray._private import worker
+
+        # Ray has no setting for these. One whose function has another name says them all the same.
+        if hasattr(worker, "print_to_stdstream"):
+            worker.print_to_stdstream = _left_out
+
+
+def _left_out(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+    LOG.debug("%s", data.get("lines"))
 
 
 def _worth_reading(record: logging.LogRecord) -> bool:

@@ -44,10 +44,12 @@ def join_run(
     revivals: Revivals,
     say: Callable[[str], None],
     step: Callable[[], tuple[int, int]],
+    watch: Callable[[], float],
 ) -> SpanLog:
     """Have every process record what it does, and look at them during every wait; the driver's own spans.
 
-    Those that fall silent are brought back by `revivals`. `step` tells the present step, and the last.
+    Those that fall silent are brought back by `revivals`. `step` tells the present step, and the last;
+    `watch` looks at Ray itself.
     """
     trace = settings.asynchrony.trace
     actors = {
@@ -72,7 +74,7 @@ def join_run(
         say=say,
         step=step,
     )
-    fleet.while_waiting = lambda: min(TERMINATION.check(), poller.poll())
+    fleet.while_waiting = lambda: min(TERMINATION.check(), watch(), poller.poll())
     return spans
 
 

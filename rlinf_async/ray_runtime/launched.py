@@ -36,6 +36,8 @@ class Launched:
     """The step with which it ends."""
     checkpoint: Path | None = None
     """What it goes on from, if from anything."""
+    resume: str = ""
+    """The override by which the same command goes on from the newest checkpoint."""
     transport: Transport | None = None
     """The framework's own for weights, for `async.publication=host`."""
     takes_turns: bool = False

@@ -18,6 +18,8 @@ from typing import Any
 import ray
 
 from rlinf_async.core.failures import DeadlineError, PeerError, first_cause
+from rlinf_async.observe.processes import Process
+from rlinf_async.ray_runtime.ray_processes import dead_process
 
 GRACE_S = 2.0
 """How long to wait, after a failure, for the failure that caused it."""
@@ -146,10 +148,31 @@ class Fleet:
         return not pending
 
     def kill(self) -> None:
-        """End the processes of every group."""
+        """End the processes of every group.
+
+        Without Ray they end by themselves; and whoever calls it then would join whatever cluster is there.
+        """
+        if not ray.is_initialized() or dead_process() is not None:
+            return
         for actors in self._groups.values():
             for actor in actors:
-                ray.kill(actor)
+                with suppress(ray.exceptions.RayError):
+                    ray.kill(actor)
+
+    def deaths(self) -> list[BaseException]:
+        """Of processes that have died and are not brought back, each as Ray says it; who answers, lives."""
+        calls = [actor.place.remote() for actors in self._groups.values() for actor in actors]
+        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=GRACE_S)
+        errors = [death_of(call) for call in calls if call in ready]
+        return [error for error in errors if isinstance(error, ray.exceptions.ActorDiedError)]
+
+    def names(self, kinds: Mapping[str, Process]) -> dict[str, str]:
+        """What processes are called in records, by Ray's numbers of them; `kinds` are those of the groups."""
+        return {
+            actor._actor_id.hex(): kinds[group].numbered(rank)
+            for group, actors in self._groups.items()
+            for rank, actor in enumerate(actors)
+        }
 
     def _next(self, pending: Sequence[Any], give_up: float, what: str, *, lenient: bool = False) -> list[Any]:
         """What has ended next, of `pending` and of what is watched; nothing if that takes long.

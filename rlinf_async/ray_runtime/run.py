@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.failures import What, count_failures, in_words, record_failure, trace_of
+from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
-from rlinf_async.observe.summary import Tally
+from rlinf_async.ray_runtime.ending_in_order import EndingInOrder
 from rlinf_async.ray_runtime.joining import begin_records, join_run, title_of
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.publication import Publication
+from rlinf_async.ray_runtime.ray_processes import RayWatch
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.reporting import StepReporter, TrainedStep, mean_of_episodes, prefixed
 from rlinf_async.ray_runtime.revival import Revivals
@@ -27,8 +28,6 @@ from rlinf_async.ray_runtime.termination import TERMINATION, Terminated
 from rlinf_async.ray_runtime.turns import Turns
 
 SAVE_FAILURES = "async/save_failures"
-DRAIN_S = 4.0
-"""How long an interrupted run waits for rollouts that have started, before it ends their processes."""
 
 
 class AsyncRun:
@@ -65,13 +64,15 @@ class AsyncRun:
             run_dir=run_dir,
             say=say,
         )
-        self._tally = Tally()
+        self._endings = EndingInOrder(self.fleet, launched, display=self.display)
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
         self._learning: list[Any] = []
         self._unreported: deque[TrainedStep] = deque()
         self._ended = self.step
         self._spans = SpanLog(None)
+        self._watch = RayWatch()
+        self.fleet.while_waiting = self._watch.check
         TERMINATION.install()
 
     def prepare(
@@ -129,38 +130,9 @@ class AsyncRun:
         ledger: Ledger = self.fleet.run("coordinator", "read_ledger")[0]
         return ledger
 
-    @contextmanager
-    def ending_in_order(self) -> Iterator[None]:
-        """On an interrupt, let rollouts end for a moment; on any failure, leave no process behind."""
-        succeeded = False
-        try:
-            yield
-            succeeded = True
-        except KeyboardInterrupt:
-            self.display.stop()
-            self.display.note("interrupted: closing the gate, waiting for rollouts that have started")
-            self._coordinator.close_gate.remote()
-            in_order = not self._env_loops or self.fleet.ended(self._env_loops, DRAIN_S)
-            self.display.note("all rollouts have ended" if in_order else "ending rollouts that still run")
-            raise
-        except Terminated as asked:
-            self._record("terminated", asked)
-            raise
-        except Exception as error:
-            self._record("run failed", error, trace=trace_of(error))
-            raise
-        finally:
-            if not succeeded:
-                self.display.stop()
-                self.fleet.kill()
-
-    def _record(self, what: What, error: BaseException, *, trace: str | None = None) -> None:
-        """In the run directory, if it has been begun."""
-        if self._run_dir.is_dir():
-            message, action = in_words(error), "the run ends"
-            record_failure(
-                self._run_dir, process="driver", what=what, error=message, action=action, trace=trace
-            )
+    def ending_in_order(self) -> AbstractContextManager[None]:
+        """A block of which every bad end has its record, and leaves no process behind."""
+        return self._endings(lambda: self._env_loops)
 
     def _step(self) -> None:
         """Wait for a batch to be trained, and begin the next as soon as nobody needs this version alone."""
@@ -249,7 +221,8 @@ class AsyncRun:
         if self._turns is not None:
             self._turns.give_to_learner(self.step)
         with self._spans.span("save", step=self.step):
-            self.saver.save(self.step, last=self.step >= self.total, before=before)
+            if self.saver.save(self.step, last=self.step >= self.total, before=before):
+                self._endings.saved = self.step
 
     def _end_early(self) -> None:
         """Save what has been trained, if that is new, and end as the process was asked to."""
@@ -273,7 +246,8 @@ class AsyncRun:
         report, metrics = self._reporter.collect(trained)
         metrics |= self._revivals.pop_metrics()
         self._reporter.log(trained, {**metrics, **trained.metrics(lag), **report.as_metrics()})
-        self._tally.add(report)
+        self._endings.tally.add(report)
+        self._endings.ledger = self.fetch_ledger()
         self.display.step(report)
 
     def _finish(self) -> None:
@@ -286,7 +260,7 @@ class AsyncRun:
         self.fleet.wait(self._inference_loops, "the inference ranks to drain")
         self.fleet.run_on_living("env", "close_envs")
         self.display.stop()
-        summary = self._tally.summary(self.fetch_ledger(), count_failures(self._run_dir))
+        summary = self._endings.tally.summary(self.fetch_ledger(), count_failures(self._run_dir))
         RunDir(self._run_dir).write_summary(summary.as_dict())
         self.display.summary(summary, str(self._run_dir))
         self.fleet.kill()
@@ -308,4 +282,5 @@ class AsyncRun:
             revivals=self._revivals,
             say=self.display.note,
             step=lambda: (self.step, self.total),
+            watch=self._watch.check,
         )

@@ -5,26 +5,20 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+
+from rlinf_async.core.failures import Terminated as Terminated
 
 WITHIN_S = 30.0
 """After which a run that was asked to end does so, whether or not it could save: who asks waits as long."""
 
-ASKS = (signal.SIGTERM, signal.SIGHUP)
-
-
-class Terminated(SystemExit):
-    """The process was asked to end by a signal. Its exit status is 128 and the number, as a shell has it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(128 + number)
-        self.number = number
+ASKS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""SIGUSR1 is what SLURM sends ahead of a time limit, where it is told to."""
 
 
 class Termination:
-    """Heeds SIGTERM and SIGHUP: at once, or, while somebody is `patient`, at the next good moment.
+    """Heeds SIGTERM, SIGHUP and SIGUSR1: at once, or, while somebody is `patient`, at the next good moment.
 
     Ray, once it has started, answers SIGTERM by aborting the process: so this is installed after that.
     """
@@ -33,6 +27,7 @@ class Termination:
         self._number: int | None = None
         self._overdue_at = 0.0
         self._patient = False
+        self._failures: dict[int, Callable[[], str]] = {}
 
     @property
     def asked(self) -> bool:
@@ -47,8 +42,24 @@ class Termination:
         self._number = None
         if threading.current_thread() is threading.main_thread():
             for number in ASKS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
+                if number not in self._failures and signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, self._heed)
+
+    def take_for_failure(self, number: signal.Signals, words: Callable[[], str]) -> None:
+        """From now on a signal says that something has failed: it raises a RuntimeError of these `words`.
+
+        A framework sends it when it has seen a failure, perhaps once for each of several. It counts once, as
+        what is done about the first one is not to be disturbed; and not at all after `ignore_failures`.
+        """
+        self._failures[number] = words
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(number, self._heed)
+
+    def ignore_failures(self) -> None:
+        """The run has ended, and ends its processes: that they do is no failure any more."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._failures:
+                signal.signal(number, signal.SIG_IGN)
 
     @contextmanager
     def patient(self) -> Iterator[None]:
@@ -90,6 +101,9 @@ class Termination:
         self._raise_if(self.asked)
 
     def _heed(self, number: int, _: object) -> None:
+        if number in self._failures:
+            signal.signal(number, signal.SIG_IGN)
+            raise RuntimeError(self._failures[number]())
         # A scheduler may ask every process of a job, and those that start others pass it on.
         if self._number is None:
             self._number, self._overdue_at = number, time.monotonic() + WITHIN_S
@@ -102,20 +116,3 @@ class Termination:
 
 TERMINATION = Termination()
 """The one `Termination` of this process, in which its signals are noted."""
-
-
-def heed_once(number: signal.Signals) -> None:
-    """Have the present handler of a signal run once; what comes meanwhile and after it is ignored.
-
-    A handler that waits for a lock which the call that it has interrupted holds never returns: one that may
-    be called again while it still runs must wait for nobody, or run once. Only the main thread can do this.
-    """
-    handler = signal.getsignal(number)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        return
-
-    def heed(caught: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        handler(caught, frame)
-
-    signal.signal(number, heed)

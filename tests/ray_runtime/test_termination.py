@@ -25,7 +25,7 @@ def run(body: str, number: str = "SIGTERM") -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("number", "status"), [("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.parametrize(("number", "status"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGUSR1", 138)])
 def test_at_once_the_process_ends_with_the_status_of_the_signal(number, status):
     ended = run("os.kill(os.getpid(), number); print('still here')", number)
     assert (ended.returncode, ended.stdout) == (status, "")
@@ -95,25 +95,32 @@ def test_what_is_ignored_stays_ignored():
     assert (ended.returncode, ended.stdout) == (0, "still here\n")
 
 
-def test_a_handler_that_is_heeded_once_is_not_entered_while_it_runs():
-    ended = run("""
-        def handler(caught, frame):
-            print("entered", caught == number)
+def test_a_signal_that_says_of_a_failure_is_an_error_once():
+    ended = run(
+        """
+        asked.take_for_failure(number, lambda: "a worker has failed")
+        asked.install()
+        with asked.patient():
+            try:
+                os.kill(os.getpid(), number)
+            except RuntimeError as error:
+                print(error)
             os.kill(os.getpid(), number)
-            print("left")
-
-        signal.signal(number, handler)
-        termination.heed_once(number)
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)
-    """)
-    assert (ended.returncode, ended.stdout.split()) == (0, ["entered", "True", "left"])
+            print("undisturbed", asked.asked)
+    """,
+        "SIGUSR1",
+    )
+    assert (ended.returncode, ended.stdout) == (0, "a worker has failed\nundisturbed False\n")
 
 
-def test_a_signal_without_a_handler_keeps_its_meaning():
-    ended = run("""
-        signal.signal(number, signal.SIG_DFL)
-        termination.heed_once(number)
+def test_a_run_that_has_ended_takes_nothing_for_a_failure():
+    ended = run(
+        """
+        asked.take_for_failure(number, lambda: "a worker has failed")
+        asked.ignore_failures()
         os.kill(os.getpid(), number)
-    """)
-    assert ended.returncode == -15
+        print("undisturbed")
+    """,
+        "SIGUSR1",
+    )
+    assert (ended.returncode, ended.stdout) == (0, "undisturbed\n")

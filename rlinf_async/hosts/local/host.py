@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,11 @@ from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.failures import count_failures, sentence
+from rlinf_async.observe.ending import recorded
+from rlinf_async.observe.failures import FaultCounts, count_failures, sentence
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.summary import Tally
+from rlinf_async.observe.summary import RunSummary, Tally
 
 
 class LocalHost:
@@ -94,15 +96,14 @@ class LocalHost:
             keep_steps=False,
         )
         display.start(title, step=0, total=settings.batches)
-        try:
-            result = trainer.run()
-        except KeyboardInterrupt:
-            display.note(f"interrupted: {run_dir} has the steps so far, and no weights")
-            raise
-        finally:
-            display.stop()
-        tries = settings.asynchrony.survive.save_failures
-        save_policy(result.weights, weights, tries=tries, say=display.note)
+        so_far = partial(_sum_of, tally, trainer)
+        with recorded(lambda: run_dir, summary=so_far):
+            try:
+                result = trainer.run()
+            finally:
+                display.stop()
+            tries = settings.asynchrony.survive.save_failures
+            save_policy(result.weights, weights, tries=tries, say=display.note)
         summary = tally.summary(result.ledger, count_failures(run_dir))
         records.write_summary(summary.as_dict())
         display.summary(summary, str(run_dir))
@@ -152,6 +153,10 @@ class LocalHost:
 
     def versions(self) -> dict[str, str]:
         return {"rlinf-async": __version__, "torch": version("torch")}
+
+
+def _sum_of(tally: Tally, trainer: LocalTrainer, faults: FaultCounts) -> RunSummary:
+    return tally.summary(trainer.ledger, faults)
 
 
 def settings_of(cfg: DictConfig) -> LocalSettings:

@@ -91,7 +91,13 @@ class LocalTrainer:
         self._keep_steps = keep_steps
         self._watch = watch
         self._faults = Faults(run_dir, on_fault)
+        self._run: LocalRun | None = None
         self._trace = RunDir(run_dir).trace if run_dir is not None and settings.asynchrony.trace else None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Trajectories by what became of them, of a run that goes on or has ended in any way."""
+        return self._run.ledger if self._run is not None else Ledger()
 
     def run(self) -> LocalResult:
         """Train all batches; not to be called where an event loop is running."""
@@ -115,7 +121,7 @@ class LocalTrainer:
             learner = local_learner(self.settings, model, learning, self._watch, spans[Process.LEARNER])
             thread = LearnerThread(learner, streaming=self.settings.run.streams, spans=spans[Process.LEARNER])
             stack.enter_context(closing(thread))
-            run = LocalRun(
+            self._run = run = LocalRun(
                 self.settings,
                 shards=shards,
                 spares=spares,
@@ -201,6 +207,11 @@ class LocalRun:
             ledger=self._trajectories.ledger,
             weights=_copy(self._model),
         )
+
+    @property
+    def ledger(self) -> Ledger:
+        """Trajectories by what became of them until now."""
+        return self._trajectories.ledger
 
     @cached_property
     def _pieces(self) -> FailingPieces:

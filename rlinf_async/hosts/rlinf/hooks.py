@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +27,10 @@ from rlinf_async.hosts.rlinf.presence import absent, misnamed
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
+from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.revival import STARTED_AGAIN
-from rlinf_async.ray_runtime.termination import TERMINATION, heed_once
+from rlinf_async.ray_runtime.starting import starting_ray
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
@@ -162,11 +162,10 @@ class Hooks:
                 return
             cfg: Any = cluster_cfg._get_root()
             self._prepare(cfg)
-            start(cluster, *args, **kwargs)
+            with starting_ray(say=RunDisplay().note):
+                start(cluster, *args, **kwargs)
             if is_active(cfg):
-                TERMINATION.install()  # while models are being built, too
-                # Every worker group that fails signals the driver, whose handler kills the others.
-                heed_once(signal.SIGUSR1)
+                hear_worker_groups()
                 compat.fail_unless_cleared()
 
         return check

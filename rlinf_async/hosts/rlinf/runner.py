@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from rlinf.utils.runner_utils import check_progress
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import compat
-from rlinf_async.hosts.rlinf.checkpoints import checkpoints, resume_step
+from rlinf_async.hosts.rlinf.checkpoints import AUTO, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
 from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.ending import as_exit
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.run import AsyncRun
@@ -68,6 +70,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             step=step,
             total=self.max_steps,
             checkpoint=Path(resume_dir) if resume_dir else None,
+            resume=f"++runner.resume_dir={AUTO}",
             transport=self._sync,
             takes_turns=self.settings.takes_turns,
             rebuild={"env": "init_again", "inference": "init_worker"},
@@ -81,11 +84,13 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     def init_workers(self) -> None:
         """Build environments, models and optimizer; refuse to go on when a worker lacks this package."""
-        self._run.prepare(_initialise, resume=self._load_checkpoint)
+        with _leaving_quietly():
+            self._run.prepare(_initialise, resume=self._load_checkpoint)
 
     def run(self) -> None:
         """Train until `max_steps`, then sum up."""
-        self._run.train()
+        with _leaving_quietly():
+            self._run.train()
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the published version, beside the rollouts for training."""
@@ -146,6 +151,15 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             disable_distributed_log=True,
         )
         return _actors(launched)[0]
+
+
+@contextmanager
+def _leaving_quietly() -> Iterator[None]:
+    """An interrupt, whose end is recorded, shows no frames in scripts of RLinf's either."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise as_exit(interrupt) from None
 
 
 def check_classes(groups: Mapping[str, Any]) -> None:

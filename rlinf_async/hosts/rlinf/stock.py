@@ -22,19 +22,32 @@ from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.times import STEP, SYNC, WORK
 from rlinf_async.hosts.rlinf.workload import env_steps_of, last_step
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.failures import count_failures
+from rlinf_async.observe.ending import no_steps
+from rlinf_async.observe.failures import FaultCounts, count_failures
 from rlinf_async.observe.meters import Shares, Spread, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
-from rlinf_async.observe.summary import Tally
+from rlinf_async.observe.summary import RunSummary, Tally
 
 
-def observed(runner: Any, cfg: DictConfig) -> Any:
-    """RLinf's `runner` of the run `cfg`, with its logger heard."""
-    again = partial(MetricLogger, cfg)
-    runner.metric_logger = HeardLogger(runner.metric_logger, StockRecords(cfg), again=again)
-    return runner
+class Observed:
+    """Makes RLinf's runner of a run, with its logger heard; to be called in the place of its class."""
+
+    def __init__(self, runner_class: Callable[..., Any]) -> None:
+        self._runner_class = runner_class
+        self._records: StockRecords | None = None
+
+    def __call__(self, cfg: DictConfig, **groups: Any) -> Any:
+        runner = self._runner_class(cfg=cfg, **groups)
+        self._records = StockRecords(cfg)
+        again = partial(MetricLogger, cfg)
+        runner.metric_logger = HeardLogger(runner.metric_logger, self._records, again=again)
+        return runner
+
+    def summary(self, faults: FaultCounts) -> RunSummary:
+        """What the steps so far have come to, if there are any."""
+        return self._records.summary(faults) if self._records is not None else no_steps(faults)
 
 
 class HeardLogger:
@@ -109,11 +122,13 @@ class StockRecords:
         """Sum up. RLinf closes its logger more than once."""
         self._write()
         if not self._finished and self._ended is not None:
-            trained = self._trajectories * self._written
-            ledger = Ledger(produced=trained, trained=trained)
-            summary = self._tally.summary(ledger, count_failures(self._run_dir.path))
-            self._run_dir.write_summary(summary.as_dict())
+            self._run_dir.write_summary(self.summary(count_failures(self._run_dir.path)).as_dict())
         self._finished = True
+
+    def summary(self, faults: FaultCounts) -> RunSummary:
+        """What the steps so far have come to: every trajectory that RLinf's own loop collects is trained."""
+        trained = self._trajectories * self._written
+        return self._tally.summary(Ledger(produced=trained, trained=trained), faults)
 
     def _write(self) -> None:
         parts, step, self._parts, self._step = self._parts, self._step, {}, None

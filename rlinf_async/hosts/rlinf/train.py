@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import ray
 from omegaconf import DictConfig
 from rlinf.config import validate_cfg
 from rlinf.runners.embodied_runner import EmbodiedRunner
@@ -21,8 +17,12 @@ from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.hooks import HOOKS, load_in_workers
-from rlinf_async.hosts.rlinf.stock import observed
+from rlinf_async.hosts.rlinf.stock import Observed
+from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.ending import recorded
+from rlinf_async.ray_runtime.endings import ray_ending_of
+from rlinf_async.ray_runtime.starting import starting_ray
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
@@ -36,21 +36,25 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
         HOOKS.install()  # Hydra does so as well, where it finds its plugins
     # RLinf's own workers, too, take their platform from us where there is no accelerator.
     load_in_workers(active)
-    if not active:
-        set_aside(cfg, RunDisplay().note)
+    if active:
+        _launch(cfg, EmbodiedRunner, dashboard=dashboard)
+        return
+    set_aside(cfg, RunDisplay().note)
+    observed = Observed(EmbodiedRunner)
+    place = Path(cfg.runner.logger.log_path)
+    with recorded(lambda: place, judge=ray_ending_of, summary=observed.summary):
+        _launch(cfg, observed, dashboard=dashboard)
+
+
+def _launch(cfg: DictConfig, runner_class: object, *, dashboard: bool) -> None:
     launch(
         cfg,
-        EmbodiedRunner if active else _observed_runner,
+        runner_class,
         dashboard=dashboard,
         actor=_actor(cfg),
         rollout=MultiStepRolloutWorker,
         env=EnvWorker,
     )
-
-
-def _observed_runner(cfg: DictConfig, **groups: Any) -> Any:
-    """RLinf's own, of whose steps the run directory is told."""
-    return observed(EmbodiedRunner(cfg=cfg, **groups), cfg)
 
 
 def _actor(cfg: DictConfig) -> Any:
@@ -63,28 +67,15 @@ def _actor(cfg: DictConfig) -> Any:
 
 def launch(cfg: DictConfig, runner_class: object, *, dashboard: bool = False, **workers: object) -> None:
     """Start Ray, the `workers` of RLinf by component, and their runner, and train."""
-    with _starting_ray(dashboard=dashboard):
+    with starting_ray(say=RunDisplay().note, options={"include_dashboard": dashboard}):
         _run(cfg, runner_class, **workers)
-
-
-@contextmanager
-def _starting_ray(*, dashboard: bool) -> Iterator[None]:
-    """RLinf calls `ray.init` without a word about the dashboard; a cluster that exists keeps its own."""
-    start = ray.init
-
-    def init(**kwargs: Any) -> Any:
-        starts_one = os.environ.get("RAY_ADDRESS") == "local" or "address" not in kwargs
-        options: dict[str, Any] = {"include_dashboard": dashboard} if starts_one else {}
-        return start(**kwargs, **options)
-
-    with patch.object(ray, "init", init):
-        yield
 
 
 def _run(cfg: DictConfig, runner_class: Any, **workers: Any) -> None:
     cfg = validate_cfg(cfg)
     cluster = Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=cfg.runner.per_worker_log_path)
     placement = HybridComponentPlacement(cfg, cluster)
+    hear_worker_groups()
     groups = {
         name: worker.create_group(cfg).launch(
             cluster, name=cfg[name].group_name, placement_strategy=placement.get_strategy(name)

@@ -13,13 +13,16 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 
 from rlinf_async.hosts.verl import plugin
 from rlinf_async.hosts.verl.block import MODE
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.ray_runtime.starting import starting_ray
 
 __all__ = ["InThisProcess", "plugin", "train"]
 
 
 def train(config: DictConfig) -> None:
     """Start Ray as veRL does, and train; without TransferQueue, through which nothing would pass."""
-    run_ppo(config, task_runner_class=InThisProcess)
+    with starting_ray(say=RunDisplay().note):
+        run_ppo(config, task_runner_class=InThisProcess)
 
 
 class InThisProcess:

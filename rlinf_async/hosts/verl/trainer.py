@@ -92,6 +92,7 @@ class VLAAsyncTrainer(PPOTrainer):
             total=self.settings.batches,
             rebuild={"env": "initialise", "inference": "initialise"},
             checkpoint=self._checkpoint,
+            resume="trainer.resume_mode=auto",
         )
         self.run = AsyncRun(launched)
 

@@ -1,0 +1,240 @@
+"""How a run ends otherwise than by its last step: who, why and what next, in one sentence and one record.
+
+Every host trains inside `recorded`. Whatever comes out of a run is judged there once, from the exception, and
+put down in the run directory: a line in `failures.jsonl`, the sum in `summary.json`, the frames in
+`traceback.txt`. What goes on to the caller bears the mark of that, so that nobody puts it down again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.failures import Terminated
+from rlinf_async.observe.failures import (
+    FaultCounts,
+    What,
+    count_failures,
+    in_words,
+    record_failure,
+    trace_of,
+)
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.secrets import said_without_secrets
+from rlinf_async.observe.summary import RunSummary, Tally
+
+How = Literal["interrupted", "terminated", "failed"]
+RECORDS: dict[How, What] = {"interrupted": "interrupted", "terminated": "terminated", "failed": "run failed"}
+INTERRUPTED = 128 + signal.SIGINT
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LONGEST_REASON = 400
+"""Characters of a reason in a sentence; all of it is in the record."""
+DISTURBS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+MARK = "rlinf_async_ending"
+"""The attribute of an exception whose ending is recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Why a run has ended, in the parts of a sentence: `who why; what_next`."""
+
+    how: How
+    who: str
+    """The process: its role, its rank, and where it runs."""
+    why: str
+    what_next: str
+    status: int = 1
+    """The exit status of the command."""
+    process: str = str(Process.DRIVER)
+    """Who it is in the records of the run."""
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.why}; {self.what_next}"
+
+
+class RunFailed(RuntimeError):
+    """A run has ended by a fault that is in its records; the message is one sentence, which names them."""
+
+    def __init__(self, ending: Ending, *, trace: Path | None) -> None:
+        where = f" (the frames are in {trace})" if trace is not None else ""
+        super().__init__(f"{ending}{where}")
+        self.ending = ending
+
+
+Judge = Callable[[BaseException], Ending]
+Sum = Callable[[FaultCounts], RunSummary]
+"""What the steps of a run have come to, given the faults that its record has."""
+
+
+def ending_of(error: BaseException, *, again: str = "start the run again") -> Ending:
+    """What an exception of this process says of the end of a run.
+
+    `again`: how the run is started again, where that helps.
+    """
+    driver = f"the driver ({os.getpid()})"
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(
+            how="interrupted",
+            who="the run",
+            why="was interrupted",
+            what_next=f"to go on, {again}",
+            status=INTERRUPTED,
+        )
+    if isinstance(error, Terminated):
+        name = signal.Signals(error.number).name
+        return Ending(
+            how="terminated",
+            who="the run",
+            why=f"was asked to end by {name}",
+            what_next=f"to go on, {again}",
+            status=128 + error.number,
+        )
+    if isinstance(error, SystemExit):
+        why = f"was left by SystemExit({error.code!r}), which the run has not asked for"
+        return Ending(how="failed", who=driver, why=why, what_next=f"look at what called it, and {again}")
+    if (full := full_disk(error)) is not None:
+        return Ending(
+            how="failed", who=driver, why=f"cannot write: {full}", what_next=f"make room there, and {again}"
+        )
+    if memory := _no_memory(error):
+        remedy = f"use fewer environments or smaller batches, and {again}"
+        return Ending(how="failed", who=driver, why=memory, what_next=remedy)
+    return Ending(
+        how="failed", who=driver, why=f"has met {short(in_words(error))}", what_next=f"mend that, and {again}"
+    )
+
+
+def full_disk(error: BaseException | None) -> str | None:
+    """The place that has no room left, by the error or one that it comes from; None if none is to blame."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            place = f" at {error.filename}" if error.filename else ""
+            return f"{os.strerror(error.errno)}{place}"
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def short(text: str) -> str:
+    """The first line of a text, cut where it is long."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "an error without words")
+    return line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON].rstrip()} ..."
+
+
+def recorded_ending(error: BaseException) -> Ending | None:
+    """The ending that is in the records of the run already, if this exception has been put down."""
+    ending = getattr(error, MARK, None)
+    return ending if isinstance(ending, Ending) else None
+
+
+def as_exit(interrupt: KeyboardInterrupt) -> Terminated:
+    """An interrupt as an exit, of which Python shows no frames; it is as recorded as that was."""
+    left = Terminated(signal.SIGINT)
+    if (ending := recorded_ending(interrupt)) is not None:
+        setattr(left, MARK, ending)
+    return left
+
+
+def no_steps(faults: FaultCounts) -> RunSummary:
+    """The sum of a run of which no step is known."""
+    return Tally().summary(Ledger(), faults)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """In this block no signal ends what has to be done at the end, such as to leave no process behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in DISTURBS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # None: of a handler that Python has not installed.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def recorded(
+    run_dir: Callable[[], Path], *, judge: Judge = ending_of, summary: Sum = no_steps
+) -> Iterator[None]:
+    """Put down whatever ends the run inside this block; what has been put down further in passes.
+
+    `run_dir`, `judge` and `summary` are asked only when it ends otherwise than well.
+
+    Raises:
+        RunFailed: it has ended by an error of any kind.
+        KeyboardInterrupt, Terminated: it was asked to.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # every ending has its record
+        if recorded_ending(error) is not None:
+            raise
+        with undisturbed():
+            ending = judge(error)
+            trace = put_down(run_dir(), ending, error, summary=summary)
+        if ending.how != "failed":
+            setattr(error, MARK, ending)
+            raise
+        failed = RunFailed(ending, trace=trace)
+        setattr(failed, MARK, ending)
+    else:
+        return
+    raise failed from None
+
+
+def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Sum) -> Path | None:
+    """Write an ending into the records of a run; the file with the frames, where there is one.
+
+    A run that has failed does not fail once more for want of room.
+    """
+    trace = trace_of(error) if ending.how == "failed" else None
+    with _warning_of(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+    record_failure(
+        run_dir,
+        process=ending.process,
+        what=RECORDS[ending.how],
+        error=f"{ending.who} {ending.why}",
+        action="the run ends",
+        trace=trace,
+    )
+    facts = summary(count_failures(run_dir)).as_dict()
+    RunDir(run_dir).write_summary(facts, ended=ending.how, ending=said_without_secrets(str(ending)))
+    if trace is None:
+        return None
+    place = RunDir(run_dir).traceback
+    with _warning_of(place):
+        place.write_text(said_without_secrets(trace))
+        return place.absolute()
+    return None
+
+
+@contextmanager
+def _warning_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        warnings.warn(f"{path} cannot be written: {error.strerror}", stacklevel=3)
+
+
+def _no_memory(error: BaseException) -> str | None:
+    if isinstance(error, MemoryError):
+        return "has no memory left"
+    # torch is not imported for this: without it there is no such error.
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+        return f"has no memory left on its accelerator ({short(str(error))})"
+    return None

@@ -1,0 +1,122 @@
+"""What Ray's errors say of the end of a run: which process, why, and what to do next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import ray
+
+from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.observe.ending import Ending, ending_of, full_disk, short
+from rlinf_async.observe.failures import in_words
+from rlinf_async.observe.processes import Process
+from rlinf_async.ray_runtime.ray_processes import DeadProcess, RayDied, dead_process
+from rlinf_async.ray_runtime.starting import RayNotStarted
+
+AGAIN = "start the run again"
+DETAIL = re.compile(r"^\s*(?P<name>pid|ip): (?P<value>\S+)$", re.MULTILINE)
+EXIT = re.compile(r"Worker exit type: (?P<kind>\w+) Worker exit detail: (?P<detail>[^\n]*)")
+CALLED = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)(?:, actor_id=(?P<actor>\w+))?")
+SILENT = "connection error code"
+"""In what Ray says of a process that has ended without a word."""
+KILLED = "has died without a word, as a process does that is killed, by somebody or for want of memory"
+OUT_OF_MEMORY = ("low on memory", "OOM")
+
+Names = Mapping[str, str]
+"""What the processes of a run are called in its records, by Ray's numbers of its actors."""
+
+
+def ray_ending_of(error: BaseException, *, names: Names | None = None, again: str = AGAIN) -> Ending:
+    """What any exception of the driver of a run on Ray says of its end; see `observe.ending.ending_of`."""
+    names = names or {}
+    if isinstance(error, RayNotStarted):
+        return _not_started(error, again)
+    if isinstance(error, RayDied):
+        return _ray_died(error.dead, again)
+    of_worker = isinstance(error, ray.exceptions.RayTaskError)
+    if isinstance(error, KeyboardInterrupt | SystemExit) and not of_worker:
+        return ending_of(error, again=again)
+    # A dead raylet makes all others look dead, or hang.
+    of_ray = isinstance(error, ray.exceptions.RayError | ConnectionError | DeadlineError)
+    if of_ray and (dead := dead_process()) is not None:
+        return _ray_died(dead, again)
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return _worker_failed(error, names, again)
+    cause = error.__cause__
+    if isinstance(error, RuntimeError) and isinstance(cause, ray.exceptions.RayActorError):
+        return replace(_died(cause, names, again), why=short(str(error)))
+    if isinstance(error, ray.exceptions.RayActorError):
+        return _died(error, names, again)
+    return ending_of(error, again=again)
+
+
+def is_echo(error: BaseException) -> bool:
+    """Whether an error may come of a death that nobody has said yet: of a call, or of a wait, for others."""
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return is_echo(error.cause)
+    died = isinstance(error, ray.exceptions.ActorDiedError)
+    return not died and isinstance(error, ray.exceptions.RayError | PeerError | DeadlineError)
+
+
+def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, again: str) -> Ending:
+    """An error that a process has met in its work; or that of another one, which it has called."""
+    cause = error.cause
+    if isinstance(cause, ray.exceptions.RayTaskError):
+        return _worker_failed(cause, names, again)
+    if isinstance(cause, ray.exceptions.RayActorError):
+        return _died(cause, names, again)
+    # One that is also of the type of its cause, as Ray makes them, has the process in its text alone.
+    place = CALLED.search(str(error))
+    process = names.get((place and place["actor"]) or "", "a worker")
+    who = f"{process} ({place['pid']} on {place['ip']})" if place else process
+    if not isinstance(cause, BaseException):
+        why = f"has met {short(in_words(error))}"
+        return Ending(how="failed", who=who, why=why, what_next=f"mend that, and {again}", process=process)
+    return replace(ending_of(cause, again=again), how="failed", who=who, status=1, process=process)
+
+
+def _died(error: ray.exceptions.RayActorError, names: Names, again: str) -> Ending:
+    text = str(error)
+    process = names.get(str(error.actor_id), "a worker")
+    place = {match["name"]: match["value"] for match in DETAIL.finditer(text)}
+    where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
+    who = f"{process} ({where})" if where else process
+    why, remedy = KILLED, "look for its end in the kernel's log (dmesg)"
+    if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY):
+        why, remedy = (
+            "was killed by Ray for want of memory on its node",
+            "use fewer environments or processes",
+        )
+    elif (found := EXIT.search(text)) and SILENT not in found["detail"]:
+        why, remedy = f"has ended: {short(found['detail'])}", "mend that"
+    elif error.actor_init_failed:
+        said = [line for line in text.strip().splitlines() if line.strip()]
+        why, remedy = f"has failed while it was built: {short(said[-1])}", "mend that"
+    elif isinstance(error, ray.exceptions.ActorUnavailableError):
+        why, remedy = "cannot be reached any more", "look at its node and at the network"
+    return Ending(how="failed", who=who, why=why, what_next=f"{remedy}, and {again}", process=process)
+
+
+def _ray_died(dead: DeadProcess, again: str) -> Ending:
+    logs = f"see why in {dead.logs}, and " if dead.logs is not None else "start the cluster anew, and "
+    who, _, why = str(dead).partition(" has ")
+    return Ending(how="failed", who=who, why=f"has {why}", what_next=f"{logs}{again}", process=dead.name)
+
+
+def _not_started(error: RayNotStarted, again: str) -> Ending:
+    cause = error.__cause__
+    place = full_disk(cause) if cause is not None else None
+    remedy = (
+        "make room there"
+        if place
+        else ("see why in /tmp/ray/session_latest/logs, and whether the machine has memory and cores left")
+    )
+    return Ending(
+        how="failed",
+        who="Ray",
+        why=str(error),
+        what_next=f"{remedy}, and {again}",
+        process=str(Process.DRIVER),
+    )

@@ -1,0 +1,117 @@
+"""Ray's own processes: whether they live, and which of them has ended a run.
+
+Ray tells the death of its raylet as that of a worker that cannot be reached, and ends the driver by itself a
+minute after its store, `gcs_server`, has died. So the driver looks by itself, at the processes of a cluster
+that it has started, and otherwise whether the store answers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+STORE = "gcs_server"
+RAYLET = "raylet"
+EVERY_S = 2.0
+PATIENCE_S = 3.0
+"""For a store on another machine to answer."""
+AGENT_EXITED = "Agent process with name "
+"""What the raylet writes down when one of its helpers ends; it ends then, too."""
+HELPERS = {"runtime_env_agent": "RuntimeEnvAgent", "dashboard_agent": "DashboardAgent"}
+
+
+@dataclass(frozen=True)
+class DeadProcess:
+    """One of Ray's that has ended while the run went on."""
+
+    name: str
+    pid: int | None
+    """None: of another machine."""
+    logs: Path | None
+    helper: str | None = None
+    """The helper whose end has ended it."""
+
+    def __str__(self) -> str:
+        number = f" ({self.pid})" if self.pid is not None else ""
+        because = f", as its helper {self.helper} had" if self.helper else ""
+        return f"Ray's process {self.name}{number} has died{because}"
+
+
+class RayDied(RuntimeError):
+    """Ray cannot go on, and with it the run."""
+
+    def __init__(self, dead: DeadProcess) -> None:
+        super().__init__(str(dead))
+        self.dead = dead
+
+
+class RayWatch:
+    """Looks now and then whether Ray lives."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def check(self) -> float:
+        """Look, if it is time for that; the seconds until it is again.
+
+        Raises:
+            RayDied: it does not.
+        """
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + EVERY_S
+            if (dead := dead_process()) is not None:
+                raise RayDied(dead)
+        return self._next - now
+
+
+def dead_process() -> DeadProcess | None:
+    """The process of Ray's that has died; None if all that are known of live, or Ray was never started."""
+    # Ray has no public way to ask. Where it is another one's, or has none of these, there is no answer.
+    node: Any = getattr(ray._private.worker, "_global_node", None)
+    started = _processes(node)
+    for name in (STORE, RAYLET):
+        process = started.get(name)
+        if process is not None and process.poll() is not None:
+            logs = Path(node.get_logs_dir_path())
+            return DeadProcess(name, process.pid, logs, _helper(logs) if name == RAYLET else None)
+    if node is not None and STORE not in started and not _answers(str(node.gcs_address)):
+        return DeadProcess(STORE, None, None)
+    return None
+
+
+def _processes(node: Any) -> dict[str, Any]:
+    """Ray's processes of this driver's own cluster, by name."""
+    every = getattr(node, "all_processes", None) or {}
+    return {name: infos[0].process for name, infos in every.items() if infos}
+
+
+def _helper(logs: Path) -> str | None:
+    """Which of its helpers a raylet has died of, by its own record."""
+    try:
+        with (logs / "raylet.out").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, found, rest = line.partition(AGENT_EXITED)
+        if found:
+            name = rest.partition(" ")[0]
+            return HELPERS.get(name, name)
+    return None
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE_S).close()
+    except (OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""Starting Ray: tried again where it does not come up in time, and told what it is to be started with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import ray
+
+from rlinf_async.observe.ending import short
+from rlinf_async.observe.failures import in_words
+from rlinf_async.ray_runtime.address import ADDRESS
+from rlinf_async.ray_runtime.termination import TERMINATION
+
+WAITS_S = (5.0, 20.0)
+"""Before the second try and before the third, which is the last; Ray gives each of them half a minute."""
+
+Say = Callable[[str], None]
+Init = Callable[..., Any]
+
+
+class RayNotStarted(RuntimeError):
+    """Ray has not come up in any try; the message says how often, and why the last one has failed."""
+
+
+@contextmanager
+def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """In this block `ray.init` is tried again where it fails to start a cluster of the run's own.
+
+    `options` are given to it in that case. A cluster that exists is joined, or is not, as ever. Signals are
+    heeded as `TERMINATION` has it once Ray is there, which would answer SIGTERM by aborting the process.
+    """
+    start: Init = ray.init
+    if getattr(start, "tried_again", False):
+        yield
+        return
+
+    def init(*args: Any, **kwargs: Any) -> Any:
+        own = os.environ.get(ADDRESS) == "local" or kwargs.get("address") in (None, "local")
+        given = {**kwargs, **(options or {})} if own else kwargs
+        context = tried_again(lambda: start(*args, **given), say=say) if own else start(*args, **given)
+        TERMINATION.install()
+        return context
+
+    init.tried_again = True  # type: ignore[attr-defined]
+    with patch.object(ray, "init", init):
+        yield
+
+
+def tried_again(start: Callable[[], Any], *, say: Say, wait: Callable[[float], Any] | None = None) -> Any:
+    """`start`, at most as often as there are waits and once more; what a failed try leaves behind is ended.
+
+    What is wrong with the arguments is raised at once, and so is that no cluster is there.
+
+    Raises:
+        RayNotStarted: the last try has failed, too.
+    """
+    wait = wait or threading.Event().wait
+    before = children()
+    tries = len(WAITS_S) + 1
+    number = 1
+    while True:
+        try:
+            return start()
+        except (ValueError, TypeError, ConnectionError):
+            raise
+        except Exception as error:  # Ray raises Exception itself when a process of its own is late
+            _end(children() - before)
+            reason = short(in_words(error))
+            if number == tries:
+                raise RayNotStarted(f"has not started in {tries} tries ({reason})") from error
+            seconds = WAITS_S[number - 1]
+        number += 1
+        say(f"Ray has not started ({reason}); try {number} of {tries} in {seconds:g} s")
+        wait(seconds)
+
+
+def children() -> set[int]:
+    """The processes that this one has started and that have not been waited for, by their numbers."""
+    found: set[int] = set()
+    for tasks in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            found |= {int(number) for number in tasks.read_text().split()}
+    return found
+
+
+def _end(processes: set[int]) -> None:
+    for number in processes:
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)

@@ -1,0 +1,107 @@
+"""Starting Ray: again where it does not come up in time."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+import ray
+
+from rlinf_async.ray_runtime import starting
+from rlinf_async.ray_runtime.starting import WAITS_S, RayNotStarted, children, starting_ray, tried_again
+
+LATE = Exception("The current node timed out during startup.")
+
+
+class Start:
+    """Fails with each of `errors` in turn, then starts."""
+
+    def __init__(self, *errors):
+        self.errors, self.calls = list(errors), []
+
+    def __call__(self, **options):
+        self.calls.append(options)
+        if self.errors:
+            raise self.errors.pop(0)
+        return "a cluster"
+
+
+def test_a_start_is_tried_again_with_growing_waits_that_are_said():
+    said, waited = [], []
+    started = tried_again(Start(LATE, LATE), say=said.append, wait=waited.append)
+    assert (started, waited) == ("a cluster", list(WAITS_S))
+    assert waited == sorted(waited)
+    assert "timed out during startup" in said[0]
+    assert "try 2 of 3" in said[0]
+
+
+def test_after_the_last_try_there_is_one_sentence():
+    start = Start(*[LATE] * 9)
+    with pytest.raises(RayNotStarted, match=r"3 tries \(Exception: The current node timed out") as caught:
+        tried_again(start, say=lambda text: None, wait=lambda seconds: None)
+    assert len(start.calls) == 3
+    assert caught.value.__cause__ is LATE
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), TypeError("no"), ConnectionError("no"), KeyboardInterrupt()]
+)
+def test_what_another_try_does_not_mend_is_raised_at_once(error):
+    start = Start(error)
+    with pytest.raises(type(error)):
+        tried_again(start, say=lambda text: None, wait=lambda seconds: None)
+    assert len(start.calls) == 1
+
+
+def test_what_a_failed_try_has_started_is_ended_and_nothing_else():
+    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+    mine, started = subprocess.Popen(sleeping), []
+    try:
+
+        def start():
+            if started:
+                return "a cluster"
+            started.append(subprocess.Popen(sleeping))
+            assert {mine.pid, started[0].pid} <= children()
+            raise LATE
+
+        tried_again(start, say=lambda text: None, wait=lambda seconds: None)
+        assert started[0].wait(60) == -9
+        assert mine.poll() is None
+    finally:
+        mine.kill()
+        mine.wait()
+
+
+@pytest.fixture
+def init(monkeypatch):
+    """Ray's own `init`, which fails once."""
+    start = Start(LATE)
+    monkeypatch.setattr(ray, "init", start)
+    monkeypatch.setattr(starting, "WAITS_S", (0.0,))
+    monkeypatch.setattr(starting, "TERMINATION", SimpleNamespace(install=lambda: start.calls.append("heeds")))
+    return start
+
+
+@pytest.mark.parametrize("address", ["local", None])
+def test_a_cluster_of_its_own_is_started_again_with_its_options(monkeypatch, init, address):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    given = {"address": "auto"} if address else {}
+    options = {"include_dashboard": False}
+    with starting_ray(say=lambda text: None, options=options), starting_ray(say=lambda text: None):
+        ray.init(**given)
+    assert init.calls == [{**given, **options}] * 2 + ["heeds"]
+    assert ray.init is init
+
+
+def test_a_cluster_that_is_there_is_joined_or_not(monkeypatch, init):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.7:6379")
+    options = {"include_dashboard": False}
+    with starting_ray(say=lambda text: None, options=options), pytest.raises(Exception, match="timed out"):
+        ray.init(address="auto")
+    assert init.calls == [{"address": "auto"}]
