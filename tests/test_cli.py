@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from rlinf_async import cli
 from rlinf_async.cli import training
+from rlinf_async.core.failures import Terminated
 from rlinf_async.doctor import Check
+from rlinf_async.observe.ending import DISTURBS
 
 PACKAGED = {
     "metaworld_ppo_mlp": 2,
@@ -242,18 +244,61 @@ def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch)
     assert found == ["local", None]
 
 
-def test_an_interrupted_run_ends_undisturbed_by_another_interrupt(monkeypatch):
-    def interrupted(cfg, dashboard):
+@pytest.fixture
+def run_that_ends(monkeypatch, tmp_path):
+    """Has `train` run something that ends by an error; signals are heeded afterwards as before."""
+
+    def ends_by(error):
+        def train(cfg, dashboard):
+            raise error
+
+        host = SimpleNamespace(
+            prepare=lambda cfg: None,
+            ray_cluster=lambda cfg: "none",
+            train=train,
+            run_dir=lambda cfg: tmp_path,
+        )
+        monkeypatch.setattr(training, "host_of", lambda cfg: host)
+        return invoke("train", "metaworld_ppo_mlp")
+
+    before = {number: signal.getsignal(number) for number in DISTURBS}
+    yield ends_by
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_an_interrupted_run_ends_undisturbed_by_another_interrupt(run_that_ends):
+    assert run_that_ends(KeyboardInterrupt()).exit_code == 130
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "how"),
+    [
+        (RuntimeError("the learner has diverged"), 1, "failed"),
+        (SystemExit(0), 1, "failed"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (Terminated(signal.SIGTERM), 143, "terminated"),
+        (Terminated(signal.SIGUSR1), 138, "terminated"),
+    ],
+)
+def test_a_run_that_fails_says_one_sentence_and_leaves_its_sum(run_that_ends, tmp_path, error, status, how):
+    ended = run_that_ends(error)
+    assert ended.exit_code == status
+    assert len(ended.output.splitlines()) == 1
+    assert "Traceback" not in ended.output
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["ended"] == how
+    assert summary["ending"] in ended.output
+
+
+def test_a_command_that_is_interrupted_before_its_run_begins_ends_with_130(monkeypatch):
+    def interrupted(cfg):
         raise KeyboardInterrupt
 
-    host = SimpleNamespace(prepare=lambda cfg: None, ray_cluster=lambda cfg: "none", train=interrupted)
-    monkeypatch.setattr(training, "host_of", lambda cfg: host)
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        assert invoke("train", "metaworld_ppo_mlp").exit_code == 130
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    monkeypatch.setattr(training, "host_of", interrupted)
+    ended = invoke("train", "metaworld_ppo_mlp")
+    assert (ended.exit_code, ended.output) == (130, "")
 
 
 def test_a_run_that_starts_itself_again_joins_as_it_was_told_to(monkeypatch):

@@ -23,7 +23,7 @@ class MetricsOutlet(Generic[Logger]):
         make: Callable[[], Logger],
         *,
         write: Callable[..., object],
-        close: Callable[[Logger], object],
+        close: Callable[..., object],
         drop: Callable[[Logger], object] | None = None,
         say: Callable[[str], None],
     ) -> None:
@@ -54,13 +54,13 @@ class MetricsOutlet(Generic[Logger]):
             )
             self._missed, self._rest = None, 1
 
-    def close(self) -> None:
+    def close(self, **keywords: Any) -> None:
         """Close the logger; what it has failed to write does not end a run that has trained everything."""
         logger, self._logger = self._logger, None
         if logger is None:
             return
         try:
-            self._close(logger)
+            self._close(logger, **keywords)
         except Exception as error:  # noqa: BLE001 - as in `log`
             self._discard(logger)
             self._say(

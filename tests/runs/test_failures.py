@@ -36,7 +36,7 @@ BROKEN = {
         "MemoryError",
         "the object store is full",
     ),
-    "death": ("rlinf_async.workers: rollout = KilledRolloutWorker", "ActorDiedError", "KilledRolloutWorker"),
+    "death": ("rlinf_async.workers: rollout = KilledRolloutWorker", "inference rank 0", "has died"),
 }
 
 
@@ -59,7 +59,15 @@ def test_the_first_error_ends_the_run_with_status_one(runs: Runner, tmp_path: Pa
     assert process.returncode == 1, output
     assert error in output
     assert words in output
-    assert "PeerError" not in output.splitlines()[-1]
+    *_, last = output.splitlines()
+    assert error in last, output
+    assert "Traceback" not in output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["ended"] == "failed"
+    assert summary["ending"] in last
+    books = summary["trajectories"]
+    assert books["produced"] == books["trained"] + books["in_flight"] + sum(books["refused"].values())
+    assert "Traceback" in (tmp_path / "run" / "traceback.txt").read_text()
     assert runs.survivors(process) == []
     # What every process did until then can be looked at.
     assert write_trace(tmp_path / "run", tmp_path / "trace.json") > 50

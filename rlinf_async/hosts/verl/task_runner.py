@@ -54,9 +54,11 @@ def _run(config: DictConfig) -> None:
     """What veRL's task runner does beside starting TransferQueue and agent loops."""
     OmegaConf.resolve(config)
     trainer = get_trainer_cls(MODE)(config=config)
+    succeeded = False
     try:
         trainer.init()
         trainer.fit(None)
+        succeeded = True
     finally:
-        if trainer.outlet is not None:
-            trainer.outlet.close()
+        if trainer.logger is not None:
+            trainer.logger.finish(exit_code=0 if succeeded else 1)

@@ -18,9 +18,9 @@ from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.verl.block import MODE
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, step_folder
 from rlinf_async.hosts.verl.config import read, write_back
+from rlinf_async.hosts.verl.tracking import LastingTracking
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.metrics_outlet import MetricsOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.remote_calls import Fleet
@@ -47,8 +47,7 @@ class VLAAsyncTrainer(PPOTrainer):
     def __init__(self, config: DictConfig) -> None:
         self.config, self.trainer_mode, self.global_steps = config, MODE, 0
         self.checkpoint_callback = build_checkpoint_callback(config)
-        self.outlet: MetricsOutlet[Tracking] | None = None
-        self.succeeded = False
+        self.logger: LastingTracking | None = None
         with open_dict(config):
             config.actor_rollout_ref.rollout.agent.agent_loop_manager_class = f"{__name__}.NoAgentLoop"
 
@@ -124,12 +123,7 @@ class VLAAsyncTrainer(PPOTrainer):
             default_backend=trainer.logger,
             config=plain(self.config),
         )
-        self.outlet = MetricsOutlet(
-            make,
-            write=lambda tracking, batch, metrics: tracking.log(data=dict(metrics), step=batch + 1),
-            close=lambda tracking: tracking.finish(exit_code=0 if self.succeeded else 1),
-            say=self.run.display.note,
-        )
+        self.logger = LastingTracking(make, say=self.run.display.note)
         self.run.train(evaluate_first=bool(trainer.val_before_train))
 
     def on_step_end(self) -> None:
@@ -171,12 +165,11 @@ class VLAAsyncTrainer(PPOTrainer):
 
     def log(self, batch: int, metrics: Mapping[str, float]) -> None:
         """Give the metrics to veRL's loggers; see `RunHooks`."""
-        assert self.outlet is not None
-        self.outlet.log(batch, metrics)
+        assert self.logger is not None
+        self.logger.log(batch, metrics)
 
     def finished(self) -> None:
-        """Give back the places of the learner ranks. See `RunHooks`."""
-        self.succeeded = True
+        """Give back the places of the learner ranks; veRL closes its loggers. See `RunHooks`."""
         self._learners.give_back()
 
     def _initialise(self, fleet: Fleet) -> None:
