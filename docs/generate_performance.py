@@ -116,7 +116,6 @@ def generate(page: str) -> str:
     tables["sixteen cores"] = several(rows("sixteen_cores"))
     tables["sixteen cores, twelve steps"] = several(rows("sixteen_cores_12"))
     tables["under veRL"] = question("verl", FRESH | UNDER_VERL | EFFICIENCY)
-    tables["first visit"] = question("first_visit", FRESH | AGAINST_STOCK | EFFICIENCY)
     return fill(page, tables)
 
 

@@ -159,7 +159,7 @@ def learning():
         for row in read("preregistered")["rows"]
         if row["task"].startswith("points")
         and row["verdict"] != "incomplete"
-        and not row["setting"].endswith(("-first-visit", "-loglinear"))
+        and not row["setting"].endswith("-loglinear")
     ]
     same = f"in {COUNTS[toys.count('equivalent')]} of {COUNTS[len(toys)]} settings with the default anchor"
     yield "README.md", f"within 5 %, {same}"
@@ -208,8 +208,6 @@ def learning():
     yield "README.md", f"unequal speed: {less(default)} % less (ten seeds, undecided"
     yield "docs/index.md", f"speed {less(default)} % less, undecided"
     yield "README.md", f"not the default) it was {less(arrival)} % less"
-    both = sorted(less(f"{name}-first-visit") for name in (default, arrival))
-    yield "README.md", f"it was {both[0]} to {both[1]} % less"
     yield "README.md", f"with `loglinear` {less(f'{default}-loglinear')} % (undecided)"
     ppo = [row for row in read("equivalence") if row["algorithm"] == "ppo" and row["host"] == "both"]
     equivalent, seeds = [row for row in ppo if row["equivalent"]], {row["seeds"] for row in ppo}
@@ -270,14 +268,14 @@ def test_the_table_of_anchors_is_that_of_the_preregistered_runs():
     compared = 0
     for place, *said in lines("docs/learning.md"):
         name, comma, _ = place.partition(", ")
-        for anchor, figures in zip(("first-visit", "loglinear"), said, strict=False):
+        for anchor, figures in zip(("loglinear",), said, strict=False):
             pairs, area = known.get((f"{name}-{anchor}", name), ("0", []))
             if comma and pairs == "10":
                 compared += 1
                 assert NUMBER.findall(figures) == area, (name, anchor)
             elif comma and area:
                 assert figures == "incomplete"
-    of_anchors = [key for key in known if key[0].removeprefix(f"{key[1]}-") in ("first-visit", "loglinear")]
+    of_anchors = [key for key in known if key[0].removeprefix(f"{key[1]}-") == "loglinear"]
     assert compared == sum(known[key][0] == "10" for key in of_anchors)
 
 

@@ -27,13 +27,10 @@ SHOWN = (
     ("libero", "full"),
     ("balanced", "full"),
     ("balanced", "full-scorer"),
-    ("balanced", "full-first-visit"),
     ("train-bound", "full"),
     ("train-bound", "full-scorer"),
-    ("train-bound", "full-first-visit"),
     ("resets", "full"),
     ("resets", "full-scorer"),
-    ("resets", "full-first-visit"),
     ("long-tail", "full"),
     ("maniskill", "full"),
 )

@@ -9,6 +9,10 @@ REMOVED = {
         "it gained nothing where it was measured; give async.train.max_staleness and "
         "async.rollout.max_wait_ms yourself, `rlinf-async plan RUN` says what another value would give"
     ),
+    "async.train.proximal=first_visit": (
+        "with several optimizer steps a pass it learned 28 % less; use recomputed, whose pass "
+        "async.train.scorer=inference takes off the learner, or loglinear, which needs no pass"
+    ),
 }
 """By the path of a key, or `path=value` where only that value is gone: why, and what to write instead."""
 

@@ -26,9 +26,8 @@ class TrainConfig:
     """How a sample that an older policy has drawn is weighted; see `core.objectives.importance_weight`."""
     max_weight: float | Literal["auto"] = "auto"
     """The bound of that weight for tis, mis (auto: 2) and vtrace (auto: 1)."""
-    proximal: Literal["recomputed", "loglinear", "first_visit"] = "recomputed"
-    """The policy at the start of the update: recomputed in a pass without gradients, interpolated, or, for
-    each sample, the one that trains it first."""
+    proximal: Literal["recomputed", "loglinear"] = "recomputed"
+    """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
     scorer: Literal["learner", "inference"] = "learner"
     """Who recomputes the anchor: the learner, in a pass before it trains, or the inference ranks, which have
     the same weights, while it trains on what comes first. That is of use where they wait for the learner."""
@@ -52,7 +51,7 @@ class TrainConfig:
         check_whole("async.train.max_staleness", self.max_staleness, least=0)
         check_choice("async.train.correction", self.correction, get_args(Correction))
         check_choice("async.train.balance", self.balance, get_args(Balance))
-        check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear", "first_visit"))
+        check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
         check_choice("async.train.scorer", self.scorer, ("learner", "inference"))
         check_above_zero("async.train.max_weight", self.max_weight, auto=True)
         if self.scorer == "inference" and self.proximal != "recomputed":

@@ -23,9 +23,6 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
     how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
     if train.correction != "none" and train.proximal == "loglinear":
         how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
-    if train.correction != "none" and train.proximal == "first_visit":
-        how += " around the policy that trains a sample first, which is the one that begins the batch until "
-        how += "the first optimizer step"
     age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
     fixed = "exactly" if asynchrony.deterministic else "up to"
     return f"approximate (samples are {fixed} {age} old, {how})"

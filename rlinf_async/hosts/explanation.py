@@ -19,7 +19,6 @@ BESIDE = "published beside training: the learner copies them and goes on"
 PROXIMAL = {
     "recomputed": "recomputed: a pass without gradients over every batch",
     "loglinear": "loglinear: interpolated, without that pass; train/proximal_error says how far it is off",
-    "first_visit": "first_visit: each sample's is the policy that trains it first, without that pass",
 }
 
 Row = tuple[str, str]
@@ -122,7 +121,7 @@ def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int
 
 def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
     """What to know about settings that a level cannot say of itself."""
-    asynchrony, several = settings.asynchrony, settings.optimizer_steps > 1
+    asynchrony = settings.asynchrony
     if asynchrony.deterministic:
         yield (
             "async.deterministic: weights are published once all rollouts that need the ones before have "
@@ -153,13 +152,6 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             if settings.scored_by_inference
             else "async.train.scorer=inference does nothing here, as nothing is trained on before a batch is "
             "complete, or inference leaves its accelerator to the learner"
-        )
-    if asynchrony.correction != "none" and asynchrony.train.proximal == "first_visit" and several:
-        yield (
-            f"async.train.proximal=first_visit with {settings.optimizer_steps} optimizer steps a pass: "
-            "nothing clips the first epoch after its first step, which has cost a third of what was "
-            "learned on real physics; async.train.proximal=recomputed clips every step, loglinear does so "
-            "without a pass"
         )
     if asynchrony.off_policy and not asynchrony.recomputes:
         yield "values, and the advantages made of them, are the sampling policies', not recomputed"

@@ -182,18 +182,6 @@ def test_v_trace_weighs_decisions_as_wholes_where_their_parts_have_ratios_of_the
             assert found[name].numpy() == pytest.approx(field, abs=1e-5)
 
 
-def test_first_visits_are_noted_for_every_part_of_a_decision():
-    """With one optimizer step a pass they are the recomputed anchors, and GRPO has no values."""
-    left = []
-    for proximal in ("first_visit", "recomputed"):
-        block = {"mode": "train", "train": {"proximal": proximal}}
-        current = opinionated(1, ByDimension)
-        learner = learner_of(settings_of(block, algorithm="grpo", group_size=2), current)
-        samples_of(learner, piece(policy(0, ByDimension)))
-        left.append([one.detach().clone() for one in policy_parameters(current)])
-    assert all(torch.allclose(*each, atol=1e-5) for each in zip(*left, strict=True))
-
-
 @pytest.mark.parametrize("cls", [GaussianPolicy, ByDimension])
 def test_interpolated_anchors_move_with_the_policy_and_need_no_pass(cls):
     block = {"mode": "train", "train": {"proximal": "loglinear"}}
@@ -213,31 +201,6 @@ def test_interpolated_anchors_move_with_the_policy_and_need_no_pass(cls):
     error = metrics["train/proximal_error/before/lag_1/abs_log"]
     assert error == pytest.approx(float((half - exact).abs().mean()), rel=1e-4)
     assert metrics["train/proximal_error/after/lag_1/abs_log"] != error
-
-
-def trained_with(proximal, **changes):
-    """The weights after a stale batch, one optimizer step a pass unless `changes` say otherwise."""
-    block = {"mode": "full", "train": {"proximal": proximal}, "streamer": {"steps": "arrival"}}
-    sizes = {"algorithm": "grpo", "group_size": 2, "micro_batch_size": 6, "update_epoch": 3}
-    model = opinionated(1)
-    learner = learner_of(settings_of(block, **{**sizes, **changes}), model)
-    learner.begin(0)
-    learner.accept([piece(opinionated(3))])
-    learner.finish()
-    return torch.cat([one.detach().flatten() for one in model.parameters()])
-
-
-def test_with_one_optimizer_step_a_pass_first_visits_are_the_recomputed_anchor():
-    exact = trained_with("recomputed")
-    assert torch.allclose(trained_with("first_visit"), exact, atol=1e-6)
-    assert not torch.allclose(trained_with("loglinear"), exact, atol=1e-4)
-
-
-def test_with_several_steps_a_pass_first_visits_are_by_the_policy_of_their_step():
-    half = {"global_batch_size": HORIZON * ENVS // 2}
-    assert not torch.allclose(
-        trained_with("first_visit", **half), trained_with("recomputed", **half), atol=1e-4
-    )
 
 
 @pytest.mark.parametrize("cls", [GaussianPolicy, ByDimension])

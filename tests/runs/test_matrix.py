@@ -16,7 +16,7 @@ CORRECTIONS = {
     ("metaworld_ppo_mlp", False, True): ("correction=tis", "max_weight=1.5"),
     ("metaworld_ppo_mlp", True, False): ("proximal=loglinear",),
     ("metaworld_grpo_mlp", False, False): ("correction=mis",),
-    ("metaworld_grpo_mlp", False, True): ("correction=tis", "proximal=first_visit"),
+    ("metaworld_grpo_mlp", False, True): ("correction=tis", "proximal=loglinear"),
 }
 """Config, level 2, level 3: what level 1 corrects with; elsewhere the default."""
 GIVES_WAY = (

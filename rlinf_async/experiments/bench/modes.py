@@ -102,11 +102,6 @@ MODES = {
             cuts=4,
         ),
         Mode(
-            name="full-first-visit",
-            kind="plugin",
-            overrides=("async.mode=full", "async.train.proximal=first_visit"),
-        ),
-        Mode(
             name="full-free",
             kind="plugin",
             overrides=("async.mode=full", "async.train.balance=free", "async.train.max_staleness=2"),

@@ -134,7 +134,6 @@ def beyond(job: Job, *, resets: bool) -> Iterator[tuple[str, ...]]:
     yield ("async.train.balance=free", "async.train.max_staleness=2")
     if asynchrony.recomputes:
         yield ("async.train.proximal=loglinear",)
-        yield ("async.train.proximal=first_visit",)
 
 
 def _doubling(most: int) -> list[int]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import torch
 
-from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, valid_steps, value_loss
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
@@ -26,7 +25,6 @@ FIELDS = (
     "logprobs",
     "proximal",
     "staleness",
-    "number",
     "advantages",
     "returns",
     "valid",
@@ -74,7 +72,6 @@ class LocalTraining:
         self._settings = settings
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
         self._skipped = SkippedSteps()
-        self._visits = FirstVisits()
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -85,13 +82,11 @@ class LocalTraining:
         self._batch = batch
         self._metrics: dict[str, list[float]] = defaultdict(list)
         self._count = 0.0
-        self._visits.begin()
         self._skipped.begin(batch, self._settings.asynchrony.survive)
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         collected = concatenate([piece.payload for piece in pieces], dim=1)
         self._note_episodes(collected)
-        collected["number"] = self._visits.number(*leaf(collected, "logprobs").shape[:2])
         rollout = self._queue.put(collected)
         return {
             **rollout,
@@ -193,8 +188,6 @@ class LocalTraining:
         asynchrony = self._settings.asynchrony
         if asynchrony.correction == "none" or asynchrony.recomputes:
             return samples["proximal"]
-        if asynchrony.train.proximal == "first_visit":
-            return self._visits.anchor(samples["number"], logprobs)
         staleness = _over_parts(samples["staleness"], logprobs)
         return loglinear(logprobs.detach(), samples["logprobs"], staleness)
 

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from omegaconf import DictConfig
 
 from rlinf_async.config import TrainConfig
-from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
@@ -93,11 +92,8 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         """Label the weights that RLinf's own transport sends next."""
         self.set_global_step(version)
 
-    def correct(self, base_loss: str, train: TrainConfig, visits: FirstVisits) -> None:
-        """From now on `base_loss` is anchored at the proximal policy and weighted, as `train` says.
-
-        `visits` are those of the batch that is trained.
-        """
+    def correct(self, base_loss: str, train: TrainConfig) -> None:
+        """From now on `base_loss` is anchored at the proximal policy and weighted, as `train` says."""
         algorithm = self.cfg.algorithm
         # RLinf gives the key to the loss of its asynchronous PPO, and not to the others, which have it in
         # their configs all the same.
@@ -108,7 +104,6 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             level=algorithm.logprob_type,
             action_dim=self.cfg.actor.model.get("action_dim", 7),
             dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
-            visits=visits,
         )
         self.cfg.algorithm.loss_type = self._corrected.register()
 

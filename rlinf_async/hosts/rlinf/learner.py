@@ -12,7 +12,6 @@ import torch.distributed as dist
 from rlinf.utils.distributed import all_reduce_dict
 from rlinf.utils.metric_utils import compute_rollout_metrics
 
-from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
@@ -33,11 +32,10 @@ REPORTED = ("rewards", "advantages", "returns", "loss_mask")
 
 def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
     """The learner of one rank, which from now on is trained by `actor`."""
-    visits = FirstVisits()
     if settings.asynchrony.correction != "none":
-        actor.correct(LOSSES[settings.loss], settings.asynchrony.train, visits)
+        actor.correct(LOSSES[settings.loss], settings.asynchrony.train)
     return StreamingLearner(
-        FSDPTraining(actor, settings, visits),
+        FSDPTraining(actor, settings),
         settings,
         parameters=TrainedShards(actor),
         busy=busy,
@@ -54,10 +52,9 @@ class FSDPTraining:
     the learner scores actions as inference did.
     """
 
-    def __init__(self, actor: Any, settings: RLinfSettings, visits: FirstVisits) -> None:
+    def __init__(self, actor: Any, settings: RLinfSettings) -> None:
         self._actor = actor
         self._settings = settings
-        self._visits = visits
         self._premise = actor.premise if settings.asynchrony.train.measures else Premise()
         self._critic = settings.advantage == "gae"
 
@@ -66,7 +63,6 @@ class FSDPTraining:
 
     def begin(self, batch: int) -> None:
         self._batch = batch
-        self._visits.begin()
         self._metrics: dict[str, list[float]] = {}
         self._examined: dict[str, float] = {}
         self._reports: list[Tree] = []
@@ -81,8 +77,6 @@ class FSDPTraining:
             self._premise = self._actor.premise = self._examine(rollout)
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = concatenate(bootstraps)
-        elif self._settings.asynchrony.correction != "none":
-            rollout["number"] = self._visits.number(*leaf(rollout, "prev_logprobs").shape[:2])
         return rollout
 
     def _examine(self, rollout: Tree) -> Premise:

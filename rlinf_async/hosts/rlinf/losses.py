@@ -10,7 +10,6 @@ import torch
 from rlinf.algorithms.registry import get_policy_loss, register_policy_loss
 
 from rlinf_async.config import TrainConfig
-from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.objectives import importance_weight, loglinear, weight_measures
 
 NAME = "rlinf_async_corrected"
@@ -31,13 +30,11 @@ class CorrectedLoss:
         level: str,
         action_dim: int,
         dual_clip: float | None = None,
-        visits: FirstVisits | None = None,
     ) -> None:
         """`level` is RLinf's `algorithm.logprob_type`; `action_dim` the dimensions of one action.
 
         `dual_clip` is its `algorithm.clip_ratio_c`, which RLinf's asynchronous PPO gives to the loss and its
-        synchronous training to those of a few models alone; what training gives comes first. `visits` numbers
-        the samples, where `train.proximal` is first_visit.
+        synchronous training to those of a few models alone; what training gives comes first.
         """
         self._train = train
         self._level = level
@@ -46,7 +43,6 @@ class CorrectedLoss:
         self._defaults = {} if dual_clip is None else {"clip_ratio_c": dual_clip}
         self._micro_batch: Mapping[str, torch.Tensor] | None = None
         self._version = 0
-        self._visits = visits or FirstVisits()
 
     def register(self) -> str:
         """Make this the loss that RLinf finds under the returned name, in this process."""
@@ -57,8 +53,7 @@ class CorrectedLoss:
     def micro_batch(self, fields: Mapping[str, torch.Tensor], version: int) -> Iterator[None]:
         """The block in which one micro-batch is trained, for the batch of policy `version`.
 
-        Of its `fields`, [B, ...] each, `proximal_logprobs` are used; or `versions`, [B, 1], to interpolate;
-        or `number`, [B], to anchor at first visits.
+        Of its `fields`, [B, ...] each, `proximal_logprobs` are used; or `versions`, [B, 1], to interpolate.
         """
         self._micro_batch, self._version = fields, version
         try:
@@ -83,8 +78,6 @@ class CorrectedLoss:
             versions = self._micro_batch["versions"].to(behaviour.device)
             acted = versions.reshape(-1, *[1] * (behaviour.dim() - 1))  # against the shape of a ratio
             return loglinear(current, behaviour, self._version - acted)
-        if self._train.proximal == "first_visit":
-            return self._visits.anchor(self._micro_batch["number"], current)
         proximal = self._micro_batch["proximal_logprobs"].to(behaviour.device).float()
         return at_ratio_level(proximal, self._level, self._action_dim)
 

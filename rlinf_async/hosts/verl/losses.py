@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ from verl.utils.metric import AggregationType, Metric
 from verl.utils.torch_functional import masked_mean
 from verl.workers.config import ActorConfig
 
-from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.objectives import importance_weight, loglinear, weight_measures
 from rlinf_async.hosts.verl.policy_losses import TOKENS
 from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
@@ -25,7 +24,7 @@ class PolicyLoss:
 
     Fields of the micro-batch, N decisions of L ratios each: `old_log_probs`, `response_mask` [N, L] and
     `advantages` [N, L]; with a critic `values` and `returns` [N, L], equal along L; with a correction
-    `behaviour_log_probs` [N, L] and, interpolated, `staleness` [N], or `number` [N], which `visits` gave.
+    `behaviour_log_probs` [N, L] and, interpolated, `staleness` [N].
 
     A `streamed` micro-batch is not a whole optimizer step. What veRL would divide by the valid tokens of the
     step is a plain sum then, and whoever makes the step divides the gradients by their number.
@@ -34,7 +33,6 @@ class PolicyLoss:
     actor: ActorConfig
     settings: VerlSettings
     streamed: bool = False
-    visits: FirstVisits = field(default_factory=FirstVisits)
 
     @property
     def divides_later(self) -> bool:
@@ -95,8 +93,6 @@ class PolicyLoss:
         behaviour = data["behaviour_log_probs"]
         if train.proximal == "loglinear":
             anchor = loglinear(logprobs.detach(), behaviour, data["staleness"][:, None])
-        elif train.proximal == "first_visit":
-            anchor = self.visits.anchor(data["number"], logprobs)
         weights = importance_weight(anchor, behaviour, correction=correction, max_weight=train.weight_bound)
         entries = weight_measures(
             weights, anchor, behaviour, correction=correction, max_weight=train.weight_bound

@@ -14,7 +14,6 @@ from verl.trainer.config import AlgoConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
-from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise, judge
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
@@ -99,8 +98,7 @@ class EngineTraining:
         self._algorithm = algorithm
         self._spans = spans
         self._critic = settings.estimator in WITH_VALUES
-        self._visits = FirstVisits()
-        whole = PolicyLoss(actor=actor, settings=settings, visits=self._visits)
+        whole = PolicyLoss(actor=actor, settings=settings)
         self._loss = replace(whole, streamed=settings.streams)
         worker.set_loss_fn(whole)
         self.premise = worker.premise if settings.asynchrony.train.measures else Premise()
@@ -119,7 +117,6 @@ class EngineTraining:
     def begin(self, batch: int) -> None:
         self._batch = batch
         self._count = 0.0
-        self._visits.begin()
         self._measures = StepMeasures()
         self._reports, self._examined = [], {}
         self._engine.optimizer_zero_grad()
@@ -132,8 +129,7 @@ class EngineTraining:
                 "algorithm.adv_estimator=gae needs values, and the policy gave none; set "
                 "vla.model.add_value_head=true, or another algorithm.adv_estimator"
             )
-        rollout["staleness"] = staleness = self._batch - leaf(rollout, "versions")
-        rollout["number"] = self._visits.number(*staleness.shape)
+        rollout["staleness"] = self._batch - leaf(rollout, "versions")
         if self.premise is None:
             self.premise = self._worker.premise = self._examine(rollout)
         return rollout
@@ -184,7 +180,7 @@ class EngineTraining:
         }
         if self._settings.asynchrony.correction != "none":
             columns["behaviour_log_probs"] = behaviour
-            columns |= {name: leaf(rollout, name).flatten() for name in ("staleness", "number")}
+            columns["staleness"] = leaf(rollout, "staleness").flatten()
         valid = _spread(rollout["valid"], behaviour)
         columns |= {"response_mask": valid, "loss_mask": valid}
         columns["advantages"] = _spread(rollout["advantages"], behaviour)

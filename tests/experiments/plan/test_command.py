@@ -67,7 +67,7 @@ def test_what_the_async_block_refuses_is_not_shown():
         one = job({"async": {"mode": "full", "train": {"correction": correction}}})
         return {each.name for each in search(one, times()).others}
 
-    assert shown("decoupled") - shown("vtrace") == {"train.proximal=loglinear", "train.proximal=first_visit"}
+    assert shown("decoupled") - shown("vtrace") == {"train.proximal=loglinear"}
 
 
 def test_twice_the_accelerators_are_almost_twice_as_fast():

@@ -63,23 +63,14 @@ def test_it_says_what_the_death_of_a_process_does():
     assert facts("async.survive.process_restarts=0")["deaths"].startswith("ends the run")
 
 
-@pytest.mark.parametrize("proximal", ["recomputed", "loglinear", "first_visit"])
+@pytest.mark.parametrize("proximal", ["recomputed", "loglinear"])
 def test_a_reader_learns_what_the_anchor_costs(proximal):
     text = shown(f"async.train.proximal={proximal}")
     words = {
         "recomputed": "a pass without gradients over every batch",
         "loglinear": "train/proximal_error",
-        "first_visit": "the policy that trains it first, without that pass",
     }
     assert words[proximal] in text
-
-
-def test_first_visits_with_several_optimizer_steps_a_pass_are_warned_of():
-    words, anchor = "nothing clips the first epoch after its first step", "async.train.proximal=first_visit"
-    samples = facts()["batch"]["samples_per_step"]
-    assert remark(words, anchor, f"actor.global_batch_size={samples // 2}")
-    assert not remark(words, anchor, f"actor.global_batch_size={samples}")
-    assert not remark(words, f"actor.global_batch_size={samples // 2}")
 
 
 def test_a_deterministic_run_says_what_it_costs_and_needs():

@@ -146,16 +146,6 @@ WITHOUT_LAG = [
         ("correction=vtrace", ("algorithm.gae_lambda=1.0",)),
     )
 ]
-WITHOUT_LAG += [
-    Case(
-        # With one optimizer step a pass, the policy that trains a sample first is the one that begins it.
-        name="lag 0 proximal=first_visit",
-        overrides=("async.mode=train", "async.train.proximal=first_visit", epochs(2)),
-        order=13,
-        on_policy=True,
-        batches=2,
-    )
-]
 IN_STEPS = Case(
     name="lag 0 streamed in steps",
     algorithm="grpo",
@@ -186,9 +176,7 @@ HOSTS = [
         ("ppo", ("correction=mis", "max_weight=1.1")),
         ("ppo", ("correction=vtrace",)),
         ("ppo", ("proximal=loglinear",)),
-        ("ppo", ("proximal=first_visit",)),
         ("grpo", ()),
-        ("grpo", ("proximal=first_visit",)),
         ("grpo", ("correction=tis", "max_weight=1.1")),
     )
 ]

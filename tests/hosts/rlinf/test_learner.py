@@ -59,12 +59,6 @@ OFF_POLICY = {
     ),
     "v-trace, streamed": ("async.mode=full", STEPS, ARRIVAL, *VTRACE),
     "v-trace, whole, twice": ("async.mode=train", STEPS, "algorithm.update_epoch=2", *VTRACE),
-    "grpo, at first visits": (
-        "async.mode=full",
-        "async.train.proximal=first_visit",
-        "algorithm.update_epoch=2",
-        "algorithm.group_size=4",
-    ),
     "grpo, streamed in steps": ("async.mode=full", STEPS, ARRIVAL, "algorithm.group_size=4"),
     "spread over steps": ("async.mode=full", STEPS, "async.streamer.micro_batch_size=8"),
     "spread over steps, twice": (

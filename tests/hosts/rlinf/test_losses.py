@@ -7,7 +7,6 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.algorithms.registry import policy_loss
 
 from rlinf_async.config import TrainConfig
-from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.hosts.rlinf.losses import NAME, CorrectedLoss, at_ratio_level
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
@@ -62,9 +61,9 @@ def micro_batch(level, rewards, *, mask="some", seed=0, spread=0.2):
     return fields, proximal
 
 
-def corrected(base, level, *, dual_clip=None, visits=None, **train):
+def corrected(base, level, *, dual_clip=None, **train):
     config = TrainConfig(enabled=True, **train)
-    return CorrectedLoss(base, train=config, level=level, action_dim=DIMS, dual_clip=dual_clip, visits=visits)
+    return CorrectedLoss(base, train=config, level=level, action_dim=DIMS, dual_clip=dual_clip)
 
 
 def ours(fields, proximal, base="actor_critic", **train):
@@ -254,24 +253,6 @@ def test_interpolated_it_is_rlinfs_decoupled_loss_given_versions(level, rewards,
     )
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     assert torch.allclose(gradient(found, fields), gradient(expected, fields), rtol=1e-4, atol=1e-6)
-
-
-@all_shapes
-def test_anchored_at_first_visits_it_is_the_loss_anchored_at_what_was_trained_first(level, rewards):
-    fields, _ = micro_batch(level, rewards)
-    first = fields["logprobs"].detach() + 0.1 * torch.randn(
-        BATCH, CHUNKS * DIMS, generator=torch.Generator().manual_seed(1)
-    )
-    expected, _ = ours(fields, first)
-    visits = FirstVisits()
-    loss = corrected("actor_critic", level, proximal="first_visit", visits=visits)
-    name = loss.register()
-    numbers = visits.number(1, BATCH).flatten()
-    for logprobs in (first, fields["logprobs"]):
-        with loss.micro_batch({"number": numbers}, 0):
-            found, _ = policy_loss(loss_type=name, **{**fields, "logprobs": logprobs})
-    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
-    assert torch.allclose(gradient(found, fields), gradient(expected, fields), rtol=1e-5, atol=1e-7)
 
 
 @all_shapes

@@ -13,7 +13,6 @@ from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
 from rlinf.utils import metric_utils
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
-from rlinf_async.core.first_visits import FirstVisits
 from rlinf_async.core.premise import Premise
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.observe.meters import BusyMeter
@@ -160,7 +159,7 @@ def test_ratios_are_measured_at_the_level_at_which_they_are_formed(level, fields
         model=torch.nn.Identity(),
         optimizer=torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1),
     )
-    training = FSDPTraining(actor, settings, FirstVisits())
+    training = FSDPTraining(actor, settings)
     training.begin(5)
     draw = torch.Generator().manual_seed(0)
     names = ("prev_logprobs", *fields)

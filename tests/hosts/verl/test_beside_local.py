@@ -91,18 +91,6 @@ CASES = {
     "off-policy": {"asynchrony": {"mode": "full"}},
     "v-trace": {"asynchrony": {"mode": "full", "train": {"correction": "vtrace"}}},
     "interpolated": {"asynchrony": {"mode": "full", "train": {"proximal": "loglinear"}}},
-    "first visits in veRL's own training": {
-        "asynchrony": {"mode": "train", "train": {"proximal": "first_visit"}},
-        "global_batch_size": 32,
-        "update_epoch": 2,
-    },
-    "first visits": {
-        "asynchrony": {"mode": "full", "train": {"proximal": "first_visit"}},
-        "estimator": "grpo",
-        "normalizes": False,
-        "group_size": 4,
-        "update_epoch": 2,
-    },
     "groups": {
         "asynchrony": {"mode": "full"},
         "estimator": "grpo",

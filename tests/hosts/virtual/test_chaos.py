@@ -22,7 +22,7 @@ def drawn(seed):
     level = {name: {"enabled": rng.random() < 0.6} for name in ("train", "rollout", "streamer")}
     balance = draw(("exact", "exact", "tasks", "free"))
     level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": balance}
-    level["train"] |= {"proximal": draw(("recomputed", "recomputed", "loglinear", "first_visit"))}
+    level["train"] |= {"proximal": draw(("recomputed", "recomputed", "loglinear"))}
     level["train"] |= {"scorer": draw(("learner", "inference"))}
     block = {**level, "publication": draw(("beside", "beside", "host"))}
     while True:

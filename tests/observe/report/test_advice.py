@@ -46,7 +46,6 @@ FACTS = Facts(
     max_batch_size=4,
     max_wait_s=0.0,
     update_epoch=1,
-    optimizer_steps=4,
     advantage="gae",
     deterministic=False,
     corrects=True,
@@ -207,10 +206,6 @@ def test_good_numbers_ask_for_nothing():
             "anchors the correction. Change async.train.proximal from recomputed to loglinear (an "
             "interpolation, whose error train/proximal_error measures; with several optimizer steps a pass, "
             "ten seeds on two Meta-World tasks could not rule out that it learns more than 5 % less",
-        ),
-        (
-            {"learner__busiest": 0.9, "beside_micro_batches": 0.25, "optimizer_steps": 1, "streamer": False},
-            "Change async.train.proximal from recomputed to first_visit (the same policy",
         ),
         (
             {"publication__busiest": 0.081, "learner__copies": 0.077},

@@ -147,18 +147,13 @@ def cheaper_anchor(facts: Facts) -> Advice | None:
             before="learner",
             after="inference",
         )
-    # Only with one optimizer step a pass is the first visit by the policy that began the batch: after a step
-    # nothing would clip the rest of the first epoch, which has broken learning.
-    after, but = "loglinear", LOGLINEAR
-    if facts.optimizer_steps == 1:
-        after, but = "first_visit", "the same policy, as a pass has one optimizer step; values of sampling"
     return Advice(
         rule="cheaper anchor",
         because=because,
         setting="async.train.proximal",
         before="recomputed",
-        after=after,
-        but=but,
+        after="loglinear",
+        but=LOGLINEAR,
     )
 
 

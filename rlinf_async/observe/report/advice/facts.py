@@ -49,7 +49,6 @@ class Facts:
     max_batch_size: int | None
     max_wait_s: float
     update_epoch: int
-    optimizer_steps: int
     """In one pass over a batch; 0 where nobody knows."""
     advantage: str
     deterministic: bool
@@ -79,7 +78,6 @@ class Facts:
             max_batch_size=_whole(facts.get("max_batch_size"), 0) or None,
             max_wait_s=facts["max_wait_s"] if isinstance(facts.get("max_wait_s"), int | float) else 0.0,
             update_epoch=_whole(setting("algorithm.update_epoch", setting(VERL_EPOCHS)), 1),
-            optimizer_steps=_whole(facts.get("optimizer_steps"), 0),
             advantage=str(setting("algorithm.adv_type", setting("algorithm.adv_estimator", ""))),
             deterministic=setting("async.deterministic", False) is True,
             corrects=bound > 0 and setting("async.train.correction", "decoupled") not in ("none", "vtrace"),
