@@ -161,7 +161,6 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.rollout", {"enabled": None}, "async.rollout.enabled=None"),
         ("async.streamer", {"micro_batch_size": 0}, "async.streamer.micro_batch_size=0 .*nearest: 1"),
         ("async.streamer", {"normalization": "defered"}, "did you mean 'deferred'"),
-        ("async.streamer", {"steps": "spraed"}, "did you mean 'spread'"),
         ("async.streamer", {"enabled": []}, r"async.streamer.enabled=\[\]"),
         ("async", {"deadline_s": 0}, "async.deadline_s=0 must be a finite number above 0"),
         ("async", {"deadline_s": "1h"}, "async.deadline_s='1h'"),

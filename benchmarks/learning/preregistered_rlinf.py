@@ -76,7 +76,6 @@ def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[
         f"async.rollout.shards={given['shards']}",
         f"async.streamer.micro_batch_size={samples // given['shards']}",
         "async.streamer.normalization=running",
-        f"async.streamer.steps={setting.streamer['steps']}",
     ]
 
 

@@ -27,7 +27,16 @@ TOYS = {"points": GAUSSIAN, "tokens": TOKENS_56}
 
 
 def run(setting: Setting, side: Side, seed: int) -> None:
-    """Train one run of a setting and write its result."""
+    """Train one run of a setting and write its result.
+
+    Raises:
+        ValueError: it takes optimizer steps in order of arrival, which this package no longer does.
+    """
+    if side == "asynchronous" and setting.in_order_of_arrival:
+        raise ValueError(
+            f"{setting.name} takes its optimizer steps in order of arrival, which this package no longer "
+            "does: its results are those of the version that made them"
+        )
     torch.set_num_threads(1)
     stated = load()
     task, recipe = stated.tasks[setting.task], stated.recipes[setting.recipe or ""]
@@ -57,8 +66,8 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
             "proximal": setting.proximal or RECOMPUTED,
         },
         "rollout": {"shards": task.shards},
-        "streamer": {"micro_batch_size": piece, "normalization": "running", "steps": "arrival"}
-        | dict(setting.streamer),
+        "streamer": {"micro_batch_size": piece, "normalization": "running"}
+        | {name: value for name, value in setting.streamer.items() if name != "steps"},
     }
 
 

@@ -77,6 +77,12 @@ class Setting:
     """What the file says of a setting of RLinf, word for word."""
 
     @property
+    def in_order_of_arrival(self) -> bool:
+        """Whether optimizer steps are cut in order of arrival, as settings of the local host once were."""
+        streams = self.host == "local" and self.streamer.get("enabled", True) and not self.correction
+        return streams and self.streamer.get("steps") != "spread"
+
+    @property
     def lag_to_have(self) -> float:
         """Policy versions between an action and its training, on average."""
         return self.lag if self.mean_lag is None else self.mean_lag

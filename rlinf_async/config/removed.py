@@ -13,6 +13,10 @@ REMOVED = {
         "with several optimizer steps a pass it learned 28 % less; use recomputed, whose pass "
         "async.train.scorer=inference takes off the learner, or loglinear, which needs no pass"
     ),
+    "async.streamer.steps": (
+        "every optimizer step of a pass has an equal share of every rollout (what spread did), as steps in "
+        "order of arrival learned less where tasks differ in speed; leave the key out"
+    ),
 }
 """By the path of a key, or `path=value` where only that value is gone: why, and what to write instead."""
 

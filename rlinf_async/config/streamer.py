@@ -20,18 +20,11 @@ class StreamerConfig:
 
     Streaming can hide the first update epoch only: auto is running with one epoch, deferred with more.
     """
-    steps: Literal["spread", "arrival"] = "spread"
-    """What several optimizer steps of a pass train on: each on a share of every piece, or on what came next.
-
-    With spread only the first step accumulates while the rest is still being collected. With arrival all do,
-    but tasks that are always first fill the first step alone, which has cost learning.
-    """
 
     def __post_init__(self) -> None:
         check_flag("async.streamer.enabled", self.enabled)
         check_whole("async.streamer.micro_batch_size", self.micro_batch_size, least=1, or_else="auto")
         check_choice("async.streamer.normalization", self.normalization, ("auto", "running", "deferred"))
-        check_choice("async.streamer.steps", self.steps, ("spread", "arrival"))
 
     def defers(self, update_epochs: int) -> bool:
         """Whether advantages that are normalised over a batch wait for it."""

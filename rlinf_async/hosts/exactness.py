@@ -41,14 +41,12 @@ def rollout_exactness(asynchrony: AsyncConfig, *, beside: str = "", train: Mappi
 def streamer_exactness(
     settings: RunSettings,
     *,
-    one_step: str,
     deferred: str = "normalization is deferred",
     more: Sequence[str] = (),
 ) -> str:
     """Of level 3.
 
     Args:
-        one_step: the override that makes one optimizer step of a pass over a batch.
         deferred: why the learner waits for the whole batch, where it does.
         more: what else a host computes differently on a part of a batch.
     """
@@ -60,11 +58,6 @@ def streamer_exactness(
     if settings.normalizes:
         reasons.append(
             "advantages are normalised by the batch before; async.streamer.normalization=deferred is exact"
-        )
-    if settings.steps_while_streaming:
-        reasons.append(
-            f"the {settings.optimizer_steps} optimizer steps of the first pass are cut in order of arrival; "
-            f"async.streamer.steps=spread or {one_step} is exact"
         )
     reasons += more
     if reasons:

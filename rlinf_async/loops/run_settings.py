@@ -78,18 +78,7 @@ class RunSettings:
     @property
     def spreads_steps(self) -> bool:
         """Whether every piece gives an equal share to each of several optimizer steps."""
-        return self.streams and self.optimizer_steps > 1 and self.asynchrony.streamer.steps == "spread"
-
-    @property
-    def steps_while_streaming(self) -> bool:
-        """Whether weights change before the last piece of a batch has arrived."""
-        return self.streams and self.optimizer_steps > 1 and not self.spreads_steps
-
-    @property
-    def anchors_in_the_past(self) -> bool:
-        """Whether pieces may arrive after the weights that anchor them have changed."""
-        late = self.steps_while_streaming and not self.scored_by_inference
-        return self.asynchrony.recomputes and late
+        return self.streams and self.optimizer_steps > 1
 
     @property
     def scored_by_inference(self) -> bool:
@@ -108,11 +97,9 @@ class RunSettings:
         return self.asynchrony.off_policy and self.asynchrony.train.compares_versions(trained_bytes)
 
     def remembered_versions(self, trained_bytes: float) -> int:
-        """Versions of its trained weights, of so many bytes, that a learner rank remembers: the one that
-        begins a batch, and to measure ratios those that may have sampled for it."""
-        if self.compares_versions(trained_bytes):
-            return self.asynchrony.max_staleness + 1
-        return int(self.anchors_in_the_past)
+        """Versions of its trained weights, of so many bytes, that a learner rank remembers to measure ratios:
+        the one that begins a batch, and those that may have sampled for it."""
+        return self.asynchrony.max_staleness + 1 if self.compares_versions(trained_bytes) else 0
 
     @property
     def publishes_beside_training(self) -> bool:

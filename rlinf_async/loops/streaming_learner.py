@@ -12,19 +12,19 @@ it has several update epochs, because the normalisation is exact then and little
 epochs come after the batch is complete anyway. And a first batch is kept, as there is no batch before it
 whose statistics could scale it.
 
-Several optimizer steps in a pass are cut in the order of arrival, or every rollout is spread over them: an
-equal share is for each step, the first step's is trained on at once, and those of the others wait for the
-batch to be complete.
+Where a pass has several optimizer steps, every rollout is spread over them: an equal share is for each step,
+the first step's is trained on at once, and those of the others wait for the batch to be complete. So the
+optimizer does not step before the last rollout is taken in, and all are anchored at the weights with which
+the batch began.
 
 Every decision is taken from counts and never from arrival times, so that all ranks of a sharded model make
-the same forward passes and the same optimizer steps. Who is anchored late is anchored at the weights with
-which the batch began, which are remembered for it: the optimizer may have stepped in between.
+the same forward passes and the same optimizer steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -172,8 +172,7 @@ class StreamingLearner:
     def _take_in(self, pieces: Sequence[Piece]) -> None:
         rollout = self.training.rollout(pieces)
         if self._settings.asynchrony.recomputes:
-            with self._past.at(self._batch) if self._settings.anchors_in_the_past else nullcontext():
-                self.training.anchor(rollout, _scores_of(pieces))
+            self.training.anchor(rollout, _scores_of(pieces))
         if self._probe is not None:
             self._probe.add(*self.training.probe_samples(rollout))
         if self._settings.streams and (self._scale.ready or not self._settings.normalizes):

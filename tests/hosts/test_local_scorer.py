@@ -17,12 +17,11 @@ pytestmark = pytest.mark.timeout(60)
 ENVS, HORIZON, EPOCHS, BATCHES, MICRO = 16, 5, 2, 4, 20
 
 
-def settings(steps="arrival", scorer="inference", **changes):
+def settings(scorer="inference", **changes):
     block = {
         "mode": "full",
         "train": {"scorer": scorer},
         "rollout": {"shards": 4},
-        "streamer": {"steps": steps},
     }
     sizes = {
         "total_envs": ENVS,
@@ -64,11 +63,10 @@ class Comparing:
         monkeypatch.setattr(LocalTraining, "anchor", anchoring)
 
 
-@pytest.mark.parametrize("steps", ["arrival", "spread"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_inference_scores_a_batch_by_the_weights_with_which_it_begins(monkeypatch, steps, ranks, tmp_path):
+def test_inference_scores_a_batch_by_the_weights_with_which_it_begins(monkeypatch, ranks, tmp_path):
     compared = Comparing(monkeypatch)
-    run = settings(steps, inference_ranks=ranks)
+    run = settings(inference_ranks=ranks)
     result = LocalTrainer(run, point_reach(seed=1), run_dir=tmp_path).run()
     assert result.ledger.trained == ENVS * EPOCHS * BATCHES
     first = run.run.pieces_taken_together * run.plan.piece_size

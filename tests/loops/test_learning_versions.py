@@ -69,15 +69,15 @@ def learn(training, block, *, pieces=4, batches=1, layout=PLAN, probe_size=3, or
     return metrics
 
 
-def full(*, measure, steps="arrival"):
+def full(*, measure):
     return {
         "mode": "full",
         "train": {"measure_ratios": measure, "proximal": "recomputed"},
-        "streamer": {"normalization": "running", "steps": steps},
+        "streamer": {"normalization": "running"},
     }
 
 
-def test_what_comes_after_an_optimizer_step_is_anchored_at_the_weights_that_began_the_batch():
+def test_every_piece_is_anchored_at_the_weights_that_began_the_batch():
     training = Moving()
     learn(training, full(measure=False), batches=2)
     assert training.anchored == [0.0] * 4 + [2.0] * 4
@@ -103,7 +103,7 @@ def test_ranks_decide_by_the_mean_of_what_they_hold_whether_versions_are_compare
 def test_each_rank_says_how_much_of_its_own_share_was_trained_before_its_last_piece():
     training = Moving(ranks=2)
     two = plan(total_envs=4, shards_per_worker=4, learner_ranks=2)
-    learn(training, full(measure=False, steps="spread"), layout=two, pieces=2)
+    learn(training, full(measure=False), layout=two, pieces=2)
     assert training.noted["streamed"] == pytest.approx(2 / 8)
 
 

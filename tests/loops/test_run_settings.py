@@ -43,9 +43,7 @@ MORE = COMPARED_BYTES + 1
     [
         # Those that may have sampled for the batch, and the one that begins it.
         ({}, COMPARED_BYTES, True, 3),
-        # Too large; but pieces arrive when the first of two optimizer steps in order of arrival is made.
-        ({"streamer": {"steps": "arrival"}}, MORE, False, 1),
-        ({"streamer": {"steps": "spread"}}, MORE, False, 0),
+        ({}, MORE, False, 0),  # too large
         ({"train": {"max_staleness": 2, "measure_ratios": True}}, MORE, True, 3),
         ({"train": {"max_staleness": 2, "measure_ratios": False}}, 1.0, False, 0),
         # Every sample is the present policy's.

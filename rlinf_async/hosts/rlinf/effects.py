@@ -21,13 +21,6 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
             "level 3 streams nothing: with normalisation deferred the learner waits for the whole batch; "
             "async.streamer.normalization=running streams"
         )
-    if settings.steps_while_streaming:
-        yield (
-            f"level 3 cuts {settings.optimizer_steps} optimizer steps in order of arrival: each trains "
-            "on what came next, and where that is one task at a time, less was learned (docs/learning.md); "
-            "async.streamer.steps=spread gives each of them a share of every rollout, and "
-            f"actor.global_batch_size={settings.samples_per_batch} makes it one step"
-        )
     if levels.rollout.enabled and plan.shards == 1:
         yield "level 2 has one shard in all, and changes nothing"
     elif levels.rollout.enabled and plan.shards_per_worker == 1:

@@ -26,7 +26,6 @@ def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]
         ),
         "streamer": streamer_exactness(
             settings,
-            one_step=f"actor.global_batch_size={settings.samples_per_batch}",
             more=list(_means_of_micro_batches(cfg)),
         ),
     }

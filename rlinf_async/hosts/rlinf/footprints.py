@@ -47,8 +47,7 @@ def footprints(
     model = replace(model, stored=CASTS.get(cfg["actor"]["model"]["model_type"], model.stored))
     footprint = learner_footprint(cfg, settings, model)
     learner = footprint.parts()
-    # The present weights are put beside those that are remembered while they are away for an anchor.
-    copies = settings.remembered_versions(footprint.trained if size else 0) + settings.anchors_in_the_past
+    copies = settings.remembered_versions(footprint.trained if size else 0)
     inference = model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model)
     capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
     leaving = {

@@ -24,7 +24,6 @@ def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
         "rollout": rollout_exactness(settings.asynchrony, train=section(cfg, "train")),
         "streamer": streamer_exactness(
             settings,
-            one_step=f"{ACTOR}.ppo_mini_batch_size={value_at(cfg, 'data.train_batch_size')}",
             deferred="normalization is deferred" if streams(settings.estimator) else settings.estimator,
             more=[selects] if mode in SELECTING else [],
         ),

@@ -15,7 +15,6 @@ from tests.hosts.rlinf.synthetic import fields, in_order, pieces
 
 STEPS = "actor.global_batch_size=64"
 """Three optimizer steps in each pass over a batch, instead of one."""
-ARRIVAL = "async.streamer.steps=arrival"
 
 
 @contextmanager

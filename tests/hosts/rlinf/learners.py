@@ -279,7 +279,7 @@ def _by_the_batch_before(job):
     return _train_stock(job, advantages=advantages)
 
 
-def _in_order_of_arrival(job):
+def _in_our_order(job):
     """RLinf's actor, its shuffle replaced by the order in which our learner trained the first pass."""
     trained = torch.cat(job.done["ours"].numbers[0]).flatten().tolist()
 
@@ -305,7 +305,7 @@ def _wrong_denominator(job):
 TRAINERS = {
     "ours": _train_ours,
     "by the batch before": _by_the_batch_before,
-    "in order of arrival": _in_order_of_arrival,
+    "in our order": _in_our_order,
     "wrong denominator": _wrong_denominator,
     "local": _train_local,
 }

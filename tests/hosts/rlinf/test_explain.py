@@ -1,7 +1,6 @@
 """What `explain` says beyond levels and classes: shards, publication, anchors, determinism."""
 
 import io
-import re
 
 import pytest
 from rich.console import Console
@@ -95,15 +94,6 @@ def test_a_level_that_has_nothing_to_do_says_so():
     assert not remark("one shard")
 
 
-def test_several_optimizer_steps_in_order_of_arrival_are_warned_of_with_a_way_out():
-    streams = ("async.streamer.normalization=running", "async.streamer.steps=arrival")
-    (warning,) = remark("in order of arrival", *streams)
-    for way_out in re.findall(r"actor\.global_batch_size=\d+|async\.streamer\.steps=\w+", warning):
-        assert not remark("in order of arrival", *streams, way_out)
-    assert not remark("in order of arrival", streams[0])
-    assert not remark("in order of arrival", streams[1])  # it waits for the batch
-
-
 def test_parts_that_are_placed_together_share_the_compute_and_it_says_which():
     (all_three,) = remark("placed together")
     assert all_three.startswith("learner, inference and environments")
@@ -159,11 +149,7 @@ def test_what_is_said_of_a_free_balance_is_said_once():
     assert len(said) == 1
 
 
-def test_streamed_pieces_are_anchored_at_the_policy_before_the_batch_and_nothing_else_is_said():
-    arrival = compose_config("metaworld_grpo_mlp", ["async.streamer.steps=arrival"])
-    said = explain(arrival)["exactness"]["streamer"]
-    assert "cut in order of arrival" in said
-    assert "anchored" not in said
+def test_steps_that_are_spread_over_the_batch_are_exact():
     assert explain(compose_config("metaworld_grpo_mlp", []))["exactness"]["streamer"].startswith(
         "exact (every optimizer step has an equal share"
     )

@@ -17,7 +17,6 @@ WEIGHTS = 1e-4
 """The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
 RUNNING = "async.streamer.normalization=running"
 GROUPS = "algorithm.group_size=4"
-ARRIVAL = "async.streamer.steps=arrival"
 STEPS = "actor.global_batch_size=64"
 """Three optimizer steps in each pass over a batch, instead of one."""
 
@@ -96,18 +95,11 @@ OTHERS = [
         order=8,
     ),
     Case(
-        name="several steps",
-        algorithm="grpo",
-        overrides=("async.mode=streamer", GROUPS, STEPS, ARRIVAL, epochs(1)),
-        order=9,
-        others=("in order of arrival",),
-    ),
-    Case(
         name="spread over steps",
         algorithm="grpo",
         overrides=("async.mode=streamer", GROUPS, STEPS, epochs(1)),
         order=9,
-        others=("in order of arrival",),
+        others=("in our order",),
     ),
     Case(
         name="several steps of ppo",
@@ -149,10 +141,10 @@ WITHOUT_LAG = [
 IN_STEPS = Case(
     name="lag 0 streamed in steps",
     algorithm="grpo",
-    overrides=("async.mode=full", GROUPS, STEPS, ARRIVAL, epochs(1)),
+    overrides=("async.mode=full", GROUPS, STEPS, epochs(1)),
     order=14,
     on_policy=True,
-    others=("in order of arrival",),
+    others=("in our order",),
 )
 HOSTS = [
     Case(
@@ -300,23 +292,10 @@ def test_the_first_batch_of_streamed_ppo_is_kept_and_cut_into_steps_as_rlinf_cut
     same_to_rounding(run["ours"], run["stock"])
 
 
-def test_several_optimizer_steps_in_a_streamed_pass_are_cut_in_order_of_arrival(runs):
-    # Which samples share an optimizer step depends on arrival. One step per pass would be exact (the
-    # GRPO cases above), and so would be RLinf's actor with our order of samples.
-    run = runs["several steps"]
-    for ours, theirs in zip(run["ours"].gradients, run["stock"].gradients, strict=True):
-        assert deviation(ours, theirs) > 1000 * GRADIENT
-    same_to_rounding(run["ours"], run["in order of arrival"])
-    claim = run["exactness"]["streamer"]
-    assert claim.startswith("approximate")
-    assert "order of arrival" in claim
-    assert "actor.global_batch_size=192 is exact" in claim
-
-
 def test_steps_that_pieces_are_spread_over_are_those_of_rlinf_given_who_is_in_which(runs):
     run = runs["spread over steps"]
     assert len(run["ours"].gradients) == 3
-    same_to_rounding(run["ours"], run["in order of arrival"])
+    same_to_rounding(run["ours"], run["in our order"])
     assert run["exactness"]["streamer"].startswith("exact (every optimizer step has an equal share")
 
 
@@ -339,10 +318,10 @@ def test_off_policy_training_goes_through_the_warm_up_of_the_critic_as_rlinf_doe
     assert moved[0] == moved[1] == set(start)
 
 
-def test_pieces_that_arrive_after_a_step_are_anchored_at_the_policy_before_it(runs):
+def test_pieces_that_are_spread_over_steps_are_anchored_at_the_policy_before_the_first(runs):
     run = runs[IN_STEPS.name]
     assert len(run["ours"].gradients) == 3
-    same_to_rounding(run["ours"], run["in order of arrival"])
+    same_to_rounding(run["ours"], run["in our order"])
 
 
 @names(HOSTS)

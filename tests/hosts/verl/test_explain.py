@@ -31,18 +31,8 @@ def test_levels_say_whether_they_are_exact():
     assert facts["proximal"] == "recomputed"
 
 
-def test_streaming_names_what_would_make_it_exact():
-    arrival = "async.streamer.steps=arrival"
-    said = explain(composed(arrival, name="verl_metaworld_grpo_mlp"))["exactness"]["streamer"]
-    assert said.endswith("actor_rollout_ref.actor.ppo_mini_batch_size=4 is exact)")
-    mended = composed(
-        arrival, "actor_rollout_ref.actor.ppo_mini_batch_size=4", name="verl_metaworld_grpo_mlp"
-    )
-    assert explain(mended)["exactness"]["streamer"].startswith("exact (one optimizer step")
-
-
 def test_steps_that_are_spread_over_the_batch_are_exact():
-    said = explain(composed("async.streamer.steps=spread", name="verl_metaworld_grpo_mlp"))
+    said = explain(composed(name="verl_metaworld_grpo_mlp"))
     assert said["exactness"]["streamer"].startswith("exact (every optimizer step has an equal share")
 
 

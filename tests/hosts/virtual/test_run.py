@@ -144,7 +144,7 @@ def test_a_planned_run_opens_like_any_other(tmp_path):
 
 
 def test_where_inference_scores_the_learner_pays_for_the_first_pieces_alone(tmp_path):
-    block = {"mode": "full", "streamer": {"steps": "arrival"}}
+    block = {"mode": "full"}
     sizes = {"shards_per_worker": 8, "micro_batch_size": 4, "batches": 8}
     slow = times(decision=0.0, reset=0.0, forward=0.0, sample=0.25, score=0.5)
     own = predict(settings(block, **sizes), slow)
