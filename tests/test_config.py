@@ -277,8 +277,8 @@ def test_a_fixed_lag_needs_level_1_alone(block):
     with pytest.raises(ValueError, match=r"async.deterministic=true.*use async.mode=train"):
         AsyncConfig.from_mapping({**block, "deterministic": True})
     assert AsyncConfig.from_mapping({"mode": "train", "deterministic": True}).deterministic
-    with pytest.raises(ValueError, match=r"balance=free.*use async.train.balance=exact"):
-        AsyncConfig.from_mapping({"mode": "train", "deterministic": True, "train": {"balance": "free"}})
+    with pytest.raises(ValueError, match=r"balance=tasks.*use async.train.balance=exact"):
+        AsyncConfig.from_mapping({"mode": "train", "deterministic": True, "train": {"balance": "tasks"}})
 
 
 @pytest.mark.parametrize(
@@ -297,9 +297,8 @@ def test_a_spare_set_of_simulators_needs_level_2_and_tasks_that_are_known_ahead(
         AsyncConfig.from_mapping({**block, "rollout": {"reset_ahead": True}})
 
 
-@pytest.mark.parametrize("balance", ["exact", "free"])
-def test_whoever_asks_for_a_spare_set_asks_for_level_2(balance):
-    block = {"mode": "full", "train": {"balance": balance}, "rollout": {"reset_ahead": True}}
+def test_whoever_asks_for_a_spare_set_asks_for_level_2():
+    block = {"mode": "full", "rollout": {"reset_ahead": True}}
     assert AsyncConfig.from_mapping(block).rollout.reset_ahead
     assert preset_levels(block) == {"train", "streamer"}
     assert preset_levels({"mode": "full", "rollout": {"reset_ahead": False}}) == set(LEVELS)

@@ -207,7 +207,7 @@ def learning():
     yield "README.md", f"it learned {less(default)} % less, undecided"
     yield "README.md", f"unequal speed: {less(default)} % less (ten seeds, undecided"
     yield "docs/index.md", f"speed {less(default)} % less, undecided"
-    yield "README.md", f"not the default) it was {less(arrival)} % less"
+    yield "README.md", f"which it no longer does, it was {less(arrival)} % less"
     yield "README.md", f"with `loglinear` {less(f'{default}-loglinear')} % (undecided)"
     ppo = [row for row in read("equivalence") if row["algorithm"] == "ppo" and row["host"] == "both"]
     equivalent, seeds = [row for row in ppo if row["equivalent"]], {row["seeds"] for row in ppo}

@@ -58,9 +58,9 @@ class AsyncConfig:
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
                 "of at least 1: levels 2 and 3 act on arrival times; use async.mode=train"
             )
-        if self.deterministic and self.takes_any_place:
+        if self.deterministic and self.takes_tasks:
             raise ValueError(
-                f"async.train.balance={self.train.balance} gives each place in a batch to whoever is first, "
+                "async.train.balance=tasks gives each place in a batch to whoever is first, "
                 "which async.deterministic=true rules out; use async.train.balance=exact"
             )
         if self.rollout.reset_ahead and self.takes_tasks:
@@ -130,13 +130,8 @@ class AsyncConfig:
         return self.max_staleness > 0
 
     @property
-    def takes_any_place(self) -> bool:
-        """Whether a shard collects for the next place of a batch, whosever it is."""
-        return self.train.balance != "exact"
-
-    @property
     def takes_tasks(self) -> bool:
-        """Whether its environments take on the tasks of that place."""
+        """Whether a shard collects for the next place of a batch, and its environments take on its tasks."""
         return self.train.balance == "tasks"
 
     @property

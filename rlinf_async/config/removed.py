@@ -9,6 +9,9 @@ REMOVED = {
         "it gained nothing where it was measured; give async.train.max_staleness and "
         "async.rollout.max_wait_ms yourself, `rlinf-async plan RUN` says what another value would give"
     ),
+    "async.train.balance=free": (
+        "it trained slow tasks less; use tasks, with which whoever is free takes on the next task, or exact"
+    ),
     "async.train.proximal=first_visit": (
         "with several optimizer steps a pass it learned 28 % less; use recomputed, whose pass "
         "async.train.scorer=inference takes off the learner, or loglinear, which needs no pass"

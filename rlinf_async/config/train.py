@@ -32,8 +32,8 @@ class TrainConfig:
     """Who recomputes the anchor: the learner, in a pass before it trains, or the inference ranks, which have
     the same weights, while it trains on what comes first. That is of use where they wait for the learner."""
     balance: Balance = "exact"
-    """Whether environments contribute equally to every batch, each with its own task or with the task that is
-    next (tasks), or whoever is first contributes more (free)."""
+    """How environments contribute equally to every batch: each with its own task, or whoever is free with the
+    task that is next (tasks)."""
     measure_ratios: bool | Literal["auto"] = "auto"
     """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ.
 

@@ -83,9 +83,9 @@ class AdmissionGate:
     """Paces rollouts by policy version; a pure state machine that neither waits nor counts time.
 
     Every shard contributes `epochs` rollouts to every global batch, as in the synchronous loop, so that
-    fast environments are not over-represented; with `free`, whoever comes first takes the next place of
-    the batch, with its own tasks or with those of the place. With `slowest_first` the places of a batch are
-    handed out in the order of what they took before: what begins last should not take longest.
+    fast environments are not over-represented. With `any_place`, whoever comes first takes the next place of
+    the batch, with the tasks of that place. The places of a batch are then handed out in the order of what
+    they took before, the slowest first: what begins last should not take longest.
 
     Batch `b` is trained by version `b`; a rollout for it may start once version `b - max_staleness` is
     published. Hence, when every action is made by a published version, no trained sample is older than
@@ -100,8 +100,7 @@ class AdmissionGate:
         max_staleness: int,
         until: int | None = None,
         version: int = 0,
-        free: bool = False,
-        slowest_first: bool = False,
+        any_place: bool = False,
     ) -> None:
         """`until` is the number of global batches of the run: nothing is started that nobody would train."""
         if max_staleness < 0:
@@ -113,9 +112,9 @@ class AdmissionGate:
         self.version = version
         self.closed = False
         self._seconds: dict[int, float] = {}
-        if free:
-            places, slowness = product(range(epochs), range(shards)), self._seconds if slowest_first else None
-            self._lines = [_Line(places, batch=version, slowness=slowness)] * shards
+        if any_place:
+            places = product(range(epochs), range(shards))
+            self._lines = [_Line(places, batch=version, slowness=self._seconds)] * shards
         else:
             self._lines = [_Line(product(range(epochs), [shard]), batch=version) for shard in range(shards)]
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 Mode = Literal["train", "eval", "score"]
 """What is asked for: actions to train on or to evaluate, or scores of actions that were taken."""
 
-Balance = Literal["exact", "tasks", "free"]
-"""Who may collect for a place in a batch, and with whose tasks; see `core.admission`."""
+Balance = Literal["exact", "tasks"]
+"""Who may collect for a place in a batch; see `core.admission`."""
 
 Correction = Literal["decoupled", "tis", "mis", "vtrace", "none"]
 """How off-policy samples are corrected; see `core.objectives`."""
@@ -21,7 +21,7 @@ class Ticket:
     """Permission for one shard to collect one rollout epoch of global batch `batch`.
 
     `place` is the shard that would collect it in the synchronous loop: `shard` itself, unless any shard
-    may collect for any place (`balance: tasks` and `free`). Place and epoch say where it stands in the batch.
+    may collect for any place (`balance: tasks`). Place and epoch say where it stands in the batch.
     `version` is the policy version that was published when the rollout was admitted; every action of
     the rollout is made by that version or a later one.
     """

@@ -138,12 +138,6 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "async.train.balance=tasks: a free simulator takes on the tasks of the next place in the batch, "
             "those that took longest first, so that a batch has the tasks and groups of the synchronous loop"
         )
-    if asynchrony.train.balance == "free":
-        yield (
-            "async.train.balance=free: a batch is what comes first, so that fast environments and short "
-            "episodes weigh more than in the synchronous loop, in training and in the reported success; "
-            "async/share tells how much, and async.train.balance=exact keeps their shares"
-        )
     if asynchrony.recomputes and asynchrony.train.scorer == "inference":
         yield (
             "async.train.scorer=inference: inference ranks score a batch while the learner trains on what "

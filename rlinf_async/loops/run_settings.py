@@ -158,8 +158,7 @@ class RunSettings:
         return TrajectoryBroker(
             self.plan,
             max_staleness=self.asynchrony.max_staleness,
-            free=self.asynchrony.takes_any_place,
-            slowest_first=self.asynchrony.takes_tasks,
+            any_place=self.asynchrony.takes_tasks,
             until=self.batches,
             version=version,
             ledger=ledger,

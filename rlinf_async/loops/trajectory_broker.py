@@ -26,19 +26,13 @@ class TrainedBatch:
 
     staleness: Spread
     env_steps: int
-    share: Spread
-    """What the shards contributed, in units of what each of them contributes to a balanced batch."""
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], *, shards: int) -> TrainedBatch:
-        staleness, share = Spread(), Spread()
-        trajectories: Counter[int] = Counter()
+    def of(cls, pieces: Sequence[Piece]) -> TrainedBatch:
+        staleness = Spread()
         for piece in pieces:
             staleness.add(piece.staleness, piece.size)
-            trajectories[piece.ticket.shard] += piece.size
-        for shard in range(shards):
-            share.add(trajectories[shard] * shards / max(1, trajectories.total()))
-        return cls(staleness=staleness, env_steps=sum(piece.env_steps for piece in pieces), share=share)
+        return cls(staleness=staleness, env_steps=sum(piece.env_steps for piece in pieces))
 
 
 class TrajectoryBroker:
@@ -53,8 +47,7 @@ class TrajectoryBroker:
         plan: ShardPlan,
         *,
         max_staleness: int,
-        free: bool = False,
-        slowest_first: bool = False,
+        any_place: bool = False,
         until: int | None = None,
         version: int = 0,
         ledger: Ledger | None = None,
@@ -67,8 +60,7 @@ class TrajectoryBroker:
             max_staleness=max_staleness,
             until=until,
             version=version,
-            free=free,
-            slowest_first=slowest_first,
+            any_place=any_place,
         )
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, ledger or Ledger())
@@ -167,7 +159,7 @@ class TrajectoryBroker:
     def publish(self, version: int) -> None:
         """Note that all inference ranks act by `version`, so that every batch before it is trained."""
         for batch in range(self.gate.version, version):
-            self._trained[batch] = TrainedBatch.of(self.buffer.finish(batch), shards=self._plan.shards)
+            self._trained[batch] = TrainedBatch.of(self.buffer.finish(batch))
         self.gate.publish(version)
         self.ledger.check(self.buffer.held())
         self._gate_bell.ring()

@@ -103,8 +103,6 @@ class StepReport:
     staleness: Spread
     batch_size: Spread
     batch_wait: Spread
-    share: Spread = field(default_factory=Spread)
-    """What the shards contributed, in units of an equal share; empty where all contribute equally."""
     publication: float = 0.0
     """The share of the time in which publication kept the learner."""
     restarts: Mapping[str, int] = field(default_factory=dict)
@@ -126,7 +124,6 @@ class StepReport:
         metrics |= self.staleness.as_metrics("async/staleness")
         metrics |= self.batch_size.as_metrics("async/batch/size")
         metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
-        metrics |= self.share.as_metrics("async/share")
         metrics |= {f"async/restarts/{name}": float(count) for name, count in self.restarts.items()}
         metrics["async/env_steps"] = float(self.env_steps)
         metrics["async/env_steps_per_second"] = self.env_steps_per_second

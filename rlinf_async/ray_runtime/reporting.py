@@ -11,7 +11,7 @@ import torch
 
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import FailureReader, FaultCounts, of_environments, sentence
-from rlinf_async.observe.meters import Shares, Spread, StepReport
+from rlinf_async.observe.meters import Shares, StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.remote_calls import Fleet
 
@@ -68,7 +68,6 @@ class StepReporter:
         self._faults = FailureReader(run_dir)
         self._say = say
         self._total = total
-        self._free = settings.asynchrony.train.balance == "free"
 
     def collect(self, trained: TrainedStep) -> tuple[StepReport, dict[str, float]]:
         """The report of a step, and what else is known of it; shares are of the time since the last.
@@ -94,7 +93,6 @@ class StepReporter:
             },
             publication=min(1.0, trained.publication_seconds / trained.seconds) if trained.seconds else 0.0,
             staleness=trajectories.staleness,
-            share=trajectories.share if self._free else Spread(),
             batch_size=requests["size"],
             batch_wait=requests["wait"],
             restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},

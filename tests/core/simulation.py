@@ -18,7 +18,17 @@ class Simulation:
     """
 
     def __init__(
-        self, plan, *, max_staleness, until, version=0, seed=0, free=False, refuses, step_time, train_time
+        self,
+        plan,
+        *,
+        max_staleness,
+        until,
+        version=0,
+        seed=0,
+        any_place=False,
+        refuses,
+        step_time,
+        train_time,
     ):
         self.plan, self.max_staleness, self.until, self.first = plan, max_staleness, until, version
         self.rng = random.Random(seed)
@@ -29,7 +39,7 @@ class Simulation:
             max_staleness=max_staleness,
             until=until,
             version=version,
-            free=free,
+            any_place=any_place,
         )
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, Ledger())

@@ -133,8 +133,8 @@ def test_a_gate_names_the_limit_that_its_sizes_break(wrong, named):
         AdmissionGate(**{"shards": 1, "epochs": 1, "max_staleness": 0, **wrong})
 
 
-def test_a_free_gate_gives_the_next_place_to_whoever_comes_first():
-    gate = AdmissionGate(shards=2, epochs=2, max_staleness=0, free=True)
+def test_a_gate_of_any_place_gives_the_next_place_to_whoever_comes_first():
+    gate = AdmissionGate(shards=2, epochs=2, max_staleness=0, any_place=True)
     tickets = [gate.admit(shard) for shard in (1, 1, 0, 1)]
     assert [(one.shard, one.batch, one.epoch, one.place) for one in tickets] == [
         (1, 0, 0, 0),
@@ -149,7 +149,7 @@ def test_a_free_gate_gives_the_next_place_to_whoever_comes_first():
 
 
 def test_the_places_of_a_batch_are_handed_out_slowest_first_and_unknown_ones_before_them():
-    gate = AdmissionGate(shards=4, epochs=1, max_staleness=9, free=True, slowest_first=True)
+    gate = AdmissionGate(shards=4, epochs=1, max_staleness=9, any_place=True)
     first = [gate.admit(0) for _ in range(4)]
     assert [ticket.place for ticket in first] == [0, 1, 2, 3]
     for place, seconds in ((0, 1.0), (2, 3.0), (3, 2.0)):
@@ -175,7 +175,7 @@ def test_the_places_of_a_batch_are_handed_out_slowest_first_and_unknown_ones_bef
     ],
 )
 def test_what_a_place_took_is_a_mean_of_its_own(took, order):
-    gate = AdmissionGate(shards=2, epochs=1, max_staleness=9, free=True, slowest_first=True)
+    gate = AdmissionGate(shards=2, epochs=1, max_staleness=9, any_place=True)
     first = [gate.admit(0) for _ in range(2)]
     for place, seconds in took.items():
         for each in seconds:
@@ -184,15 +184,15 @@ def test_what_a_place_took_is_a_mean_of_its_own(took, order):
 
 
 def test_what_a_place_took_counts_nothing_where_every_shard_has_its_own():
-    gate = AdmissionGate(shards=2, epochs=1, max_staleness=9, free=True)
+    gate = AdmissionGate(shards=2, epochs=1, max_staleness=9)
     gate.took(gate.admit(0), 1.0)
-    gate.took(gate.admit(0), 9.0)
-    assert [gate.admit(0).place for _ in range(4)] == [0, 1, 0, 1]
+    gate.took(gate.admit(1), 9.0)
+    assert [gate.admit(shard).place for shard in (0, 1, 0, 1)] == [0, 1, 0, 1]
 
 
 @settings(deadline=None, max_examples=100)
 @given(
-    line=st.sampled_from(["own", "free", "slowest first"]),
+    any_place=st.booleans(),
     shards=st.integers(1, 3),
     epochs=st.integers(1, 3),
     bound=st.integers(0, 3),
@@ -201,16 +201,14 @@ def test_what_a_place_took_counts_nothing_where_every_shard_has_its_own():
     ),
 )
 def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
-    line, shards, epochs, bound, moves
+    any_place, shards, epochs, bound, moves
 ):
-    free = line != "own"
     gate = AdmissionGate(
         shards=shards,
         epochs=epochs,
         max_staleness=bound,
         until=5,
-        free=free,
-        slowest_first=line == "slowest first",
+        any_place=any_place,
     )
     held, version = {}, 0
     for move, number in moves:
@@ -234,20 +232,19 @@ def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
     missing = set(product(range(shards), range(min(5, version + bound + 1)), range(epochs))) - held.keys()
     rest = [gate.admit(place % shards) for place, _, _ in missing]
     assert {(ticket.place, ticket.batch, ticket.epoch) for ticket in rest} == missing
-    assert all(free or ticket.place == ticket.shard for ticket in (*held.values(), *rest))
+    assert all(any_place or ticket.place == ticket.shard for ticket in (*held.values(), *rest))
     assert [gate.admit(shard) for shard in range(shards)] == [None] * shards
 
 
-@pytest.mark.parametrize(("free", "slowest_first"), [(False, False), (True, False), (True, True)])
-def test_rollouts_that_are_there_already_are_not_started(free, slowest_first):
+@pytest.mark.parametrize("any_place", [False, True])
+def test_rollouts_that_are_there_already_are_not_started(any_place):
     gate = AdmissionGate(
         shards=2,
         epochs=2,
         max_staleness=1,
         version=3,
         until=5,
-        free=free,
-        slowest_first=slowest_first,
+        any_place=any_place,
     )
     done = {(3, 0, 0), (3, 1, 0), (3, 1, 1), (4, 0, 1)}
     gate.skip(done)
@@ -262,7 +259,7 @@ def test_rollouts_that_are_there_already_are_not_started(free, slowest_first):
 
 
 def test_rollouts_that_are_there_already_are_not_started_in_another_order_either():
-    gate = AdmissionGate(shards=3, epochs=1, max_staleness=1, free=True, slowest_first=True)
+    gate = AdmissionGate(shards=3, epochs=1, max_staleness=1, any_place=True)
     gate.skip([(0, 0, 2), (1, 0, 2)])
     first, second = gate.admit(0), gate.admit(0)
     assert (first.place, second.place) == (0, 1)

@@ -127,10 +127,10 @@ def straggling(rng, shard):
     first=st.sampled_from([0, 7]),
     ruined=st.floats(0, 0.5),
     train_time=st.sampled_from([0.1, 1.0, 10.0]),
-    free=st.booleans(),
+    any_place=st.booleans(),
 )
 def test_runs_with_stragglers_and_refusals_train_every_trajectory_once_within_the_bound(
-    seed, bound, epochs, workers, shards, ranks, first, ruined, train_time, free
+    seed, bound, epochs, workers, shards, ranks, first, ruined, train_time, any_place
 ):
     coin = random.Random(seed)
     total = math.lcm(workers * shards, ranks)
@@ -146,7 +146,7 @@ def test_runs_with_stragglers_and_refusals_train_every_trajectory_once_within_th
         until=until,
         version=first,
         seed=seed,
-        free=free,
+        any_place=any_place,
         step_time=straggling,
         train_time=lambda rng: rng.expovariate(1.0 / train_time),
     )
@@ -156,7 +156,7 @@ def test_runs_with_stragglers_and_refusals_train_every_trajectory_once_within_th
     places = Counter((version, *one.key) for version, one in run.trained)
     assert set(places.values()) == {1}
     assert len(places) == 6 * epochs * run.plan.shards * run.plan.parts
-    if not free:
+    if not any_place:
         assert set(run.shares().values()) == {epochs * run.plan.envs_per_shard}
     assert all(first <= of.batch < until for of in run.started)
     assert run.buffer.held() == 0
@@ -167,9 +167,9 @@ def one_is_slow(rng, shard):
     return 4.0 if shard == 0 else 1.0
 
 
-def test_balanced_batches_go_at_the_pace_of_the_slowest_shard_and_free_ones_at_that_of_all_together():
+def test_batches_go_at_the_pace_of_the_slowest_shard_and_with_any_place_at_that_of_all_together():
     quick = {"max_staleness": 3, "until": 60, "step_time": one_is_slow, "train_time": lambda rng: 0.1}
-    exact, free = simulate(**quick), simulate(**quick, free=True)
+    exact, free = simulate(**quick), simulate(**quick, any_place=True)
     assert exact.seconds(10, 60) == 50 * 4.0
     # Four places a batch, by three shards of one a second and one of a quarter: 16 / 13 seconds.
     assert free.seconds(10, 60) == pytest.approx(50 * 16 / 13, rel=0.05)

@@ -17,9 +17,8 @@ def reasons(env, asynchrony=TASKS, **key):
     return [reason.text for reason in cannot_take_on(env, asynchrony, **key)]
 
 
-@pytest.mark.parametrize("balance", ["exact", "free"])
-def test_nothing_is_asked_of_environments_that_keep_their_tasks(balance):
-    keeps = AsyncConfig.from_mapping({"mode": "full", "train": {"balance": balance}})
+def test_nothing_is_asked_of_environments_that_keep_their_tasks():
+    keeps = AsyncConfig.from_mapping({"mode": "full"})
     assert reasons({"env_class": "nobody has this", "auto_reset": True}, keeps) == []
 
 

@@ -228,6 +228,7 @@ class Learner:
             assert min(versions) >= self.batch - self.schedule.bound, "an action is older than the bound"
             assert max(versions) <= self.batch, "an action was made by a policy that is not trained yet"
             out.trained[(self.batch, *piece.key, self.rank)] += 1
+            out.collected[self.batch, piece.ticket.shard] += piece.size
             out.staleness[self.batch - min(versions)] += piece.size
             out.mixed += min(versions) < max(versions)
             out.backwards += versions != sorted(versions)

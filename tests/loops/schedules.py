@@ -37,6 +37,8 @@ class Outcome:
 
     trained: Counter = field(default_factory=Counter)
     """(batch, epoch, place, part, rank): how often."""
+    collected: Counter = field(default_factory=Counter)
+    """(batch, shard): how many trajectories."""
     staleness: Counter = field(default_factory=Counter)
     produced: int = 0
     refused: int = 0
@@ -58,8 +60,7 @@ class Schedule:
         self.working = False
         self.seed, self.rng, self.out = seed, random.Random(seed), Outcome()
         draw = self.rng.choice
-        self.bound, self.free = draw((0, 1, 1, 2, 3)), self.rng.random() < 0.3
-        self.tasks = self.free and self.rng.random() < 0.5
+        self.bound, self.tasks = draw((0, 1, 1, 2, 3)), self.rng.random() < 0.3
         self.dynamic, self.streaming = self.rng.random() < 0.7, self.rng.random() < 0.5
         self.plan = self._plan()
         self.first, self.batches = draw((0, 0, 5)), draw((3, 6, 9))
@@ -78,7 +79,6 @@ class Schedule:
         shown = (
             "seed",
             "bound",
-            "free",
             "tasks",
             "dynamic",
             "streaming",
@@ -87,7 +87,7 @@ class Schedule:
             "horizon",
             "evaluates",
         )
-        shown += ("tasks", "restarts", "breaks", "deaths")
+        shown += ("restarts", "breaks", "deaths")
         return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
 
     def _plan(self):
@@ -124,8 +124,7 @@ class Schedule:
         self.broker = TrajectoryBroker(
             self.plan,
             max_staleness=self.bound,
-            free=self.free,
-            slowest_first=self.tasks,
+            any_place=self.tasks,
             until=until,
             version=self.first,
             ledger=ledger,

@@ -88,7 +88,7 @@ def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_none_bey
 
 @pytest.mark.parametrize(
     ("balance", "places"),
-    [("exact", [0, 1]), ("free", [0, 1]), ("tasks", [1, 0])],
+    [("exact", [0, 1]), ("tasks", [1, 0])],
 )
 def test_the_place_that_took_longest_comes_first_where_shards_take_on_its_tasks(balance, places):
     async def main():
@@ -103,7 +103,7 @@ def test_the_place_that_took_longest_comes_first_where_shards_take_on_its_tasks(
     run(main())
 
 
-@pytest.mark.parametrize(("balance", "goes_on"), [("exact", False), ("free", True), ("tasks", True)])
+@pytest.mark.parametrize(("balance", "goes_on"), [("exact", False), ("tasks", True)])
 def test_a_shard_that_is_early_takes_the_place_of_another_only_where_balance_lets_it(balance, goes_on):
     async def main():
         broker = settings(train={"max_staleness": 0, "balance": balance}).trajectory_broker()

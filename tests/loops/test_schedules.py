@@ -54,14 +54,14 @@ def test_the_books_agree_with_what_was_counted(schedules):
         assert schedule.weights.version == schedule.first + schedule.batches, schedule
 
 
-def test_every_shard_contributes_equally_unless_balance_is_free(schedules):
+def test_every_shard_contributes_equally_unless_it_may_collect_for_any_place(schedules):
     unequal = 0
-    for schedule, _ in schedules:
+    for schedule, out in schedules:
         for batch in range(schedule.first, schedule.first + schedule.batches):
-            share = schedule.broker.pop_trained(batch).share
-            if not schedule.free:
-                assert (share.low, share.high) == (1, 1), schedule
-            unequal += share.high > 1
+            shares = {out.collected[batch, shard] for shard in range(schedule.plan.shards)}
+            if not schedule.tasks:
+                assert shares == {schedule.plan.rollout_epochs * schedule.plan.envs_per_shard}, schedule
+            unequal += len(shares) > 1
     assert unequal > SCHEDULES / 10
 
 
@@ -81,7 +81,6 @@ def test_the_schedules_are_as_hostile_as_they_say(schedules):
     assert sum(out.abandoned for _, out in schedules) > SCHEDULES / 4
     assert sum(schedule.requests.again for schedule, _ in schedules) > SCHEDULES / 10
     for name in (
-        "free",
         "tasks",
         "dynamic",
         "streaming",

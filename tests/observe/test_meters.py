@@ -144,7 +144,7 @@ def test_shares_are_a_mean_and_a_maximum():
 
 def test_every_metric_of_a_step_has_a_name_of_its_own():
     spreads = []
-    for number in range(4):
+    for number in range(3):
         spreads.append(Spread())
         spreads[-1].add(float(number))
     step = StepReport(
@@ -158,9 +158,8 @@ def test_every_metric_of_a_step_has_a_name_of_its_own():
         staleness=spreads[0],
         batch_size=spreads[1],
         batch_wait=spreads[2],
-        share=spreads[3],
     )
-    names = ("staleness", "batch/size", "batch/wait_s", "share")
+    names = ("staleness", "batch/size", "batch/wait_s")
     expected = {f"async/{n}/{end}": float(i) for i, n in enumerate(names) for end in ("min", "mean", "max")}
     assert step.as_metrics() == expected | {
         "async/busy/env": 0.25,

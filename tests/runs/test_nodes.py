@@ -9,7 +9,7 @@ from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
 pytestmark = pytest.mark.ray
 
-SETTINGS = ("async.rollout.shards=1", "async.rollout.pad=true", "async.train.balance=free")
+SETTINGS = ("async.rollout.shards=1", "async.rollout.pad=true")
 STREAMING = ("actor.micro_batch_size=4", "async.streamer.normalization=running")
 PLACED = tuple(f"cluster.component_placement.{name}.placement=0-1" for name in ("env", "rollout", "actor"))
 
@@ -25,7 +25,6 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it(runs: 
     run = Run(process.returncode, output, directory)
     assert run.status == 0, run.output
     assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
-    assert all(line["async/share/mean"] == 1.0 <= line["async/share/max"] for line in run.metrics)
     answered = Counter(
         (span["process"], shard)
         for span in read_spans(directory / "trace")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlinf_async.core.types import Balance
 from rlinf_async.experiments.bench.scenarios import Scenario
 
 
@@ -21,8 +20,9 @@ class Mode:
 
     env_workers: int = 0
     """How many this mode needs; by default as many as the scenario has."""
-    balance: Balance = "exact"
-    """Whether environments contribute equally to a batch, and whether each plays its own task alone."""
+    balance: Literal["exact", "tasks", "free"] = "exact"
+    """Whether environments contribute equally to a batch, each with its own task or whoever is free with the
+    next (tasks), or whoever is first contributes more (free)."""
     resets_ahead: bool = False
     """Whether simulators are reset while others play for them."""
     cuts: int = 1
@@ -100,12 +100,6 @@ MODES = {
             kind="plugin",
             overrides=("async.mode=full", "async.train.scorer=inference"),
             cuts=4,
-        ),
-        Mode(
-            name="full-free",
-            kind="plugin",
-            overrides=("async.mode=full", "async.train.balance=free", "async.train.max_staleness=2"),
-            balance="free",
         ),
         Mode(
             name="full-tasks",

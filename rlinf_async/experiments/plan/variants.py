@@ -130,8 +130,6 @@ def beyond(job: Job, *, resets: bool) -> Iterator[tuple[str, ...]]:
         return
     yield ("async.train.max_staleness=2",)
     yield ("async.train.balance=tasks",)
-    yield ("async.train.balance=free",)
-    yield ("async.train.balance=free", "async.train.max_staleness=2")
     if asynchrony.recomputes:
         yield ("async.train.proximal=loglinear",)
 

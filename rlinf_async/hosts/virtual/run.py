@@ -248,7 +248,6 @@ class VirtualRun:
             success=None,
             busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
             staleness=trained.staleness,
-            share=trained.share,
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
         )

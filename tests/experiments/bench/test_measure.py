@@ -94,7 +94,7 @@ def test_of_simulators_that_play_by_turns_the_playing_counts_or_half_of_both():
 
 
 def test_batches_of_unequal_shares_are_measured_against_what_all_environments_can_do_together():
-    result = measured(*TRAINED, mode="full-free")
+    result = measured(*TRAINED, mode="stock-decoupled")
     assert result.own_bounds_s["env"] == pytest.approx(2 / (1 / 4 + 1 / 8))
     assert result.own_efficiency == pytest.approx(16 / 3 / 10)
     assert result.overlap_efficiency is None

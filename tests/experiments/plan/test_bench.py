@@ -132,9 +132,9 @@ def test_resets_ahead_gain_what_they_take_of_the_slowest_environments_rollout_or
 
 
 def test_a_cells_settings_are_those_of_its_overrides():
-    free = settings_of(SCENARIOS["libero"], MODES["full-free"], 6)
-    assert (free.asynchrony.train.balance, free.asynchrony.max_staleness) == ("free", 2)
-    assert free.plan.shards == 64
+    tasks = settings_of(SCENARIOS["libero"], MODES["full-tasks"], 6)
+    assert tasks.asynchrony.train.balance == "tasks"
+    assert tasks.plan.shards == 64
     assert (
         settings_of(SCENARIOS["libero"], MODES["full-reset-ahead"], 6).asynchrony.rollout.reset_ahead is True
     )

@@ -33,7 +33,7 @@ def test_a_search_finds_the_levels_that_a_slow_setting_lacks():
     assert {"RLinf, synchronous", "RLinf, two stages", "RLinf, training pipeline"} <= set(names)
     assert names[0] == "train.max_staleness=2"
     # What changes learning is shown and not recommended.
-    assert not any("free" in one or "staleness" in one for one in found.best.overrides)
+    assert not any("balance" in one or "staleness" in one for one in found.best.overrides)
 
 
 def test_what_is_good_is_left_as_it_is():

@@ -13,8 +13,8 @@ def test_overrides_change_levels_shards_and_batches():
     assert changed(job(), ["async.mode=off"]).settings.asynchrony.active is False
     again = changed(changed(job(), ["async.mode=train"]), ["async.mode=full"])
     assert again.settings.plan.shards == 8  # as shards: auto would have it
-    free = changed(job(), ["async.train.balance=free", "async.train.max_staleness=2"]).settings.asynchrony
-    assert (free.train.balance, free.max_staleness) == ("free", 2)
+    tasks = changed(job(), ["async.train.balance=tasks", "async.train.max_staleness=2"]).settings.asynchrony
+    assert (tasks.train.balance, tasks.max_staleness) == ("tasks", 2)
 
 
 def test_a_job_grows_with_its_ranks_and_micro_batches_shrink_where_they_must():

@@ -144,11 +144,6 @@ def test_rlinfs_own_asynchronous_keys_are_shown_with_what_they_become():
     assert facts(*ASYNC_PPO, "async.mode=rollout")["translated"] == []
 
 
-def test_what_is_said_of_a_free_balance_is_said_once():
-    said = [remark for remark in facts("async.train.balance=free")["remarks"] if "balance=free" in remark]
-    assert len(said) == 1
-
-
 def test_steps_that_are_spread_over_the_batch_are_exact():
     assert explain(compose_config("metaworld_grpo_mlp", []))["exactness"]["streamer"].startswith(
         "exact (every optimizer step has an equal share"

@@ -71,7 +71,6 @@ def test_sizes_of_a_step_are_counted():
         ("trainer.v1.sampler.max_off_policy_threshold=0", "async.train.max_staleness bounds the age"),
         ("+my.own=3", "nobody reads the section my"),
         ("actor_rollout_ref.actor.shuffle=false", "shuffle=true mixes them"),
-        ("async.train.balance=free", "async.train.balance=exact keeps their shares"),
         ("vla.inference.ranks=4", "4 inference ranks share 2 shards"),
         ("async.train.proximal=loglinear", "the sampling policies', not recomputed"),
     ],

@@ -20,7 +20,7 @@ def drawn(seed):
     rng = random.Random(seed)
     draw = rng.choice
     level = {name: {"enabled": rng.random() < 0.6} for name in ("train", "rollout", "streamer")}
-    balance = draw(("exact", "exact", "tasks", "free"))
+    balance = draw(("exact", "exact", "tasks"))
     level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": balance}
     level["train"] |= {"proximal": draw(("recomputed", "recomputed", "loglinear"))}
     level["train"] |= {"scorer": draw(("learner", "inference"))}
