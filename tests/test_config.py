@@ -139,7 +139,6 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.train", {"accept_bias": "no"}, "async.train.accept_bias='no'"),
         ("async.train", {"correction": "decouple"}, "did you mean 'decoupled'"),
         ("async.train", {"correction": None}, "async.train.correction=None must be one of"),
-        ("async.train", {"correction": "vtrase"}, "did you mean 'vtrace'"),
         ("async.train", {"proximal": "log-linear"}, "did you mean 'loglinear'"),
         ("async.train", {"measure_ratios": 1}, "async.train.measure_ratios=1 must be true or false"),
         (
@@ -246,7 +245,6 @@ def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():
         ({"correction": "decoupled", "max_weight": 3}, math.inf),
         ({"correction": "tis"}, 2.0),
         ({"correction": "mis", "max_weight": 3}, 3),
-        ({"correction": "vtrace"}, 1.0),
     ],
 )
 def test_weights_are_bounded_where_the_correction_bounds_them(train, bound):
@@ -257,11 +255,6 @@ def test_the_correction_in_force_is_none_where_every_sample_is_on_policy():
     assert AsyncConfig.from_mapping({"mode": "full", "train": {"correction": "tis"}}).correction == "tis"
     for block in ({"mode": "rollout"}, {"mode": "full", "train": {"max_staleness": 0}}):
         assert AsyncConfig.from_mapping(block).correction == "none"
-
-
-def test_vtrace_needs_ratios_before_the_update():
-    with pytest.raises(ValueError, match=r"proximal=loglinear.*correction=vtrace.*use proximal=recomputed"):
-        TrainConfig(correction="vtrace", proximal="loglinear")
 
 
 @pytest.mark.parametrize(

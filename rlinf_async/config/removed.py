@@ -12,6 +12,10 @@ REMOVED = {
     "async.train.balance=free": (
         "it trained slow tasks less; use tasks, with which whoever is free takes on the next task, or exact"
     ),
+    "async.train.correction=vtrace": (
+        "it learned 17.5 % less with action tokens and no more with anything; use decoupled, or tis, whose "
+        "weights are bounded too"
+    ),
     "async.train.proximal=first_visit": (
         "with several optimizer steps a pass it learned 28 % less; use recomputed, whose pass "
         "async.train.scorer=inference takes off the learner, or loglinear, which needs no pass"

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from rlinf_async.config.checks import check_above_zero, check_choice, check_flag, check_whole
 from rlinf_async.core.types import Balance, Correction
 
-MAX_WEIGHT = {"tis": 2.0, "mis": 2.0, "vtrace": 1.0}
-"""Bounds of importance weights by correction: IMPALA's for V-trace, and what practice agrees on for TIS."""
+MAX_WEIGHT = {"tis": 2.0, "mis": 2.0}
+"""Bounds of importance weights by correction: what practice agrees on."""
 COMPARED_BYTES = 2 * 10**9
 """Of trained weights on a learner rank, up to which `measure_ratios: auto` keeps copies of past ones."""
 
@@ -25,7 +25,7 @@ class TrainConfig:
     correction: Correction = "decoupled"
     """How a sample that an older policy has drawn is weighted; see `core.objectives.importance_weight`."""
     max_weight: float | Literal["auto"] = "auto"
-    """The bound of that weight for tis, mis (auto: 2) and vtrace (auto: 1)."""
+    """The bound of that weight for tis and mis; auto: 2."""
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
     scorer: Literal["learner", "inference"] = "learner"
@@ -58,11 +58,6 @@ class TrainConfig:
             raise ValueError(
                 f"async.train.scorer=inference with proximal={self.proximal}: nothing is scored again; use "
                 "proximal=recomputed, or scorer=learner"
-            )
-        if self.proximal != "recomputed" and self.correction == "vtrace":
-            raise ValueError(
-                f"async.train.proximal={self.proximal} has no ratios before the update, which "
-                "correction=vtrace estimates advantages with; use proximal=recomputed"
             )
         if self.enabled and self.max_staleness and self.correction == "none" and not self.accept_bias:
             raise ValueError(

@@ -8,8 +8,7 @@ arXiv 2110.00641, eq. 2) minimises
 
 Because `w >= 0`, it may be moved inside the minimum, and inside the dual clip too: decoupled PPO is plain
 PPO with old log-probabilities `log pi_prox` and advantages `w * A`. That change of variables lets a host
-keep its own loss, aggregation and metrics. The other corrections differ in `w` alone (`importance_weight`),
-and V-trace in the advantages, too (`vtrace`).
+keep its own loss, aggregation and metrics. The other corrections differ in `w` alone (`importance_weight`).
 
 A sample of weight 0 stays in every denominator: dividing by the kept samples would scale the gradient up
 by the share of those that were dropped.
@@ -31,8 +30,7 @@ def importance_weight(
     """The factor `w` of each advantage, detached, float32.
 
     With `rho = pi_prox / mu`: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated importance
-    sampling, Ionides 2008; `vtrace`, Espeholt et al. 2018); rho where it is at most max_weight and 0
-    elsewhere (`mis`, masked); 1 (`none`).
+    sampling, Ionides 2008); rho where it is at most max_weight and 0 elsewhere (`mis`, masked); 1 (`none`).
 
     Args:
         proximal: log-probabilities at the level at which the ratio is clipped.
@@ -131,38 +129,6 @@ def gae(
         running = delta + gamma * lam * alive[step] * running
         advantages[step] = running
     return advantages, advantages + values[:-1]
-
-
-def vtrace(
-    rewards: torch.Tensor,
-    values: torch.Tensor,
-    dones: torch.Tensor,
-    ratios: torch.Tensor,
-    *,
-    gamma: float,
-    lam: float,
-    max_weight: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """V-trace (Espeholt et al. 2018, arXiv 1802.01561, eq. 1 and section 4.2), with lambda in the traces.
-
-    Args:
-        rewards, values, dones: as in `gae`.
-        ratios: `pi_prox / mu` of the actions, [T, B]; cut at `max_weight` as rho and as c.
-
-    Returns:
-        Advantages `r + gamma * v' - V`, to be multiplied by `importance_weight`, and the targets `v` of
-        the values, [T, B] each.
-    """
-    alive = (~dones[1:]).to(rewards.dtype)
-    traces = ratios.clamp(max=max_weight)
-    targets = values.clone()
-    correction = torch.zeros_like(rewards[0])
-    for step in reversed(range(rewards.shape[0])):
-        delta = rewards[step] + gamma * values[step + 1] * alive[step] - values[step]
-        correction = traces[step] * (delta + gamma * lam * alive[step] * correction)
-        targets[step] = values[step] + correction
-    advantages = rewards + gamma * alive * targets[1:] - values[:-1]
-    return advantages, targets[:-1]
 
 
 def group_relative(scores: torch.Tensor, group_size: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ Mode = Literal["train", "eval", "score"]
 Balance = Literal["exact", "tasks"]
 """Who may collect for a place in a batch; see `core.admission`."""
 
-Correction = Literal["decoupled", "tis", "mis", "vtrace", "none"]
+Correction = Literal["decoupled", "tis", "mis", "none"]
 """How off-policy samples are corrected; see `core.objectives`."""
 
 

@@ -208,7 +208,7 @@ def test_settings_of_one_task_and_recipe_share_their_synchronous_runs(results):
 
 def test_corrections_are_compared_by_level_1_alone_at_a_fixed_lag():
     wanted = corrections.settings(load())
-    assert len({setting.name for setting in wanted}) == len(wanted) == 3 * (5 + 5 + 2)
+    assert len({setting.name for setting in wanted}) == len(wanted) == 3 * (4 + 4 + 2)
     for setting in wanted:
         config = AsyncConfig.from_mapping(block_of(setting, load().tasks[setting.task]))
         assert config.deterministic

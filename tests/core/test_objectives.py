@@ -12,7 +12,6 @@ from rlinf_async.core.objectives import (
     ppo_loss,
     valid_steps,
     value_loss,
-    vtrace,
 )
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
@@ -127,7 +126,7 @@ def test_weights_are_truncated_by_tis_and_masked_by_mis(seed, shape, bound):
     assert torch.equal(importance_weight(p, m, correction="none", max_weight=bound), torch.ones_like(p))
 
 
-@pytest.mark.parametrize("correction", ["tis", "mis", "vtrace"])
+@pytest.mark.parametrize("correction", ["tis", "mis"])
 def test_without_a_bound_every_weight_is_the_decoupled_one(correction):
     _, prox, mu, _ = policies(4)
     p, m = tensors(prox, mu)
@@ -157,56 +156,6 @@ def test_the_interpolated_anchor_stands_one_version_behind_the_current_one(lag):
     anchor = loglinear(t, m, torch.full_like(m, lag))
     assert not anchor.requires_grad
     assert np.allclose(anchor.numpy(), mu + lag / (lag + 1) * (theta - mu), atol=1e-5)
-
-
-def vtrace_by_definition(rewards, values, dones, ratios, gamma, lam, bound):
-    """Espeholt et al. 2018, equation 1, each target by itself; an episode's end cuts the sum."""
-    steps, width = rewards.shape
-    targets = values.astype(np.float64).copy()
-    for env in range(width):
-        for start in range(steps):
-            trace = 1.0
-            for t in range(start, steps):
-                following = 0.0 if dones[t + 1, env] else values[t + 1, env]
-                delta = min(bound, ratios[t, env]) * (rewards[t, env] + gamma * following - values[t, env])
-                targets[start, env] += gamma ** (t - start) * trace * delta
-                if dones[t + 1, env]:
-                    break
-                trace *= lam * min(bound, ratios[t, env])
-    following = np.where(dones[1:], 0.0, targets[1:])
-    return rewards + gamma * following - values[:-1], targets[:-1]
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    seed=st.integers(0, 10**6),
-    steps=st.integers(1, 9),
-    width=st.integers(1, 4),
-    gamma=st.sampled_from([0.9, 1.0]),
-    lam=st.sampled_from([0.0, 0.95, 1.0]),
-    bound=st.sampled_from([0.5, 1.0, np.inf]),
-)
-def test_vtrace_is_the_sum_of_traced_residuals(seed, steps, width, gamma, lam, bound):
-    rng = np.random.default_rng(seed)
-    rewards, values = rng.normal(size=(steps, width)), rng.normal(size=(steps + 1, width))
-    dones, ratios = rng.random((steps + 1, width)) < 0.3, np.exp(rng.normal(0, 0.7, (steps, width)))
-    given_tensors = [torch.tensor(array) for array in (rewards, values, dones, ratios)]
-    advantages, returns = vtrace(*given_tensors, gamma=gamma, lam=lam, max_weight=bound)
-    expected, targets = vtrace_by_definition(rewards, values, dones, ratios, gamma, lam, bound)
-    assert np.allclose(returns.numpy(), targets)
-    assert np.allclose(advantages.numpy(), expected)
-
-
-@pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
-def test_on_policy_the_targets_of_vtrace_are_the_returns_of_gae(lam):
-    rng = np.random.default_rng(7)
-    rewards, values = torch.tensor(rng.normal(size=(6, 3))), torch.tensor(rng.normal(size=(7, 3)))
-    dones = torch.tensor(rng.random((7, 3)) < 0.3)
-    advantages, targets = vtrace(rewards, values, dones, torch.ones(6, 3), gamma=0.9, lam=lam, max_weight=1.0)
-    expected, returns = gae(rewards, values, dones, gamma=0.9, lam=lam)
-    assert torch.allclose(targets, returns)
-    # V-trace looks one step ahead of its targets; where lambda is 1 that is the same advantage.
-    assert torch.allclose(advantages, expected) == (lam == 1.0)
 
 
 def gae_by_definition(rewards, values, dones, gamma, lam):
@@ -298,7 +247,7 @@ def test_the_bound_itself_is_allowed_and_binds_the_corrections_that_have_one():
 
     low, high = float(torch.tensor(-1.0).exp()), float(torch.tensor(1.0).exp())
     assert weights("mis") == [1.0, 0.0, low]
-    assert weights("tis") == weights("vtrace") == [1.0, 1.0, low]
+    assert weights("tis") == [1.0, 1.0, low]
     assert weights("decoupled") == [1.0, high, low]
 
 

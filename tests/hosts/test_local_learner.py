@@ -11,7 +11,6 @@ from rlinf_async.hosts.local.estimates import estimated
 from rlinf_async.hosts.local.learner import LocalTraining, local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.observe.meters import BusyMeter
-from tests.core.test_objectives import vtrace_by_definition
 
 HORIZON, ENVS = 4, 6
 
@@ -127,7 +126,6 @@ CORRECTIONS = {
     "decoupled": lambda rho: rho,
     "tis": lambda rho: rho.clamp(max=1.05),
     "mis": lambda rho: torch.where(rho <= 1.05, rho, 0.0),
-    "vtrace": lambda rho: rho.clamp(max=1.05),
 }
 
 
@@ -164,22 +162,6 @@ def note_gradients(learner, gradients):
         step()
 
     learner.training._optimizer.step = noting
-
-
-def test_v_trace_weighs_decisions_as_wholes_where_their_parts_have_ratios_of_their_own():
-    block = {"mode": "train", "train": {"correction": "vtrace", "max_weight": 1.1}}
-    settings = settings_of(block, algorithm="ppo")
-    parts = {**sampled(piece(policy(0, ByDimension)))}
-    parts["proximal"] = opinionated(1, ByDimension).logprobs(parts["states"][:-1], parts["actions"]).detach()
-    wholes = {**parts, **{name: parts[name].sum(dim=2) for name in ("proximal", "logprobs")}}
-    ratios = (wholes["proximal"] - wholes["logprobs"]).exp()
-    assert 0 < (ratios > 1.1).float().mean() < 1
-    fields = [tensor.numpy() for tensor in (parts["rewards"], parts["values"], parts["ended"], ratios)]
-    expected = vtrace_by_definition(*fields, settings.gamma, settings.lam, 1.1)
-    for rollout in (parts, wholes):
-        found = estimated(rollout, settings)
-        for name, field in zip(("advantages", "returns"), expected, strict=True):
-            assert found[name].numpy() == pytest.approx(field, abs=1e-5)
 
 
 @pytest.mark.parametrize("cls", [GaussianPolicy, ByDimension])
@@ -224,10 +206,9 @@ def test_the_ratios_of_sampler_and_versions_are_measured_apart(cls):
     assert not any("lag_0" in name for name in metrics)
 
 
-@pytest.mark.parametrize("block", [None, {"mode": "train", "train": {"correction": "vtrace"}}])
-def test_the_horizon_ends_an_episode_only_where_it_is_said_to(block):
+def test_the_horizon_ends_an_episode_only_where_it_is_said_to():
     given = piece(policy(0))
-    plain, ending = settings_of(block), settings_of(block, horizon_ends=True)
+    plain, ending = settings_of(), settings_of(horizon_ends=True)
     cut = estimated(sampled(given), plain)["advantages"]
     ended = estimated(sampled(given), ending)["advantages"]
     bootstrap = plain.gamma * given.payload["values"][-1]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ray
 SETTINGS = [setting for setting in itertools.product((False, True), repeat=3) if any(setting)]
 GROUPED = [(True, False, False), (False, False, True), (True, False, True), (True, True, True)]
 CORRECTIONS = {
-    ("metaworld_ppo_mlp", False, False): ("correction=vtrace",),
+    ("metaworld_ppo_mlp", False, False): ("correction=mis",),
     ("metaworld_ppo_mlp", False, True): ("correction=tis", "max_weight=1.5"),
     ("metaworld_ppo_mlp", True, False): ("proximal=loglinear",),
     ("metaworld_grpo_mlp", False, False): ("correction=mis",),

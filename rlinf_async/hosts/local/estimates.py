@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlinf_async.core.objectives import gae, group_relative, importance_weight, valid_steps, vtrace
+from rlinf_async.core.objectives import gae, group_relative, valid_steps
 from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -54,13 +54,4 @@ def _advantages(
         return relative * valid, torch.zeros_like(rewards)
     if settings.horizon_ends:
         dones = torch.cat([dones[:-1], torch.ones_like(dones[-1:])])
-    discounts = {"gamma": settings.gamma, "lam": settings.lam}
-    if settings.asynchrony.correction != "vtrace":
-        return gae(rewards, rollout["values"], dones, **discounts)
-    # Of whole decisions, also where their parts have ratios of their own.
-    proximal, behaviour = (
-        rollout[name].reshape(*rewards.shape, -1).sum(dim=2) for name in ("proximal", "logprobs")
-    )
-    ratios = importance_weight(proximal, behaviour, correction="decoupled", max_weight=torch.inf)
-    bound = settings.asynchrony.train.weight_bound
-    return vtrace(rewards, rollout["values"], dones, ratios, **discounts, max_weight=bound)
+    return gae(rewards, rollout["values"], dones, gamma=settings.gamma, lam=settings.lam)

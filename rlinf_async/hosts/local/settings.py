@@ -64,8 +64,6 @@ class LocalSettings:
             raise ValueError("async.rollout.pad=true: policies of the local host take batches of any size")
         if self.asynchrony.publication == "host":
             raise ValueError("async.publication=host: the local host has no transport of its own; use beside")
-        if self.algorithm == "grpo" and self.asynchrony.correction == "vtrace":
-            raise ValueError("async.train.correction=vtrace needs a critic, which GRPO has not; use tis")
 
     def _check_sizes(self) -> None:
         if self.samples_per_batch % self.global_batch_size:

@@ -15,7 +15,7 @@ from rlinf.utils.metric_utils import compute_rollout_metrics
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
+from rlinf_async.hosts.rlinf.advantages import estimate
 from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_dict_for_train
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
 from rlinf_async.hosts.rlinf.premise import compare, judge
@@ -99,14 +99,8 @@ class FSDPTraining:
             anchor(self._actor.cfg, rollout, [flat], values=values)
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
-        rollout.update(self._estimates(rollout, normalize=False))
+        rollout.update(estimate(self._actor.cfg, rollout, normalize=False))
         return rollout.get("loss_mask")  # type: ignore[return-value]
-
-    def _estimates(self, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:
-        asynchrony, cfg = self._settings.asynchrony, self._actor.cfg
-        if asynchrony.correction != "vtrace":
-            return estimate(cfg, rollout, normalize=normalize)
-        return estimate_vtrace(cfg, rollout, max_weight=asynchrony.train.weight_bound, normalize=normalize)
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
         self._reports.append({name: rollout.get(name) for name in REPORTED})
@@ -119,14 +113,10 @@ class FSDPTraining:
             self._actor.finish_global_batch(self._metrics)
 
     def train_whole(self, rollout: Tree) -> dict[str, float]:
-        """RLinf's own training, unless V-trace takes the place of its advantages."""
+        """RLinf's own training."""
         actor = self._actor
         actor.rollout_batch = rollout
-        if self._settings.asynchrony.correction == "vtrace":
-            actor.rollout_batch.update(self._estimates(rollout, normalize=True))
-            reported = compute_rollout_metrics(actor.rollout_batch)
-        else:
-            reported = actor.compute_advantages_and_returns()
+        reported = actor.compute_advantages_and_returns()
         return self._named(reported, actor.run_training())
 
     def note(self, name: str, value: float) -> None:

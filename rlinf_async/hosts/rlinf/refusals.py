@@ -142,7 +142,6 @@ def other_algorithm(cfg: Mapping[str, Any]) -> Reason | None:
 
 def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     """What no level supports, and settings of the `async` block that do not go with `cfg`."""
-    advantage = lookup(cfg, "algorithm.adv_type")
     if lookup(cfg, "reward.use_reward_model") and not lookup(cfg, "reward.standalone_realworld"):
         # Of the other kind, the environment asks its reward model by itself.
         yield Reason(
@@ -154,12 +153,6 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
     backend = lookup(cfg, "actor.training_backend")
     if backend not in (None, "fsdp"):
         yield Reason(f"actor.training_backend={backend!r} is not supported; use fsdp, or async.mode=off")
-    if asynchrony.correction == "vtrace" and advantage != "gae":
-        yield Reason(
-            "async.train.correction=vtrace estimates advantages with a critic, which algorithm.adv_type="
-            f"{advantage!r} has not; use correction=decoupled or tis",
-            "async.train.correction=decoupled",
-        )
     train = lookup(cfg, "env.train") or {}
     yield from cannot_take_on(train, asynchrony)
     yield from cannot_reset_ahead(train, asynchrony)

@@ -1,4 +1,4 @@
-"""Advantages and returns of rollouts, by veRL's estimators or by V-trace.
+"""Advantages and returns of rollouts, by veRL's estimators or by this package's GAE.
 
 A trajectory is to veRL's estimators a sequence of decisions. Those that compare trajectories of a group do so
 piece by piece, as no group is spread over pieces. Those that look at the whole batch are given all of it, of
@@ -17,10 +17,9 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.utils.torch_functional import masked_whiten
 
-from rlinf_async.core.objectives import gae, importance_weight, vtrace
+from rlinf_async.core.objectives import gae
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.hosts.verl.estimators import WITH_VALUES, streams
-from rlinf_async.hosts.verl.losses import summed_to
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 
@@ -60,9 +59,7 @@ def estimated_whole(
     Args:
         group: the process group of the learner ranks, all of which call this with parts of one size.
     """
-    if settings.estimator in WITH_VALUES and (
-        settings.auto_reset or settings.asynchrony.correction == "vtrace"
-    ):
+    if settings.estimator in WITH_VALUES and settings.auto_reset:
         advantages, returns = _bootstrapped(rollout, settings)
         valid = valid_decisions(rollout, settings).float()
         everyone = masked_whiten(_everyone(advantages, group), _everyone(valid, group))
@@ -97,25 +94,11 @@ def _by_verl(
 
 
 def _bootstrapped(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:
-    """GAE or V-trace [T, B]. Without auto_reset the horizon ends an episode, as veRL has it."""
+    """GAE [T, B]. Without auto_reset the horizon ends an episode, as veRL has it."""
     rewards, values, ended = rollout["rewards"], rollout["values"], rollout["ended"]
     if not settings.auto_reset:
         ended = torch.cat([ended[:-1], torch.ones_like(ended[-1:])])
-    discounts = {"gamma": settings.gamma, "lam": settings.lam}
-    if settings.asynchrony.correction != "vtrace":
-        return gae(rewards, values, ended, **discounts)
-    ratios = importance_weight(
-        _per_decision(rollout["proximal"], settings),
-        _per_decision(rollout["logprobs"], settings),
-        correction="decoupled",
-        max_weight=torch.inf,
-    )
-    bound = settings.asynchrony.train.weight_bound
-    return vtrace(rewards, values, ended, ratios, **discounts, max_weight=bound)
-
-
-def _per_decision(logprobs: torch.Tensor, settings: VerlSettings) -> torch.Tensor:
-    return summed_to(logprobs.float().flatten(0, 1), "chunk", settings.action_dim).view(logprobs.shape[:2])
+    return gae(rewards, values, ended, gamma=settings.gamma, lam=settings.lam)
 
 
 def _of_first_episode(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:

@@ -163,12 +163,6 @@ def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reas
             "looks at the whole batch; use deferred",
             "async.streamer.normalization=deferred",
         )
-    if asynchrony.correction == "vtrace" and name not in WITH_VALUES:
-        yield Reason(
-            f"async.train.correction=vtrace estimates advantages with values, which algorithm.adv_estimator="
-            f"{name} has not; use correction=decoupled or tis",
-            "async.train.correction=decoupled",
-        )
 
 
 def _contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:

@@ -60,16 +60,6 @@ def test_what_is_faster_and_not_recommended_is_named_below_the_recommendation():
     assert recommendation(better).endswith("simulators: c (1.50 times).")
 
 
-def test_what_the_async_block_refuses_is_not_shown():
-    """V-trace estimates advantages with the recomputed anchor, so that no other goes with it."""
-
-    def shown(correction):
-        one = job({"async": {"mode": "full", "train": {"correction": correction}}})
-        return {each.name for each in search(one, times()).others}
-
-    assert shown("decoupled") - shown("vtrace") == {"train.proximal=loglinear"}
-
-
 def test_twice_the_accelerators_are_almost_twice_as_fast():
     placed = scale(job(), times(), [2, 4], [])
     assert [one.steps_per_s.middle for one in placed[2]] == sorted(

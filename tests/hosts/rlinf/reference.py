@@ -6,26 +6,21 @@ the first step of a batch, and advantages are estimated anew from what it says.
 
 import math
 
-import numpy as np
 import torch
 from rlinf.algorithms.losses import compute_decoupled_ppo_actor_critic_loss, compute_decoupled_ppo_actor_loss
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
-from tests.core.test_objectives import vtrace_by_definition
 from tests.hosts.rlinf.learners import actor_of, watched
 
 
 class Reference:
-    """Trains RLinf's actor on batches of `synthetic.fields`, in the order of samples that it is given.
+    """Trains RLinf's actor on batches of `synthetic.fields`, in the order of samples that it is given."""
 
-    Advantages are those of V-trace where `traced` is the bound of its weights.
-    """
-
-    def __init__(self, cfg, *, normalised_by_the_batch_before, traced=None):
+    def __init__(self, cfg, *, normalised_by_the_batch_before):
         self.actor = actor_of(stock.EmbodiedFSDPActor, cfg)
         self.training = watched(self.actor)
         self._cfg, self._before = cfg, None
-        self._running, self._traced = normalised_by_the_batch_before, traced
+        self._running = normalised_by_the_batch_before
 
     def train(self, batch, steps):
         """`steps`: the numbers of the samples of each optimizer step."""
@@ -52,12 +47,8 @@ class Reference:
         }
         if self._cfg.algorithm.adv_type == "grpo":
             return found | {"advantages": self._of_groups(batch, mask)[..., None]}
-        if self._traced is not None:
-            ratios = (logprobs - batch["prev_logprobs"]).sum(-1).exp()
-            advantages, returns = self._vtrace(batch["rewards"][..., 0], values, dones, ratios)
-        else:
-            advantages = self._gae(batch["rewards"][..., 0], values, dones.float())
-            returns = advantages + values[:, :-1]
+        advantages = self._gae(batch["rewards"][..., 0], values, dones.float())
+        returns = advantages + values[:, :-1]
         return found | {
             "advantages": self._normalised(advantages, mask)[..., None],
             "returns": returns[..., None],
@@ -88,14 +79,6 @@ class Reference:
             running = delta + gamma * lam * alive * running
             advantages[:, step] = running
         return advantages
-
-    def _vtrace(self, rewards, values, dones, ratios):
-        algorithm = self._cfg.algorithm
-        found = [
-            vtrace_by_definition(*fields, algorithm.gamma, algorithm.gae_lambda, self._traced)
-            for fields in zip(*(field.numpy() for field in (rewards, values, dones, ratios)), strict=True)
-        ]
-        return (torch.tensor(np.stack(part)).float() for part in zip(*found, strict=True))
 
     def _normalised(self, advantages, mask):
         found = (advantages[mask].mean(), advantages[mask].std())

@@ -5,8 +5,7 @@ from omegaconf import OmegaConf
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from rlinf_async.hosts.rlinf.advantages import estimate, estimate_vtrace
-from tests.core.test_objectives import vtrace_by_definition
+from rlinf_async.hosts.rlinf.advantages import estimate
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
 
@@ -52,34 +51,6 @@ def flattened(field):
     """[steps, B, width] as one sequence of single steps, [steps x width, B]."""
     array = field.numpy()
     return array.transpose(0, 2, 1).reshape(-1, ENVS)
-
-
-@pytest.mark.parametrize("bound", [0.9, 1.0, 5.0])
-@pytest.mark.parametrize("rewards", ["chunk_level", "action_level"])
-def test_vtrace_on_rlinfs_layout_is_vtrace_step_by_step(rewards, bound):
-    given = rollout(rewards)
-    found = estimate_vtrace(config(rewards=rewards), given, max_weight=bound, normalize=False)
-    log_ratio = (given["proximal_logprobs"] - given["prev_logprobs"]).reshape(STEPS, ENVS, CHUNKS, DIMS)
-    if rewards == "chunk_level":
-        rewarded = given["rewards"].sum(dim=-1).numpy()
-        dones = given["dones"].any(dim=-1).numpy()
-        values, ratios = flattened(given["prev_values"]), log_ratio.sum(dim=(2, 3)).exp().numpy()
-    else:
-        rewarded, ratios = flattened(given["rewards"]), flattened(log_ratio.sum(dim=3).exp())
-        steps = STEPS * CHUNKS
-        dones = flattened(given["dones"])[-(steps + 1) :]
-        values = flattened(given["prev_values"])[: steps + 1]
-    advantages, targets = vtrace_by_definition(rewarded, values, dones, ratios, 0.9, 0.95, bound)
-    assert np.allclose(flattened(found["advantages"]), advantages, atol=1e-4)
-    assert np.allclose(flattened(found["returns"]), targets, atol=1e-4)
-
-
-def test_vtrace_is_normalised_over_the_valid_samples_as_rlinf_does():
-    given = rollout()
-    raw = estimate_vtrace(config(), given, max_weight=1.0, normalize=False)["advantages"]
-    found = estimate_vtrace(config(), given, max_weight=1.0, normalize=True)["advantages"]
-    valid = raw[given["loss_mask"]]
-    assert torch.allclose(found, (raw - valid.mean()) / (valid.std() + 1e-5), atol=1e-5)
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])

@@ -134,8 +134,6 @@ WITHOUT_LAG = [
         ("correction=tis", ()),
         ("correction=mis", ()),
         ("proximal=loglinear", ()),
-        # V-trace looks one step ahead of its targets, which is GAE where lambda is 1.
-        ("correction=vtrace", ("algorithm.gae_lambda=1.0",)),
     )
 ]
 IN_STEPS = Case(
@@ -166,7 +164,6 @@ HOSTS = [
         ("ppo", ("correction=none",)),
         ("ppo", ("correction=tis", "max_weight=1.1")),
         ("ppo", ("correction=mis", "max_weight=1.1")),
-        ("ppo", ("correction=vtrace",)),
         ("ppo", ("proximal=loglinear",)),
         ("grpo", ()),
         ("grpo", ("correction=tis", "max_weight=1.1")),

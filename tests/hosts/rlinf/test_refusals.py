@@ -168,16 +168,6 @@ def test_models_that_read_no_top_k_may_have_one():
     check({**TOP_K, "actor.model.model_type": "gr00t"}, "train")
 
 
-def test_vtrace_is_refused_where_there_is_no_critic():
-    train = {"correction": "vtrace"}
-    with pytest.raises(ValueError, match=r"correction=vtrace.*adv_type='grpo' has not; use .*decoupled"):
-        check({"algorithm.adv_type": "grpo", "algorithm.loss_type": "actor"}, "full", train=train)
-    check({}, "full", train=train)
-    check({"algorithm.adv_type": "grpo"}, "rollout", train=train)
-    # V-trace is part of level 1, which gives way here.
-    check({"algorithm.adv_type": "grpo", **TOP_K}, "full", train=train)
-
-
 def test_a_fixed_lag_is_refused_where_evaluation_would_draw_from_the_same_generator():
     with pytest.raises(ValueError, match=r"async.deterministic does not support runner.val_check_interval=5"):
         check({"runner.val_check_interval": 5}, "train", deterministic=True)

@@ -75,14 +75,13 @@ def test_values_that_do_not_come_back_are_kept_unless_nothing_is_measured(measur
 @pytest.mark.parametrize(
     ("algorithm", "overrides"),
     [
-        ("ppo", ("async.mode=train", "async.train.correction=vtrace", "algorithm.gae_lambda=1.0")),
+        ("ppo", ("async.mode=train",)),
         ("ppo", ("async.mode=streamer",)),
         # As many pieces as fill a micro-batch come together, and fewer at the end.
         ("grpo", ("async.mode=streamer", "algorithm.group_size=4", "actor.micro_batch_size=64")),
     ],
 )
 def test_a_batch_of_the_policy_that_trains_is_told_as_rlinf_tells_it(algorithm, overrides):
-    """V-trace is GAE there, as lambda is 1 and so are all ratios."""
     run = Run.of(*overrides, ONCE, algorithm=algorithm)
     batch = run.batch(0)
     act_by(run.actor, batch)

@@ -103,26 +103,6 @@ def test_where_environments_reset_themselves_the_cut_is_valued_and_every_decisio
     assert valid_decisions(fields, of).all()
 
 
-@pytest.mark.parametrize("auto_reset", [False, True])
-def test_v_trace_on_policy_and_unbounded_by_its_weights_is_gae_in_its_targets(auto_reset):
-    """With ratios of 1 and lambda 1 the targets of V-trace are the returns of GAE."""
-    of = settings(
-        asynchrony={"mode": "train", "train": {"correction": "vtrace"}}, auto_reset=auto_reset, lam=1.0
-    )
-    plain = settings(auto_reset=auto_reset, lam=1.0)
-    fields = rollout(of)
-    fields["proximal"] = fields["logprobs"].clone()
-    _, targets = estimated(fields, of, ALGORITHM)
-    _, returns = estimated(fields, plain, ALGORITHM)
-    valid = valid_decisions(fields, of)
-    assert torch.allclose(targets[valid], returns[valid], atol=1e-5)
-
-    fields["proximal"] = fields["logprobs"] - 0.5
-    _, distrusted = estimated(fields, of, ALGORITHM)
-    kept = fields["values"][:-1]
-    assert (distrusted - kept)[valid].abs().mean() < (targets - kept)[valid].abs().mean()
-
-
 def test_pieces_side_by_side_are_estimated_as_the_whole():
     of = settings(asynchrony={"mode": "streamer"})
     fields = rollout(of)

@@ -89,7 +89,6 @@ CASES = {
     "everything off": {"asynchrony": {"mode": "off"}, "global_batch_size": 32},
     "streamed": {"asynchrony": {"mode": "streamer"}},
     "off-policy": {"asynchrony": {"mode": "full"}},
-    "v-trace": {"asynchrony": {"mode": "full", "train": {"correction": "vtrace"}}},
     "interpolated": {"asynchrony": {"mode": "full", "train": {"proximal": "loglinear"}}},
     "groups": {
         "asynchrony": {"mode": "full"},

@@ -86,7 +86,7 @@ def test_the_loss_is_ppos_at_the_level_of_the_ratio_and_half_the_squared_error_o
 
 @pytest.mark.parametrize(
     ("correction", "proximal"),
-    [(name, "recomputed") for name in ("decoupled", "tis", "mis", "vtrace")]
+    [(name, "recomputed") for name in ("decoupled", "tis", "mis")]
     + [(name, "loglinear") for name in ("decoupled", "tis", "mis")],
 )
 def test_corrected_losses_are_those_of_the_core_objectives(correction, proximal):

@@ -80,7 +80,7 @@ class Facts:
             update_epoch=_whole(setting("algorithm.update_epoch", setting(VERL_EPOCHS)), 1),
             advantage=str(setting("algorithm.adv_type", setting("algorithm.adv_estimator", ""))),
             deterministic=setting("async.deterministic", False) is True,
-            corrects=bound > 0 and setting("async.train.correction", "decoupled") not in ("none", "vtrace"),
+            corrects=bound > 0 and setting("async.train.correction", "decoupled") != "none",
             proximal=str(setting("async.train.proximal", "recomputed")),
             scorer=str(setting("async.train.scorer", "learner")),
             normalization=str(setting("async.streamer.normalization", "auto")),
