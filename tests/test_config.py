@@ -168,7 +168,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"deterministic": "true"}, "async.deterministic='true' must be true or false"),
         ("async", {"trace": 1}, "async.trace=1 must be true or false"),
         ("async", {"stall_s": 0}, "async.stall_s=0 must be a finite number above 0"),
-        ("async.train", {"balance": "fre"}, "did you mean 'free'"),
+        ("async.train", {"balance": "task"}, "did you mean 'tasks'"),
         ("async", {"mode": None}, "async.mode=None must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
