@@ -146,26 +146,31 @@ class Contract:
 
     def numbers(self, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """A copy of `given` as a tensor of numbers of this shape; of float32, if it has no fractions."""
-        tensor = self._array(name, given, shape)
+        tensor = self._shaped(name, given, shape)
         return tensor if tensor.is_floating_point() else tensor.float()
 
     def flags(self, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """A copy of `given` as a tensor of bool of this shape."""
-        tensor = self._array(name, given, shape)
+        tensor = self._shaped(name, given, shape)
         if tensor.is_floating_point() and bool(tensor.isnan().any()):
             raise ValueError(self._refusal(f"{name} that are not finite", "true or false"))
         return tensor.bool()
 
+    def _shaped(self, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = self._array(name, given, shape)
+        if tuple(tensor.shape) != shape:
+            why = "a row for each environment, a column for each step of a decision"
+            raise ValueError(self._refusal(f"{name} {list(tensor.shape)}", f"{list(shape)}, {why}"))
+        return tensor
+
     def _array(self, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
+        """A copy of numbers on the CPU; `shape` is what is expected."""
         tensor = given
         if not isinstance(given, torch.Tensor):
             array = _stacked(given) if isinstance(given, list | tuple) else np.asarray(given)
             tensor = kept(array) if array.dtype.kind in "biuf" else None
         if tensor is None or tensor.is_complex():
             raise ValueError(self._refusal(f"{name} as {_sort(given)}", f"numbers {list(shape)}"))
-        if tuple(tensor.shape) != shape:
-            why = "a row for each environment, a column for each step of a decision"
-            raise ValueError(self._refusal(f"{name} {list(tensor.shape)}", f"{list(shape)}, {why}"))
         copied: torch.Tensor = tensor.detach().to("cpu", copy=True).contiguous()
         return copied
 
@@ -194,13 +199,13 @@ class Contract:
         }
 
     def _statistic(self, name: str, given: Any) -> torch.Tensor:
-        shape = tuple(given.shape) if hasattr(given, "shape") else np.shape(given)
-        if shape and shape[0] != self._size:
-            raise ValueError(
-                self._refusal(f"{name} {list(shape)}", f"[{self._size}], a value for each environment")
-            )
-        statistic = self._array(name, given, shape)
-        return statistic if shape else statistic.repeat(self._size)
+        statistic = self._array(name, given, (self._size,))
+        if not statistic.dim():
+            return statistic.repeat(self._size)
+        if len(statistic) != self._size:
+            expected = f"[{self._size}], a value for each environment"
+            raise ValueError(self._refusal(f"{name} {list(statistic.shape)}", expected))
+        return statistic
 
     def _compare(self, name: str, found: Mapping[str, Field], place: Place) -> None:
         """Hold fields to what they were first, wherever they were shown, and to be there where they were."""

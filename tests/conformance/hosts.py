@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -137,7 +138,7 @@ def rlinf(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterato
     """RLinf's own env worker."""
     from rlinf_async.hosts.rlinf.env_shard import TrainShard
     from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
-    from tests.hosts.rlinf.workers import config, in_one_process, with_walks
+    from tests.hosts.rlinf.workers import in_one_process, with_walks
 
     built: list[Any] = []
 
@@ -145,19 +146,12 @@ def rlinf(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterato
         built.append(env_cls(**kwargs))
         return built[-1]
 
-    cfg = config(
-        "rollout.pipeline_stage_num=2",
-        f"env.train.total_num_envs={2 * ENVS}",
-        f"env.train.max_episode_steps={CHUNK * DECISIONS}",
-        "actor.micro_batch_size=4",
-        "actor.global_batch_size=32",
-        f"env.train.auto_reset={str(auto_reset).lower()}",
-    )
+    cfg = _rlinf_config(auto_reset).copy()
     with in_one_process():
         worker = with_walks(ShardedEnvWorker(cfg), build)
         worker.survive = _survive(survive).survive
         shard = TrainShard(worker, 1, worker.simulators("train", 1), worker._busy)
-        ended: list[torch.Tensor] = []
+        ended = [torch.zeros(ENVS, dtype=torch.bool)]
         actions = torch.zeros(ENVS, CHUNK, ACTION)
 
         def read(output: Any) -> Output:
@@ -173,6 +167,20 @@ def rlinf(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterato
 
         yield Playing(shard, lambda: {"actions": actions}, read, built)
         assert not actions.any(), "environments have written into what the policy has answered"
+
+
+@cache
+def _rlinf_config(auto_reset: bool) -> Any:
+    from tests.hosts.rlinf.workers import config
+
+    return config(
+        "rollout.pipeline_stage_num=2",
+        f"env.train.total_num_envs={2 * ENVS}",
+        f"env.train.max_episode_steps={CHUNK * DECISIONS}",
+        "actor.micro_batch_size=4",
+        "actor.global_batch_size=32",
+        f"env.train.auto_reset={str(auto_reset).lower()}",
+    )
 
 
 HOSTS: dict[str, Host] = {"local": local, "workers": workers, "rlinf": rlinf}

@@ -172,15 +172,20 @@ class Shard:
         contract = self._contract.of(getattr(self._envs, "declared", self._envs))
         each, truncated = (self.size,), outcome.truncated
         output = ShardOutput(
-            states=contract.observation(outcome.states, place)
-            if isinstance(outcome.states, Mapping)
-            else contract.numbers("states", outcome.states, (self.size, self.state_dim)).float(),
+            states=self._states(contract, outcome.states, place),
             rewards=contract.numbers("rewards", outcome.rewards, each).float(),
             ended=contract.flags("ends", outcome.ended, each),
             noise=self._noise.draw(),
             truncated=None if truncated is None else contract.flags("truncations", truncated, each),
         )
         return output, not_finite(self._survive, shown(output.states, output.rewards))
+
+    def _states(self, contract: Contract, given: Any, place: Place) -> Seen:
+        """An observation, or states as numbers with fractions; pictures stay bytes."""
+        if isinstance(given, Mapping) or hasattr(self._envs, "declared"):
+            return contract.observation(given, place)
+        states: torch.Tensor = contract.observation({"states": given}, place)["states"]
+        return states if states.dtype is torch.uint8 else states.float()
 
     def _finite(self, output: ShardOutput, bad: list[str]) -> ShardOutput:
         check_shown(self._survive, bad)

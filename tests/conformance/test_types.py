@@ -1,0 +1,117 @@
+"""Numbers and flags may be of any type, in tensors or numpy's arrays, on every host."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conformance.environments import TYPES, Altered, Steady, altered, typed
+from tests.conformance.hosts import HOSTS, SELF_RESETTING, host_or_skip
+from tests.conformance.test_copies import ending, same
+
+
+@pytest.fixture(params=HOSTS)
+def host(request):
+    return host_or_skip(request.param)
+
+
+def equal(found, expected):
+    """As `same`, of numbers of other types."""
+    found.observation["states"] = found.observation["states"].float()
+    if found.final is not None:
+        found.final["states"] = found.final["states"].float()
+    found.episodes = {name: value.to(expected.episodes[name]) for name, value in found.episodes.items()}
+    same(found, expected)
+
+
+@pytest.mark.parametrize("how", TYPES)
+def test_a_rollout_is_the_same_of_all_types_of_numbers(host, how):
+    with host(ending(Steady, 2)) as steady, host(ending(typed(how, TYPES[how]), 2)) as other:
+        for found, expected in zip(other.play(2), steady.play(2), strict=True):
+            assert isinstance(found.observation["states"], torch.Tensor)
+            assert found.rewards.dtype is torch.float32
+            equal(found, expected)
+
+
+@pytest.mark.parametrize("name", SELF_RESETTING)
+@pytest.mark.parametrize("how", TYPES)
+def test_and_of_environments_that_reset_themselves(name, how):
+    host, env_cls = host_or_skip(name), ending(typed(how, TYPES[how]), 2)
+    with host(ending(Steady, 2), auto_reset=True) as steady, host(env_cls, auto_reset=True) as other:
+        for found, expected in zip(other.play(2), steady.play(2), strict=True):
+            equal(found, expected)
+
+
+def as_lists(given):
+    for name in ("rewards", "terminations", "truncations"):
+        given[name] = given[name].tolist()
+
+
+def as_rows(given):
+    for name in ("rewards", "terminations", "truncations"):
+        given[name] = list(given[name])
+
+
+def as_pair(given):
+    given["info"]["episode"]["return"] = tuple(given["info"]["episode"]["return"].tolist())
+
+
+def one_for_all(given):
+    given["info"]["episode"]["return"] = np.float32(7.0)
+
+
+@pytest.mark.parametrize("how", [as_lists, as_rows, as_pair])
+def test_lists_of_numbers_do_as_well(host, how):
+    with host(Steady) as steady, host(altered(how)) as other:
+        for found, expected in zip(other.play(), steady.play(), strict=True):
+            equal(found, expected)
+
+
+@pytest.mark.parametrize("name", SELF_RESETTING)
+def test_a_statistic_without_dimensions_is_that_of_all_environments(name):
+    with host_or_skip(name)(altered(one_for_all)) as playing:
+        assert playing.play()[-1].episodes["return"].tolist() == [7.0] * 4
+
+
+def plain(given):
+    """Beside fields with an item for each environment, things that are of all of them."""
+    given["observation"] |= {
+        "height": 1.5,
+        "time": np.float64(2),
+        "table": torch.tensor(3),
+        "floor": np.array(4),
+    }
+    given["observation"] |= {"scene": "kitchen", "wrist": None, "on": True}
+
+
+@pytest.mark.parametrize("name", ["local", "workers"])
+def test_what_has_no_item_for_each_environment_is_shown_as_it_is(name):
+    with host_or_skip(name)(altered(plain, since=0)) as playing:
+        for output in playing.play():
+            shown = output.observation
+            assert (shown["height"], shown["time"], shown["scene"]) == (1.5, 2.0, "kitchen")
+            assert (int(shown["table"]), int(shown["floor"]), shown["wrist"], shown["on"]) == (
+                3,
+                4,
+                None,
+                True,
+            )
+
+
+def texts(given):
+    given["observation"]["task_descriptions"] = np.array(given["observation"]["task_descriptions"])
+
+
+def test_an_array_of_texts_is_a_list_of_them(host):
+    with host(altered(texts, since=0)) as playing:
+        assert all(output.observation["task_descriptions"] == ["go"] * 4 for output in playing.play())
+
+
+class NoInformation(Altered):
+    alter = staticmethod(lambda given: given.update(info=None))
+    since = 0
+
+
+@pytest.mark.parametrize("name", ["local", "workers"])
+def test_information_may_be_missing(name):
+    with host_or_skip(name)(NoInformation) as playing:
+        assert all(output.episodes == {} for output in playing.play())
