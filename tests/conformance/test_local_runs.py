@@ -1,7 +1,9 @@
 """Whole runs of the local host, of environments and policies as packages declare them."""
 
 import threading
+from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -112,6 +114,26 @@ def test_rewards_after_the_end_count_nothing_and_a_cut_is_no_success(env_cls, su
         assert torch.equal(
             rollout["valid"], (torch.arange(HORIZON) < 4)[:, None].expand(-1, rollout["valid"].shape[1])
         )
+
+
+class ShowsNoNumbers(Steady):
+    """Shows what is no number where a run looks last, every seventh decision of its life."""
+
+    lives: ClassVar[list[int]] = []
+
+    def observe(self, seen, where="now"):
+        self.lives.append(self.place)
+        depth = np.zeros((self.size, 2), dtype=np.float32)
+        depth[0, 0] = np.nan if len(self.lives) % 37 == 36 and len(self.lives) > 200 else 0
+        return {**seen, "states": seen["states"].numpy() + depth[:, :1], "camera": {"depth": depth}}
+
+
+def test_environments_that_show_no_numbers_at_any_depth_are_built_anew_and_the_run_goes_on(monkeypatch):
+    monkeypatch.setattr(ShowsNoNumbers, "lives", [])
+    result = run(ShowsNoNumbers, monkeypatch, batches=10)
+    assert result.ledger.refused["not finite"] >= 3
+    assert len(result.reports) == 10
+    assert all(torch.isfinite(tensor).all() for tensor in result.weights.values())
 
 
 @pytest.mark.parametrize("asynchrony", [{}, {"mode": "full"}])

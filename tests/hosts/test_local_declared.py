@@ -1,5 +1,8 @@
 """Environments and policies as packages declare them, on the host of one process."""
 
+import asyncio
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,10 @@ from omegaconf import OmegaConf
 
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.declared import DeclaredPolicy, environments_of, policy_of
+from rlinf_async.hosts.local.inference import InferenceRank
+from rlinf_async.loops.request_broker import Pending
+from rlinf_async.observe.meters import BusyMeter
+from tests.making import request
 
 CHUNK, ACTION = 2, 3
 
@@ -104,3 +111,56 @@ def test_a_policy_is_built_from_the_block_that_names_it():
     actions, logprobs, values, inputs = policy.act({"states": torch.zeros(3, 2)}, torch.zeros(3, 1))
     assert (actions.shape, logprobs.shape, values.shape) == ((3, 1, 2), (3,), (3,))
     assert set(inputs) >= {"states"}
+
+
+class Buffered(Words):
+    """Writes all that it answers where its last answer was, and draws nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.buffers, self.sizes = {}, []
+
+    def predict_action_batch(self, env_obs, mode="train", **_):
+        actions, result = super().predict_action_batch(env_obs, mode)
+        fields = {"actions": actions, "prev_logprobs": result["prev_logprobs"], **result["forward_inputs"]}
+        self.sizes.append(len(actions))
+        for name, value in fields.items():
+            self.buffers.setdefault(name, torch.zeros(8, *value.shape[1:]))[: len(value)] = value
+        own = {name: self.buffers[name][: len(actions)] for name in fields}
+        inputs = {name: own[name] for name in result["forward_inputs"]}
+        return own["actions"], {**result, "prev_logprobs": own["prev_logprobs"], "forward_inputs": inputs}
+
+
+def answered(rank, *seen):
+    """Answers of a rank to shards that have seen that."""
+    payloads = [
+        {"states": each, "noise": torch.full((len(each["task_descriptions"]), 1), float(number))}
+        for number, each in enumerate(seen)
+    ]
+    batch = [Pending(number=number, request=request(payload=each)) for number, each in enumerate(payloads)]
+    return asyncio.run(rank.act(batch))
+
+
+@pytest.fixture
+def rank():
+    made = InferenceRank(0, model=DeclaredPolicy(Buffered()), busy=BusyMeter())
+    yield made
+    made.close()
+
+
+def test_an_answer_stays_what_it_was_where_a_policy_writes_the_next_one_over_it(rank):
+    (first,) = answered(rank, seen("a", "bb"))
+    before = copy.deepcopy(first)
+    answered(rank, seen("cccc", "ddddd"))
+    assert torch.equal(first.actions, before.actions)
+    assert torch.equal(first.logprobs, before.logprobs)
+    for name in ("lengths", "action"):
+        assert torch.equal(first.inputs[name], before.inputs[name])
+
+
+def test_shards_that_show_different_fields_are_seen_in_batches_of_their_own(rank):
+    more = {**seen("ccc", "dddd"), "extra": torch.zeros(2)}
+    found = answered(rank, seen("a"), more, seen("bb", "eeeee"))
+    assert rank._model.policy.sizes == [3, 2]
+    lengths = [answer.inputs["lengths"].flatten().tolist() for answer in found]
+    assert lengths == [[1], [3, 4], [2, 5]]

@@ -5,6 +5,7 @@ out does not depend on who shares a forward pass, and may be compared bit by bit
 """
 
 import asyncio
+import copy
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
@@ -191,7 +192,7 @@ class Directly(stock_env.EnvWorker):
         self.policy, self.sent = policy, {}
 
     def send_to(self, *, data, route_key, **_):
-        self.sent[route_key] = data
+        self.sent[route_key] = copy.deepcopy(data)  # as between processes
 
     def recv_from(self, *, route_key, **_):
         asked = self.sent.pop(route_key)
@@ -206,13 +207,13 @@ class Directly(stock_env.EnvWorker):
         )
 
 
-def collected_by_rlinf(cfg, rollouts):
+def collected_by_rlinf(cfg, rollouts, env_cls=Walks):
     """([rollout][stage]: RLinf's Trajectory, [rollout]: its episode statistics)."""
     cfg = cfg.copy()
     cfg.rollout.pipeline_stage_num = SHARDS
     policy = stock_rollout.MultiStepRolloutWorker(cfg)
     policy.init_worker()
-    worker, trajectories, episodes = with_walks(Directly(cfg, policy)), [], []
+    worker, trajectories, episodes = with_walks(Directly(cfg, policy), env_cls), [], []
     for _ in range(rollouts):
         found = asyncio.run(worker._run_interact_once(None, None, None, None, cooperative_yield=False))
         trajectories.append([result.to_trajectory() for result in worker.rollout_results])

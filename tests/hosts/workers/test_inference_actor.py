@@ -1,6 +1,7 @@
 """Answers of one inference rank: whose they are, who made them, and what padding leaves of them."""
 
 import asyncio
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -186,3 +187,20 @@ def test_scores_are_asked_for_one_request_at_a_time_and_bear_the_version(actor):
     assert without["scores"].keys() == {"logprobs"}
     assert without["scores"]["logprobs"].flatten().tolist() == [-1.0, -5.0]
     assert valued["scores"]["values"].flatten().tolist() == [4.0, 20.0]
+
+
+def test_shards_that_show_different_fields_are_seen_in_batches_of_their_own(actor):
+    worker = actor(buckets=(4, 8))
+
+    def wider(shard, size):
+        pending = asked(shard, size)
+        seen = {**observation(shard, size), "wrist_images": torch.zeros(size, 2, 2)}
+        return replace(
+            pending, request=replace(pending.request, payload=seal({"obs": seen, "final_obs": None}))
+        )
+
+    found = answers(worker, asked(1, 2), wider(2, 3), asked(3, 2), wider(4, 1))
+    assert worker.policy_module().sizes == [4, 4]
+    for shard, answer in zip((1, 2, 3, 4), found, strict=True):
+        assert answer["forward_inputs"]["states"][0].item() == 10 * shard
+        assert answer["actions"][0, 0, 0].item() == 10 * shard
