@@ -9,7 +9,9 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.resets import same_draws
 from rlinf_async.loops.run_settings import RunSettings
 
-EXACT = "exact"
+EXACT, NOT_EXAMINED = "exact", "not examined"
+OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla")
+"""Entry points of this package: each draws for every sample by itself."""
 OTHER_STREAM = "with reset_ahead, initial states of every other rollout are of another stream"
 
 
@@ -28,14 +30,29 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
     return f"approximate (samples are {fixed} {age} old, {how})"
 
 
-def rollout_exactness(asynchrony: AsyncConfig, *, beside: str = "", train: Mapping[str, Any]) -> str:
-    """Of level 2, with environments of the section `train`; `beside` says what else differs for the samples
-    of one forward pass."""
+def rollout_exactness(
+    asynchrony: AsyncConfig, *, model: str, shares: str | None, train: Mapping[str, Any]
+) -> str:
+    """Of level 2, with environments of the section `train` and a policy called `model`.
+
+    `shares` says what the samples of one forward pass of that policy share beside its weights; empty for
+    nothing, None where nobody has looked.
+    """
     if not asynchrony.rollout.enabled:
         return "off"
-    others = [beside, OTHER_STREAM if asynchrony.rollout.reset_ahead and not same_draws(train) else ""]
+    if shares is None:
+        return (
+            f"{NOT_EXAMINED} (nobody has looked at what chance {model} draws for all samples of one forward "
+            "pass at once; where it draws for each by itself, trajectories are the same in distribution)"
+        )
+    others = [shares, OTHER_STREAM if asynchrony.rollout.reset_ahead and not same_draws(train) else ""]
     more = "".join(f"; {other}" for other in others if other)
     return f"{EXACT} (the same trajectories in distribution; random numbers are drawn in another order{more})"
+
+
+def own_chance(model: object) -> str | None:
+    """`shares` of the policies of `rlinf_async.models`: of this package's nothing, of others nobody knows."""
+    return "" if model in OWN_MODELS else None
 
 
 def streamer_exactness(

@@ -56,10 +56,10 @@ def test_simulators_may_be_reset_ahead():
 )
 def test_rollouts_begin_where_they_would_have_if_draws_can_be_left_out(section, same):
     assert same_draws(section) == same
-    said = rollout_exactness(AHEAD, train=section)
+    said = rollout_exactness(AHEAD, model="mlp", shares="", train=section)
     assert said.startswith("exact (the same trajectories in distribution")
     assert ("are of another stream" in said) == (not same)
-    assert "stream" not in rollout_exactness(FULL, train=section)
+    assert "stream" not in rollout_exactness(FULL, model="mlp", shares="", train=section)
 
 
 def asked(section, *, turns):

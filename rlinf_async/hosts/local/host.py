@@ -17,6 +17,7 @@ from rlinf_async import __version__
 from rlinf_async.config import AsyncConfig, words
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
+from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.local.declared import check_declared, environments_of, policy_of
 from rlinf_async.hosts.local.keys import TABLE, malformed, unread
 from rlinf_async.hosts.local.refusals import unserved
@@ -182,7 +183,8 @@ def checked(cfg: DictConfig) -> LocalSettings:
     """
     settings = settings_of(cfg)
     check_declared(cfg)
-    refuse(list(unwritable(str(cfg.run_dir), key="run_dir")))
+    unbuilt = unbuildable(plain(cfg)["model"], key="model")
+    refuse([*unwritable(str(cfg.run_dir), key="run_dir"), *unbuilt])
     return settings
 
 

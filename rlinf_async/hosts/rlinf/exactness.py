@@ -6,22 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
+from rlinf_async.hosts.rlinf.chance import shared_chance
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-
-FLOW_MATCHING = frozenset(
-    {"openpi", "gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0", "dexbotic_pi", "dexbotic_dm0", "lingbotvla"}
-)
-"""Models that draw one denoise step for a whole forward pass, unless their log-probabilities are joint."""
 
 
 def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]:
     """`exact`, `approximate (why; what is exact)` or `off`, for each level."""
-    draws_once = str(cfg["actor"]["model"]["model_type"]) in FLOW_MATCHING
     return {
         "train": train_exactness(settings.asynchrony),
         "rollout": rollout_exactness(
             settings.asynchrony,
-            beside="samples of one forward pass share a denoise step" if draws_once else "",
+            model=str(cfg["actor"]["model"]["model_type"]),
+            shares=shared_chance(cfg),
             train=cfg["env"]["train"],
         ),
         "streamer": streamer_exactness(

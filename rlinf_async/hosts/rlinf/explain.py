@@ -13,6 +13,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts import explanation, footprint_rows
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.host import HERE, AssumedCluster
+from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.config import machines, read_fit, resolve
@@ -64,7 +65,8 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
     if not asynchrony.active:
         return facts
     register_models()
-    beside = [*misnamed(values), *failing(values), *read_by_others(values)]
+    unbuilt = unbuildable(values["actor"]["model"], key="actor.model")
+    beside = [*misnamed(values), *failing(values), *read_by_others(values), *unbuilt]
     settings = resolve(cfg, cluster=placed, beside=beside)
     facts["exactness"] = exactness(values, settings)
     return {

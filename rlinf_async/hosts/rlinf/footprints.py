@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from rlinf_async.core.footprint import LearnerFootprint, Strategy, peak, together
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.footprint_rows import BILLION, GIGABYTE
+from rlinf_async.hosts.kit.models import MODELS, build_without_memory
 from rlinf_async.hosts.model_size import ModelSize, checkpoint_size
-from rlinf_async.hosts.rlinf.models import ENTRY_POINTS
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
@@ -109,15 +108,14 @@ def model_size(model: Mapping[str, Any]) -> ModelSize | None:
 def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
     """Of RLinf's MLP policy and of models of `rlinf_async.models`, which are built of their config alone."""
     kind = str(model["model_type"])
-    builders = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    builders = {entry.name: entry for entry in entry_points(group=MODELS)}
     if kind == "mlp_policy":
         from rlinf.models.embodiment.mlp_policy import get_model as build
     elif kind in builders:
         build = builders[kind].load()
     else:
         return None
-    with torch.device("meta"):
-        policy = build(OmegaConf.create(dict(model)), torch.float32)
+    policy = build_without_memory(build, model, key="actor.model")
     return ModelSize(parameters=sum(each.numel() for each in policy.parameters()), source="counted")
 
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf import compat
@@ -80,7 +81,8 @@ def _absent(cfg: DictConfig) -> list[Reason]:
     values = plain(cfg)
     refuse(TABLE.malformed(values))
     ignored = read_by_others(values) if asks_for_levels(cfg) else []
-    return [*misnamed(values), *absent(values), *failing(values), *ignored]
+    unbuilt = unbuildable(values["actor"]["model"], key="actor.model")
+    return [*misnamed(values), *absent(values), *failing(values), *ignored, *unbuilt]
 
 
 def load_in_workers(active: bool) -> None:

@@ -129,6 +129,7 @@ CHOICES = (
         Flag(),
         "actor.fsdp_config.cpu_offload",
         "actor.fsdp_config.gradient_checkpointing",
+        "actor.model.add_q_head",
         "actor.model.add_value_head",
         "actor.model.is_lora",
         "algorithm.filter_rewards",

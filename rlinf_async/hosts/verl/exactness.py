@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
+from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.estimators import streams
 from rlinf_async.hosts.verl.policy_losses import SELECTING
@@ -16,12 +16,15 @@ ACTOR = "actor_rollout_ref.actor"
 
 
 def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
-    """`exact`, `approximate (why; what is exact)` or `off`, for each level of a plain config."""
+    """`exact`, `approximate (why; what is exact)`, `not examined (why)` or `off`, for each level."""
     mode = value_at(cfg, f"{ACTOR}.policy_loss.loss_mode")
+    model = value_at(cfg, "vla.model.model_type")
     selects = f"{mode} chooses within a micro-batch, of which arrival decides who is in it"
     return {
         "train": train_exactness(settings.asynchrony),
-        "rollout": rollout_exactness(settings.asynchrony, train=section(cfg, "train")),
+        "rollout": rollout_exactness(
+            settings.asynchrony, model=str(model), shares=own_chance(model), train=section(cfg, "train")
+        ),
         "streamer": streamer_exactness(
             settings,
             deferred="normalization is deferred" if streams(settings.estimator) else settings.estimator,

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.presence import (
     absent_files,
     absent_loggers,
@@ -64,6 +65,8 @@ def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         losses = sorted(_core_algos().POLICY_LOSS_REGISTRY)
         if name not in losses:
             yield unknown(LOSS, name, losses, "a policy loss of veRL")
+    if isinstance(model := lookup(cfg, "vla.model"), Mapping):
+        yield from unbuildable(model, key="vla.model")
     yield from unknown_loggers(LOGGER, lookup(cfg, LOGGER), LOGGERS, what="a logger of veRL")
     yield from absent_loggers(LOGGER, lookup(cfg, LOGGER), PACKAGES, instead="console")
     if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own

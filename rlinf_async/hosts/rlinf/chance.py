@@ -1,0 +1,53 @@
+"""How RLinf's models draw chance for the samples of one forward pass, as far as anybody has looked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.exactness import OWN_MODELS
+
+PER_SAMPLE = frozenset({"mlp_policy", "cnn_policy", "openvla", "openvla_oft", *OWN_MODELS})
+"""Models that draw an action for every sample by itself: a Gaussian's noise, or tokens."""
+ONE_STEP = frozenset(
+    {
+        "openpi",
+        "openpi_rlinf",
+        "evo1",
+        "gr00t",
+        "gr00t_n1d6",
+        "gr00t_n1d7",
+        "abot_m0",
+        "dexbotic_pi",
+        "dexbotic_dm0",
+        "lingbotvla",
+    }
+)
+"""Models that draw one denoise step for a whole forward pass, unless their log-probabilities are joint."""
+STARVLA_ONE_STEP = ("gr00t", "pi", "dual")
+"""What the framework of a StarVLA checkpoint is called where its head does so, too."""
+TOGETHER = "samples of one forward pass share a denoise step"
+
+
+def shared_chance(cfg: Mapping[str, Any]) -> str | None:
+    """What samples of one forward pass share beside the weights; empty for nothing, None if nobody knows."""
+    model = lookup(cfg, "actor.model") or {}
+    kind = str(model.get("model_type"))
+    if kind == "starvla":
+        return _of_starvla(str(lookup(model, "starvla.framework_name") or "").lower())
+    if kind == "openpi" and "fast" in str(lookup(model, "openpi.config_name")):
+        return None  # which gives tokens one after another
+    if kind in PER_SAMPLE:
+        return ""
+    if kind not in ONE_STEP:
+        return None
+    joint = model.get("joint_logprob") or lookup(model, f"{kind}.joint_logprob")
+    return "" if joint is True else TOGETHER
+
+
+def _of_starvla(framework: str) -> str | None:
+    """By the name of the framework, which says which action head a checkpoint has."""
+    if framework.endswith("oft"):
+        return ""
+    return TOGETHER if framework.endswith(STARVLA_ONE_STEP) else None

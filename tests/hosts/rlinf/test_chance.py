@@ -1,0 +1,73 @@
+"""What is called exact has been looked at; what draws once for a whole forward pass says so."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.exactness import OWN_MODELS, own_chance, rollout_exactness
+from rlinf_async.hosts.rlinf.chance import ONE_STEP, PER_SAMPLE, TOGETHER, shared_chance
+from tests.checkouts import checkout
+
+FULL = AsyncConfig.from_mapping({"mode": "full"})
+DRAWS = ("randint", "denoise_inds")
+"""What is in the sources of a model that draws one denoise step for a whole pass."""
+
+
+def model(kind, **more):
+    return {"actor": {"model": {"model_type": kind, **more}}}
+
+
+@pytest.mark.parametrize("kind", ["dreamzero", "molmoact2", "cma", "somebody_elses", "starvla"])
+def test_a_model_that_nobody_has_looked_at_is_not_examined_and_never_exact(kind):
+    assert shared_chance(model(kind)) is None
+    said = rollout_exactness(FULL, model=kind, shares=None, train={})
+    assert said.startswith("not examined (")
+    assert kind in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "shares"),
+    [
+        ("openpi_rlinf", {}, TOGETHER),
+        ("evo1", {}, TOGETHER),
+        ("evo1", {"evo1": {"joint_logprob": True}}, ""),
+        ("gr00t", {"joint_logprob": False}, TOGETHER),
+        ("openpi", {"openpi": {"config_name": "pi05_libero"}}, TOGETHER),
+        ("openpi", {"openpi": {"config_name": "pi0_fast_libero"}}, None),
+        ("starvla", {"starvla": {"framework_name": "QwenGR00T"}}, TOGETHER),
+        ("starvla", {"starvla": {"framework_name": "QwenPI"}}, TOGETHER),
+        ("starvla", {"starvla": {"framework_name": "QwenOFT"}}, ""),
+        ("starvla", {"starvla": {"framework_name": "QwenFAST"}}, None),
+        ("mlp_policy", {}, ""),
+    ],
+)
+def test_what_samples_of_a_pass_share_is_that_of_the_models_head(kind, more, shares):
+    assert shared_chance(model(kind, **more)) == shares
+
+
+def test_policies_of_other_packages_are_not_examined():
+    assert own_chance("gaussian_mlp") == ""
+    assert own_chance("somebody_elses") is None
+    assert set(OWN_MODELS) <= PER_SAMPLE
+
+
+def test_every_model_of_rlinfs_that_draws_one_step_for_a_pass_is_known_to_do_so():
+    """Against the sources: the models in whose folders both words are, beside heads that others choose."""
+    root = checkout("rlinf-main") / "rlinf" / "models" / "embodiment"
+    drawing = {
+        path.parent.relative_to(root).parts[0]
+        for path in root.rglob("*.py")
+        if all(word in path.read_text() for word in DRAWS)
+    }
+    families = {name.partition("_n1")[0] for name in ONE_STEP}
+    assert drawing - {"starvla"} <= families, "look at it, and add it to ONE_STEP"
+    assert len(drawing) > 5
+
+
+def test_names_of_this_packages_models_are_those_that_it_declares():
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    block = text.partition('[project.entry-points."rlinf_async.models"]')[2].partition("\n\n")[0]
+    assert sorted(line.partition(" = ")[0] for line in block.strip().splitlines()) == sorted(OWN_MODELS)

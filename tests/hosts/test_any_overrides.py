@@ -1,0 +1,171 @@
+"""Whatever a config says, `explain` answers: with what a run would do, or with five lines of refusal at most.
+
+Each set of overrides is drawn by a seed of its own: keys of the host's table, of the config, and near misses
+of both, with values of every type. A config is composed once for each host; overrides are written into it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("hydra", reason="Hydra is not installed")
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from rlinf_async.compose import compose_config
+from rlinf_async.core.nested import dotted
+from rlinf_async.hosts.host import load
+from rlinf_async.hosts.kit.keys import Table
+
+SETS = int(os.environ.get("RLINF_ASYNC_RANDOM_OVERRIDES", "1000"))
+"""Of all three hosts together; thousands find more than CI has time for."""
+LONGEST = 5
+"""Lines of an answer that is none."""
+CONFIGS = {"local": "local/point_reach", "rlinf": "metaworld_ppo_mlp", "verl": "verl_metaworld_ppo_mlp"}
+ASYNC = (
+    "mode",
+    "deterministic",
+    "offload",
+    "train",
+    "train.enabled",
+    "train.max_staleness",
+    "train.correction",
+    "train.max_weight",
+    "train.scorer",
+    "rollout",
+    "rollout.shards",
+    "rollout.max_batch_size",
+    "rollout.max_wait_ms",
+    "rollout.reset_ahead",
+    "streamer.enabled",
+    "streamer.micro_batch_size",
+    "streamer.normalization",
+    "survive.keep",
+)
+VALUES = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    2,
+    3,
+    7,
+    64,
+    -1,
+    10**9,
+    10**30,
+    0.5,
+    1.5,
+    -0.2,
+    1e-4,
+    float("nan"),
+    float("inf"),
+    "",
+    "ten",
+    "16",
+    "auto",
+    "full",
+    "off",
+    "grpo",
+    "gae",
+    "/nowhere",
+    "/dev/null/x",
+    "???",
+    "~",
+    "x" * 300,
+    "a\nb",
+    "\0",
+    [],
+    [1, "two", None],
+    {},
+    {"a": {"b": [1, None]}},
+    {"enabled": True},
+)
+
+
+def table_of(host: str) -> Table:
+    if host == "local":
+        from rlinf_async.hosts.local.keys import TABLE
+    elif host == "rlinf":
+        from rlinf_async.hosts.rlinf.keys import TABLE
+    else:
+        from rlinf_async.hosts.verl.keys import TABLE
+    return TABLE
+
+
+def misspelt(key: str, chance: random.Random) -> str:
+    """A key with a letter left out, doubled or exchanged."""
+    at = chance.randrange(len(key))
+    if "." in key[at : at + 1]:
+        return key
+    letter = chance.choice(["", key[at] * 2, "x"])
+    return f"{key[:at]}{letter}{key[at + 1 :]}".replace("..", ".").strip(".")
+
+
+def overrides_of(seed: int, keys: list[str]) -> dict[str, object]:
+    chance = random.Random(seed)
+    chosen = {}
+    for key in chance.sample(keys, chance.choice([1, 1, 1, 2, 2, 3, 5])):
+        name = misspelt(key, chance) if chance.random() < 0.15 else key
+        chosen[name] = chance.choice(VALUES)
+    return chosen
+
+
+def overridden(cfg: DictConfig, chosen: dict[str, object]) -> DictConfig | None:
+    """The config with overrides; None for one that OmegaConf itself does not take."""
+    changed = cfg.copy()
+    with open_dict(changed):
+        for key, value in chosen.items():
+            try:
+                OmegaConf.update(changed, key, value, force_add=True)
+            except (OmegaConfBaseException, AttributeError, TypeError, ValueError):
+                return None  # a key below a value, an index into a list
+    return changed
+
+
+def answer(explain: Callable[[DictConfig], None], cfg: DictConfig) -> str | None:
+    """What is refused, as the command prints it; None for an answer."""
+    try:
+        explain(cfg)
+    except OmegaConfBaseException as error:
+        return str(error).splitlines()[0]
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("host", CONFIGS)
+def test_every_set_of_overrides_is_answered(host, tmp_path, monkeypatch):
+    if host != "local":
+        pytest.importorskip(host, reason=f"{host} is not installed")
+    monkeypatch.chdir(tmp_path)
+    base, adapter = compose_config(CONFIGS[host], []), load(host)
+    patterns = set("*?")
+    rows = [row.name for row in table_of(host).rows if not patterns & set(row.name)]
+    keys = sorted({*rows, *dotted(OmegaConf.to_container(base)), *(f"async.{name}" for name in ASYNC)})
+    console = Console(file=io.StringIO(), width=100)
+    failures, accepted, refused = [], 0, 0
+    for seed in range(SETS // len(CONFIGS)):
+        chosen = overrides_of(seed, keys)
+        cfg = overridden(base, chosen)
+        if cfg is None:
+            continue
+        try:
+            said = answer(lambda changed: adapter.show(adapter.explain(changed), console), cfg)
+        except Exception as error:  # noqa: BLE001 - whatever else is raised would be a traceback
+            failures.append((seed, chosen, f"{type(error).__name__}: {error}"))
+            continue
+        accepted, refused = accepted + (said is None), refused + (said is not None)
+        if said is not None and not 0 < len(said.strip().splitlines()) <= LONGEST:
+            failures.append((seed, chosen, said))
+    assert failures == []
+    assert accepted > SETS // 100
+    assert refused > SETS // 20
