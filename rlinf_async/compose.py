@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -9,11 +10,16 @@ from contextlib import AbstractContextManager
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig
+
+from rlinf_async.config_files import check_file, check_not_empty
 
 PACKAGED = "rlinf_async.configs"
 VERSION_BASE = "1.1"
@@ -22,7 +28,8 @@ OF_VERL = "verl_"
 """How the names of configs for veRL begin; the others are for RLinf."""
 LOCAL = "local"
 """The folder of those that need no framework."""
-
+FOLDERS = {"EMBODIED_PATH": ("..",), "REPO_PATH": ("..", "..", "..")}
+"""What RLinf's launch scripts export, seen from their folder `config`: its configs look for others there."""
 
 TWICE_OR_NEVER = re.compile(
     r"async appears more than once|Multiple values for async|Could not override 'async'"
@@ -57,8 +64,8 @@ def compose_config(name: str, overrides: Sequence[str], directory: Path | None =
     """
     if directory is None and name.startswith(OF_VERL) and find_spec("verl") is None:
         raise ValueError(f"{name} is for veRL, which is not installed here; see docs/verl.md")
-    if directory is not None and not directory.is_dir():
-        raise ValueError(f"--config-dir={directory} is no directory; name the one that holds {name}.yaml")
+    if directory is not None:
+        _look_into(directory, name)
     try:
         return _composed(name, [_lenient(override) for override in overrides], directory)
     except ConfigCompositionException as error:
@@ -68,13 +75,39 @@ def compose_config(name: str, overrides: Sequence[str], directory: Path | None =
     return _composed(name, [_lenient(override) for override in turned], directory)
 
 
+def _look_into(directory: Path, name: str) -> None:
+    """Find what is wrong with the user's files before Hydra reads them, and what RLinf's would ask for."""
+    if not directory.is_dir():
+        raise ValueError(f"--config-dir={directory} is no directory; name the one that holds {name}.yaml")
+    path = directory / f"{name}.yaml"
+    if os.path.lexists(path):
+        check_not_empty(path)
+    if directory.name == "config":
+        for variable, folder in FOLDERS.items():
+            os.environ.setdefault(variable, str(Path(directory.resolve(), *folder).resolve()))
+
+
 def _composed(name: str, overrides: Sequence[str], directory: Path | None) -> DictConfig:
     GlobalHydra.instance().clear()
     with warnings.catch_warnings():
         # RLinf's configs leave the order of their defaults to this version base, and Hydra says so each time.
         warnings.filterwarnings("ignore", message=r"(?s).*(missing `_self_`|version_base=)")
-        with _initialized(directory):
+        with _initialized(directory), _checked_files():
             return compose(name, overrides=list(overrides))
+
+
+def _checked_files() -> AbstractContextManager[Any]:
+    """Have every file of the user's looked at before Hydra reads it."""
+    source_class = SourcesRegistry.instance().resolve("file")  # Hydra's plugins are not what `import` gives
+    load = source_class.load_config
+
+    def load_checked(source: Any, config_path: str) -> Any:
+        path = Path(source.path, source._normalize_file_name(config_path))
+        if path.exists():
+            check_file(path)
+        return load(source, config_path)
+
+    return patch.object(source_class, "load_config", load_checked)
 
 
 def _initialized(directory: Path | None) -> AbstractContextManager[None]:

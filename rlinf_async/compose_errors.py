@@ -13,6 +13,40 @@ from rlinf_async.hosts.kit.synonyms import counterparts
 NO_KEY = re.compile(r"(?:Could not override|Error merging override) '(?P<key>[^'=]+)")
 GROUP = re.compile(r"Could not find '(?P<group>[^']+)/(?P<option>[^'/]+)'")
 
+SWEEP = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '(?P<override>[^']+)'")
+NO_GROUP_CHOICE = "Config group override must be"
+LIST = re.compile(r"[\w.+-]+(,[\w.+-]+)*")
+UNSET = re.compile(r"[Ee]nvironment variable '(?P<name>[^']+)' not found")
+KEY = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
+
+MOST_NAMES = 24
+"""Of configs that an answer lists."""
+
+
+def several(override: str) -> str:
+    """What to use for an override with several values, which Hydra runs one after the other."""
+    key, _, values = override.lstrip("+").partition("=")
+    if key in ("async", "async.mode"):
+        way = f"--modes {values}"
+    else:
+        way = f"--vary {key}={values if LIST.fullmatch(values) else 'A,B'}"
+    return (
+        f"{override} has several values, and this command takes one; to compare them: "
+        f"rlinf-async sweep CONFIG {way}"
+    )
+
+
+def _not_set(variable: str, key: str | None) -> str:
+    """Which environment variable a config asks for in vain."""
+    where = f" in {key}" if key else ""
+    return f"the config asks{where} for the variable {variable}, which is not set: export {variable}=..."
+
+
+def _key_of(error: Exception) -> str | None:
+    """The dotted key that OmegaConf's error is about."""
+    found = KEY.search(str(error))
+    return found["key"] if found else getattr(error, "full_key", None)
+
 
 def sentence(
     error: Exception,
@@ -32,11 +66,36 @@ def sentence(
         return f"the override {override!r} cannot be read; one looks like async.mode=full"
     if isinstance(error, MissingConfigException):
         return _missing(error, name, list(known_configs))
-    first = str(error).strip().splitlines()[0].rstrip(".")
+    if sweep := SWEEP.search(str(error)):
+        return several(_written(sweep["override"], overrides))
     unknown = NO_KEY.search(str(error))
     if isinstance(error, HydraException) and unknown:
         return _no_key(unknown["key"], overrides, list(known_keys()))
-    return first
+    return unreadable(error)
+
+
+def unreadable(error: Exception) -> str:
+    """The first line of what Hydra or OmegaConf says, with the key; of an unset variable, a sentence."""
+    text = str(error).strip()
+    if not text and isinstance(error.__cause__, Exception):
+        return unreadable(error.__cause__)
+    if unset := UNSET.search(text):
+        return _not_set(unset["name"], _key_of(error))
+    lines = text.splitlines() or [type(error).__name__]
+    first = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(".")
+    key = _key_of(error)
+    return f"{first}, in {key}" if key and key not in first else first
+
+
+def refusal(error: ValueError, overrides: Sequence[str]) -> str:
+    """What a ValueError says, of Hydra's for `async=true` in other words."""
+    if NO_GROUP_CHOICE not in str(error):
+        return str(error)
+    wrong = next((one for one in overrides if one.lstrip("+").startswith("async=")), None)
+    if wrong is None:
+        return f"one of {', '.join(overrides)} chooses a group of configs, and names none of them"
+    off = wrong.partition("=")[2].lower() in ("false", "no", "null")
+    return f"{wrong} names no preset; use async.mode={'off' if off else 'full'}"
 
 
 def _missing(error: MissingConfigException, name: str, names: list[str]) -> str:
@@ -48,7 +107,8 @@ def _missing(error: MissingConfigException, name: str, names: list[str]) -> str:
         return f"{name} asks for {error.missing_cfg_file}, which is nowhere on the search path"
     near = nearest(name, names)
     hint = f" (did you mean {near!r}?)" if near else ""
-    return f"there is no config {name!r}{hint}; there is {', '.join(names) or 'none'}"
+    more = f" and {len(names) - MOST_NAMES} others" if len(names) > MOST_NAMES else ""
+    return f"there is no config {name!r}{hint}; there is {', '.join(names[:MOST_NAMES]) or 'none'}{more}"
 
 
 def _no_key(key: str, overrides: Sequence[str], keys: list[str]) -> str:

@@ -45,6 +45,16 @@ Overrides = Annotated[
 RunDir = Annotated[
     Path, typer.Argument(help="The directory of a run: runner.logger.log_path, or vla.run_dir.")
 ]
+
+
+def _several(wanted: bool) -> None:
+    if wanted:
+        fail("this command runs one setting; to compare several: rlinf-async sweep CONFIG --vary KEY=A,B")
+
+
+Multirun = Annotated[
+    bool, typer.Option("--multirun", "-m", hidden=True, is_eager=True, callback=_several, help="See sweep.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print plain data.")]
 
 
@@ -87,9 +97,11 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     """The config `name` with Hydra overrides; what is wrong with either ends the command."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     from rlinf_async.compose import compose_config, names_in, packaged_names
-    from rlinf_async.compose_errors import sentence
+    from rlinf_async.compose_errors import refusal, sentence
+    from rlinf_async.config_files import unreadable
     from rlinf_async.core.nested import dotted
     from rlinf_async.plugin import register
 
@@ -105,8 +117,10 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
             known_keys=lambda: dotted(_plain(compose_config(name, [], directory))),
         )
         fail(text)
+    except YAMLError as error:
+        fail(unreadable(error))
     except ValueError as error:
-        fail(str(error))
+        fail(refusal(error, overrides or []))
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
@@ -123,8 +137,11 @@ def or_exit(function: Callable[..., Result], *arguments: Any) -> Result:
     try:
         return function(*arguments)
     except _refusals() as error:
-        text = str(error)
-        fail(text if type(error).__module__.partition(".")[0] != "omegaconf" else text.splitlines()[0])
+        if type(error).__module__.partition(".")[0] != "omegaconf":
+            fail(str(error))
+        from rlinf_async.compose_errors import unreadable
+
+        fail(unreadable(error))
 
 
 def _refusals() -> tuple[type[Exception], ...]:

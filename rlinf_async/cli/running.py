@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,13 +14,17 @@ from rlinf_async.cli.arguments import (
     Chosen,
     ConfigDir,
     ConfigName,
+    Multirun,
     Overrides,
     console,
     errors,
     or_exit,
 )
-from rlinf_async.hosts.host import AssumedCluster, host_of
+from rlinf_async.hosts.host import AssumedCluster, Host, host_of
 from rlinf_async.observe.check import Check
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 def explain(
@@ -41,6 +45,7 @@ def explain(
         float | None,
         typer.Option(min=1, help="Gigabytes of one GPU of that cluster; default: this machine's."),
     ] = None,
+    multirun: Multirun = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what a config will do, without starting anything: `rlinf-async explain metaworld_ppo_mlp`."""
@@ -51,16 +56,49 @@ def explain(
         selections.append(Chosen.of(diff, config_dir, selections[0].overrides))
     configs = [one.compose() for one in selections]
     host = or_exit(host_of, configs[0])
-    say = host.explain if diff is None else partial(config_diff.differences, host)
+    say = partial(_explained, host) if diff is None else partial(config_diff.differences, host)
     facts = or_exit(say, *configs, AssumedCluster(gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))
     if as_json:
         typer.echo(
             json.dumps(facts if diff is None else {"a": selections[0].name, "b": diff, **facts}, indent=2)
         )
     elif diff is None:
-        host.show(facts, console)
+        _show(host, facts)
     else:
         config_diff.show(facts, (selections[0].name, selections[1].name), console)
+
+
+NO_BLOCK = (
+    "This config has no async block, or an empty one: the framework's own, synchronous loop runs it. With "
+    "the block async: {mode: full}, or +async.mode=full here,"
+)
+WOULD = "with_mode_full"
+"""The key under which plain data have what a config without a block would do with one."""
+
+
+def _explained(host: Host, cfg: DictConfig, cluster: AssumedCluster) -> dict[str, Any]:
+    """What a config will do; of one without a block, also what it would do with `mode: full`, if it can."""
+    from rlinf_async.hosts.async_block import read_block, with_preset
+
+    facts = host.explain(cfg, cluster)
+    if not read_block(cfg):
+        try:
+            facts[WOULD] = host.explain(with_preset(cfg, "full"), cluster)
+        except ValueError as error:
+            facts[WOULD] = {"refused": str(error)}
+    return facts
+
+
+def _show(host: Host, facts: dict[str, Any]) -> None:
+    would = facts.get(WOULD)
+    if would is None:
+        host.show(facts, console)
+    elif "refused" in would:
+        host.show(facts, console)
+        console.print(f"{NO_BLOCK} it would be refused: {would['refused']}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"{NO_BLOCK} it would do this:", markup=False, soft_wrap=True)
+        host.show(would, console)
 
 
 def configs(as_json: AsJson = False) -> None:

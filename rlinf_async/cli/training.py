@@ -17,6 +17,7 @@ from rlinf_async.cli.arguments import (
     Chosen,
     ConfigDir,
     ConfigName,
+    Multirun,
     Overrides,
     console,
     fail,
@@ -67,6 +68,7 @@ def train(
     join: Join = False,
     restarts: Restarts = 0,
     restart_wait: RestartWait = 10.0,
+    multirun: Multirun = False,
 ) -> None:
     """Run a config: `rlinf-async train metaworld_ppo_mlp async.mode=full runner.max_epochs=12`.
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
+from rlinf_async.config import MODES
+from rlinf_async.core.block_name import misplaced
+from rlinf_async.core.names import nearest
 from rlinf_async.loops.run_settings import RunSettings
 
 KEY = "async"
@@ -21,13 +25,37 @@ def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
     """The block as it is written, as plain data; empty where there is none.
 
     Raises:
-        ValueError: it is no block.
+        ValueError: it is no block, has another name, or its content stands beside it.
     """
+    if wrong := misplaced(cfg):
+        raise ValueError(wrong)
     block = cfg.get(KEY)
     content: Any = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
     if content is not None and not isinstance(content, Mapping):
-        raise ValueError(f"async={content!r} must be a block; nearest: async.mode={content!r}")
+        raise ValueError(
+            f"async={_written(content)} must be a block; use async.mode={_nearest_mode(content)}"
+        )
     return content or {}
+
+
+def _nearest_mode(content: object) -> str:
+    """The mode that somebody may have meant who gave one value for the block."""
+    if content is False:
+        return "off"
+    return nearest(content, MODES) or "full"
+
+
+def _written(content: object) -> str:
+    """As YAML has it."""
+    return str(content).lower() if isinstance(content, bool) else repr(content)
+
+
+def with_preset(cfg: DictConfig, mode: str) -> DictConfig:
+    """A copy of `cfg` with the block of that mode and nothing else in it."""
+    changed = copy.deepcopy(cfg)
+    with open_dict(changed):
+        changed[KEY] = {"mode": mode}
+    return changed
 
 
 def resolved_rollout(settings: RunSettings) -> dict[str, Any]:

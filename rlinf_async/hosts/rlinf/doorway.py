@@ -1,12 +1,14 @@
 """Where a run of RLinf begins, and whether it asks for this package: what `plugin.watch` has to know.
 
-It imports nothing but the standard library, as it is loaded wherever Hydra starts.
+It imports little more than the standard library, as it is loaded wherever Hydra starts.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
 from typing import Any
+
+from rlinf_async.core.block_name import misplaced
 
 CALLS = {
     "rlinf.scheduler.cluster.cluster": ("Cluster", "__init__"),
@@ -20,7 +22,7 @@ def asks(argument: object) -> bool:
     if not hasattr(argument, "_get_root"):
         return False
     root = argument._get_root()
-    if root.get("async") is not None or root.get("warm_start") is not None:
+    if root.get("async") is not None or root.get("warm_start") is not None or misplaced(root):
         return True
     model = _get(root, "actor", "model", "model_type")
     brought = entry_points(group="rlinf_async.models").names

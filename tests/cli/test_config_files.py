@@ -1,0 +1,233 @@
+"""What is wrong with a user's YAML is one sentence with file and line, and ends the command with status 2."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from typer.testing import CliRunner
+
+from rlinf_async import cli, config_files
+from rlinf_async.core.block_name import PRESETS, misplaced
+from rlinf_async.hosts.rlinf import doorway
+from tests.checkouts import checkout
+
+BASE = "defaults: [/metaworld_ppo_mlp, _self_]\n"
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]\n" for i in range(1, 12)
+)
+
+WRONG_FILES: dict[str, tuple[bytes, str]] = {
+    "tab": (b"runner:\n\tmax_epochs: 3\n", "line 3: found character '\\t' that cannot start any token"),
+    "unclosed bracket": (b"x: [1\nrunner: {}\n", "line 3: expected ',' or ']', but got ':'"),
+    "unclosed quote": (b"x: 'a\n", "line 3: found unexpected end of stream"),
+    "a key twice": (
+        b"runner: {}\nalgorithm: {}\nrunner: {}\n",
+        "line 4: the key runner stands in line 2 alr",
+    ),
+    "a key twice below": (b"runner:\n  a: 1\n  b: 2\n  a: 3\n", "line 5: the key a stands in line 3 already"),
+    "a key twice in a line": (b"runner: {a: 1, a: 2}\n", "line 2: the key a stands in line 2 already"),
+    "Latin-1": ("x: café\n".encode("latin-1"), "line 2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
+    "an unknown alias": (b"x: *nope\n", "line 2: found undefined alias 'nope'"),
+    "an alias of itself": (b"x: &a [*a]\n", "line 2: an alias stands inside of what it stands for"),
+    "aliases that multiply": (BOMB.encode(), "values with its aliases written out, where at most 100000"),
+    "depth": (b"x: " + b"[" * 3000 + b"]" * 3000, "nests its values too deeply"),
+    "an unknown tag": (b"x: !foo bar\n", "line 2: could not determine a constructor for the tag '!foo'"),
+    "two documents": (b"---\nx: 1\n", "line 2: but found another document"),
+    "a list as key": (b"? [a, b]\n: 1\n", "line 2: a key is one word, and this is a list or a block"),
+    "a broken interpolation": (b"x: '${oops'\n", "no viable alternative at input '${oops', in x"),
+}
+"""What follows the defaults list in the user's file, and the answer."""
+
+WHOLE_FILES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is empty; write at least its defaults"),
+    "comments": (b"# nothing\n", "is empty; write at least its defaults"),
+    "a list": (b"- a\n- b\n", "line 1: this is a list, and a config has keys"),
+    "a word": (b"hello\n", "line 1: this is one value, and a config has keys"),
+    "UTF-16": (codecs.BOM_UTF16_LE + BASE.encode("utf-16-le"), "is in UTF-16; save it as UTF-8"),
+    "defaults that are none": (b"defaults: 3\n", "defaults must be a list"),
+    "a default that is missing": (
+        b"defaults: [nowhere/thing]\n",
+        "mine asks for nowhere/thing, which is nowh",
+    ),
+}
+
+BLOCKS = {
+    "asnyc: {mode: full}": "the key asnyc is unknown; did you mean async?",
+    "Async: {mode: full}": "the key Async is unknown; did you mean async?",
+    "async_: {mode: full}": "the key async_ is unknown; did you mean async?",
+    "asyn: {mod: full}": "the key asyn is unknown; did you mean async?",
+    "asynchronous: {mode: full}": "the key asynchronous is unknown; did you mean async?",
+    "aysnc: full": "the key aysnc is unknown; did you mean async?",
+    "async:\nmode: full": "the block async is empty, and the key mode stands beside it; indent mode below",
+    "async:\nstreamer: {enabled: true}": "the key streamer stands beside it",
+    "async: true": "async=true must be a block; use async.mode=full",
+    "async: false": "async=false must be a block; use async.mode=off",
+    "async: ful": "async='ful' must be a block; use async.mode=full",
+    "async: [train]": "Cannot merge",
+    "async: {mode: '${oc.env:NOT_SET}'}": "the config asks in async.mode for the variable NOT_SET,",
+    "runner: {max_epochs: '${oc.env:NOT_SET}'}": "asks in runner.max_epochs for the variable NOT_SET",
+}
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    for name in ("EMBODIED_PATH", "REPO_PATH", "NOT_SET"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def refusal(command: str, folder: Path, *words: str) -> str:
+    result = CliRunner().invoke(cli.app, [command, "--config-dir", str(folder), "-n", "mine", *words])
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert len(result.output.splitlines()) == 1, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("kind", WRONG_FILES)
+def test_a_broken_file_is_named_with_its_line(kind: str, tmp_path: Path) -> None:
+    content, words = WRONG_FILES[kind]
+    (tmp_path / "mine.yaml").write_bytes(BASE.encode() + content)
+    text = refusal("explain", tmp_path)
+    assert words in text
+    if "interpolation" not in kind:
+        assert str(tmp_path / "mine.yaml") in text
+
+
+@pytest.mark.parametrize("kind", WHOLE_FILES)
+def test_a_file_that_is_no_config_is_named(kind: str, tmp_path: Path) -> None:
+    content, words = WHOLE_FILES[kind]
+    (tmp_path / "mine.yaml").write_bytes(content)
+    assert words in refusal("explain", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["a key twice", "Latin-1", "aliases that multiply", "tab"])
+def test_a_broken_file_that_the_config_asks_for_is_named_too(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "one.yaml").write_bytes(b"# a comment\n" + WRONG_FILES[kind][0])
+    (tmp_path / "mine.yaml").write_text("defaults: [/metaworld_ppo_mlp, part: one, _self_]\n")
+    text = refusal("explain", tmp_path)
+    assert WRONG_FILES[kind][1] in text
+    assert str(tmp_path / "part" / "one.yaml") in text
+
+
+def test_a_broken_file_that_nothing_asks_for_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_bytes(BOMB.encode())
+    (tmp_path / "mine.yaml").write_bytes(codecs.BOM_UTF8 + BASE.encode())
+    words = ["explain", "--config-dir", str(tmp_path), "-n", "mine", "--json"]
+    assert CliRunner().invoke(cli.app, words).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["folder", "loop"])
+def test_what_is_no_file_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.mkdir() if name == "folder" else path.symlink_to(path)
+    assert f"{path} cannot be read" in refusal("explain", tmp_path)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("command", ["explain", "train"])
+def test_a_block_that_is_none_is_refused_with_what_to_write(command: str, block: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(f"{BASE}{block}\n")
+    assert BLOCKS[block] in refusal(command, tmp_path)
+
+
+@pytest.mark.parametrize("block", ["async: true", "async: ful"])
+def test_what_a_block_that_is_none_is_told_to_be_is_accepted(block: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(f"{BASE}{block}\n")
+    remedy = refusal("explain", tmp_path).split()[-1]
+    words = ["explain", "--config-dir", str(tmp_path), "-n", "mine", remedy]
+    result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == 0, result.output
+
+
+@given(
+    st.sampled_from(sorted({"runner", "env", "weight_syncer", "sync", "data", "reward", "critic", "hydra"}))
+)
+def test_keys_of_frameworks_are_not_taken_for_the_block(name: str) -> None:
+    assert misplaced({name: {"mode": "full"}, "rollout": {"enabled": True}, "mode": "full"}) is None
+
+
+@given(st.integers(0, 4), st.sampled_from(PRESETS))
+def test_any_two_letters_of_the_name_that_change_places_are_noticed(place: int, mode: str) -> None:
+    letters = list("async")
+    other = (place + 1) % 5
+    letters[place], letters[other] = letters[other], letters[place]
+    assert "did you mean async?" in str(misplaced({"".join(letters): {"mode": mode}}))
+
+
+def test_a_script_of_rlinf_is_asked_to_stop_for_a_misspelt_block_and_left_alone_without() -> None:
+    config = {"cluster": {}, "actor": {"model": {"model_type": "mlp_policy"}}, "env": {}}
+    assert not doorway.asks(OmegaConf.create(config).cluster)
+    assert doorway.asks(OmegaConf.create({**config, "asnyc": {"mode": "full"}}).cluster)
+    assert doorway.asks(OmegaConf.create({**config, "async": None, "mode": "full"}).cluster)
+
+
+def test_a_merge_key_may_stand_twice(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n")
+    config_files.check_file(path)
+
+
+def test_the_configs_of_rlinf_find_their_folder_by_where_they_are() -> None:
+    folder = checkout("rlinf-main") / "examples" / "embodiment" / "config"
+    words = ["explain", "--config-dir", str(folder), "-n", "libero_object_ppo_openpi_pi05"]
+    result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == 0, result.output
+    assert os.environ["EMBODIED_PATH"] == str(folder.parent)
+    assert os.environ["REPO_PATH"] == str(checkout("rlinf-main"))
+
+
+def test_any_other_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(f"{BASE}hydra: {{searchpath: ['file://${{oc.env:NOT_SET}}']}}\n")
+    assert "the variable NOT_SET, which is not set: export NOT_SET=..." in refusal("explain", tmp_path)
+
+
+def test_a_config_without_a_block_is_told_so_and_shown_what_one_would_do(tmp_path: Path) -> None:
+    """Plain data keep the two apart; what nobody would run says why."""
+    (tmp_path / "mine.yaml").write_text(BASE)
+    words = ["explain", "--config-dir", str(tmp_path), "-n", "mine"]
+    shown = " ".join(CliRunner().invoke(cli.app, [*words, "~async"]).output.split())
+    assert "has no async block" in shown
+    assert "+async.mode=full here, it would do this: " in shown
+    assert "train, rollout, streamer" in shown
+    facts = json.loads(CliRunner().invoke(cli.app, [*words, "~async", "--json"]).output)
+    full = json.loads(CliRunner().invoke(cli.app, [*words, "async.mode=full", "--json"]).output)
+    assert not any(facts["levels"].values())
+    assert facts.pop("with_mode_full") == full
+    wrong = " ".join(
+        CliRunner().invoke(cli.app, [*words, "~async", "actor.global_batch_size=100"]).output.split()
+    )
+    assert "it would be refused: " in wrong
+    assert "nearest: 160" in wrong
+
+
+@pytest.mark.parametrize("command", ["explain", "train"])
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["-m"], "rlinf-async sweep CONFIG --vary KEY=A,B"),
+        (["--multirun"], "rlinf-async sweep CONFIG --vary KEY=A,B"),
+        (["actor.seed=1,2"], "rlinf-async sweep CONFIG --vary actor.seed=1,2"),
+        (["async=full,train"], "rlinf-async sweep CONFIG --modes full,train"),
+        (["actor.seed=range(1,3)"], "rlinf-async sweep CONFIG --vary actor.seed=A,B"),
+    ],
+)
+def test_several_values_are_sent_to_sweep(
+    command: str, words: list[str], remedy: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(BASE)
+    assert remedy in refusal(command, tmp_path, *words)
+
+
+def test_a_preset_that_is_none_is_told_which_one_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(BASE)
+    assert "async=true names no preset; use async.mode=full" in refusal("explain", tmp_path, "async=true")
+    assert "async=false names no preset; use async.mode=off" in refusal("explain", tmp_path, "async=false")
