@@ -57,7 +57,7 @@ def _text(path: Path) -> str:
 
 def _parsed(path: Path, text: str) -> yaml.Node | None:
     try:
-        return yaml.compose(text, Loader=yaml.SafeLoader)  # type: ignore[no-any-return]
+        return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(unreadable(error, path)) from error
     except RecursionError as error:
@@ -68,7 +68,7 @@ def unreadable(error: yaml.YAMLError, path: Path | None = None) -> str:
     """PyYAML's error in one sentence with file and line; its own text has four lines."""
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error).splitlines()[0]
     mark = getattr(error, "problem_mark", None)
-    place = str(path or getattr(mark, "name", "a config"))
+    place = str(path) if path is not None else str(getattr(mark, "name", "a config"))
     if mark is not None:
         place += f", line {mark.line + 1}"
     if r"'\t'" in problem:
