@@ -248,3 +248,39 @@ def test_a_wait_that_lasts_too_long_is_an_error_even_while_somebody_is_brought_b
     world.at(1.0, loops[0].die)
     with pytest.raises(DeadlineError, match="waited 30 s for the loop: 0 of 1 ranks are done"):
         of.wait(loops, "the loop")
+
+
+class Mortal(Actor):
+    """A process that answers, has died for good, or is being started again."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    @property
+    def place(self):
+        call = Call("place")
+        call.end(error=self.answer)
+        return type("Method", (), {"remote": staticmethod(lambda: call)})
+
+
+def test_who_has_died_for_good_is_found_by_asking_everyone(world):
+    died, restarting = (
+        ray.exceptions.ActorDiedError(),
+        ray.exceptions.ActorUnavailableError("soon", b"1" * 16),
+    )
+    of = Fleet({"env": [Mortal(restarting), Mortal(None)], "coordinator": [Mortal(died)]}, deadline_s=1000.0)
+    assert of.deaths() == [died]
+
+
+@pytest.mark.parametrize(
+    ("initialized", "dead", "killed"), [(True, None, 3), (False, None, 0), (True, "the raylet", 0)]
+)
+def test_processes_are_ended_only_where_ray_is(monkeypatch, initialized, dead, killed):
+    """Ray starts, or joins whatever cluster is there, for a call that comes after its end."""
+    ended = []
+    monkeypatch.setattr(remote_calls.ray, "is_initialized", lambda: initialized)
+    monkeypatch.setattr(remote_calls.ray, "kill", ended.append)
+    monkeypatch.setattr(remote_calls, "dead_process", lambda: dead)
+    fleet(env=2, learner=1).kill()
+    assert len(ended) == killed

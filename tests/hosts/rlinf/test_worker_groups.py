@@ -1,0 +1,53 @@
+"""What RLinf's worker groups say of workers that fail becomes one error of the driver."""
+
+import signal
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+from rlinf_async.hosts.rlinf import worker_groups
+from rlinf_async.hosts.rlinf.worker_groups import Words, hear_worker_groups
+from rlinf_async.ray_runtime.termination import Termination
+
+SAID = (
+    "Exception occurred while running EnvWorker's function init_worker: exception is "
+    "ray::EnvGroup:0:EnvWorker.init_worker() (pid=1, ip=::1)\n  File 'env.py', line 1\nValueError: no scene\n"
+)
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """RLinf's module, whose groups print and send SIGUSR1; signals are heeded afterwards as before."""
+    module = ModuleType("groups")
+    exec("def fail(text):\n    print(text)", vars(module))
+    monkeypatch.setattr(worker_groups, "import_module", lambda name: module)
+    monkeypatch.setattr(worker_groups, "TERMINATION", Termination())
+    before = signal.getsignal(signal.SIGUSR1)
+    yield module
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_the_first_failure_is_an_error_with_its_last_line_and_nothing_is_printed(groups, capsys):
+    hear_worker_groups()
+    groups.fail(SAID)
+    groups.fail("Exception occurred while running RolloutWorker's function a: exception is died of it")
+    with pytest.raises(RuntimeError, match=r"^EnvWorker's function init_worker: ValueError: no scene$"):
+        signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)  # the groups that have failed of it
+    assert capsys.readouterr().out == ""
+
+
+def test_a_signal_without_words_is_said_to_be_one():
+    assert Words().first() == "SIGUSR1, by which RLinf says that a worker has failed"
+
+
+def test_rlinfs_own_groups_print_by_the_name_that_is_replaced():
+    """Or else they would print as ever."""
+    import inspect
+
+    from rlinf.scheduler.worker import worker_group
+
+    assert worker_group.__name__ == worker_groups.MODULE
+    assert "print(" in inspect.getsource(worker_group.WorkerGroupFuncResult._wait_for_results)
