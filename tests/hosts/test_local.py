@@ -1,5 +1,7 @@
+import asyncio
 import gc
 import itertools
+import signal
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -8,9 +10,12 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig, SurviveConfig
+from rlinf_async.core.failures import PeerError
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.trainer import interruptible
+from rlinf_async.loops.env import together
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
@@ -394,3 +399,42 @@ def test_without_a_trace_nothing_is_written(tmp_path):
     settings = small(levels=AsyncConfig.from_mapping({"trace": False}))
     LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=0), run_dir=tmp_path).run()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("levels", [(False, False, False), (True, True, True)])
+def test_an_interrupt_in_the_middle_of_a_run_is_one_and_leaves_its_ledger(levels):
+    settings = small(levels=asynchrony(*levels), batches=1000)
+    build = point_reach(group_size=settings.group_size, seed=settings.seed)
+
+    def interrupt(report):
+        if report.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    trainer = LocalTrainer(settings, build, on_step=interrupt)
+    assert trainer.ledger.produced == 0
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    ledger = trainer.ledger
+    assert ledger.trained >= 2 * 16
+    assert ledger.in_flight >= 0
+
+
+async def _left_alone():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise PeerError("nobody answers any more")
+
+
+async def _interrupted():
+    signal.raise_signal(signal.SIGINT)
+
+
+async def _failed():
+    raise Boom
+
+
+@pytest.mark.parametrize(("event", "raised"), [(_interrupted, KeyboardInterrupt), (_failed, Boom)])
+def test_what_is_said_by_those_who_have_lost_their_peers_is_not_what_has_ended_the_run(event, raised):
+    with pytest.raises(raised):
+        asyncio.run(interruptible(together([_left_alone(), event()])))

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -39,6 +39,7 @@ from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
+Result = TypeVar("Result")
 PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
 """What a trace calls the loops; all of them are in this process."""
 
@@ -134,7 +135,7 @@ class LocalTrainer:
                 faults=self._faults,
                 keep_steps=self._keep_steps,
             )
-            return asyncio.run(run.train())
+            return asyncio.run(interruptible(run.train()))
 
     def _check(self, shard: Shard) -> None:
         """Whether the environments have the methods that the settings ask for."""
@@ -298,6 +299,20 @@ class LocalRun:
             self._reports.append(report)
             self._metrics.append(metrics)
         self._on_step(report)
+
+
+async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
+    """The main task of a run: where that is cancelled, as by an interrupt, errors of parts are echoes of it.
+
+    A task of its own does the work: one that holds a TaskGroup may look cancelled by the group's failure.
+    """
+    try:
+        return await asyncio.ensure_future(work)
+    except Exception:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from None
+        raise
 
 
 def _copy(model: ActorCritic) -> State:
