@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from rlinf_async.observe.attempt import Attempt
 from rlinf_async.observe.claims import claim_directory
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import (
     COMPLETE,
     find_newest,
@@ -42,6 +43,11 @@ def claim(config: DictConfig) -> None:
         resume="trainer.resume_mode=auto",
         newest=newest_sequence(folder_of(config)),
     ).announce()
+
+
+def set_aside(config: DictConfig, *, goes_on: bool, say: Callable[[str], None]) -> None:
+    """Put aside what an earlier run has left in the run directory, before anything of this one is written."""
+    RunDir(Path(config.vla.run_dir).absolute()).set_aside(goes_on=goes_on, say=say)
 
 
 def folder_of(config: DictConfig) -> Path:

@@ -66,8 +66,12 @@ class VerlHost:
         make_ready(cfg)
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
+        from rlinf_async.hosts.verl.checkpoint import resumed, set_aside
         from rlinf_async.hosts.verl.task_runner import train
+        from rlinf_async.observe.display import RunDisplay
 
+        # Before Ray starts, so that a run of which it does not has its end in a directory of its own.
+        set_aside(cfg, goes_on=resumed(cfg)[0] is not None, say=RunDisplay().note)
         with open_dict(cfg):
             OmegaConf.update(cfg, "ray_kwargs.ray_init.include_dashboard", dashboard)
             if os.environ.get(PLATFORM):

@@ -16,12 +16,11 @@ from verl.utils.tracking import Tracking
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.verl.block import MODE
-from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, step_folder
+from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, set_aside, step_folder
 from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.tracking import LastingTracking
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.run import AsyncRun
@@ -69,8 +68,7 @@ class VLAAsyncTrainer(PPOTrainer):
         write_back(config, self.settings)
         claim(config)
         self._checkpoint, self.global_steps = resumed(config, say=RunDisplay().note)
-        goes_on = self._checkpoint is not None
-        RunDir(Path(config.vla.run_dir).absolute()).set_aside(goes_on=goes_on, say=RunDisplay().note)
+        set_aside(config, goes_on=self._checkpoint is not None, say=RunDisplay().note)
         check_places(self.settings, on_gpu=on_gpu)
         requests, coordinator = start_channels(self.settings, version=self.global_steps)
         workers = {

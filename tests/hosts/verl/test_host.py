@@ -1,6 +1,7 @@
 """The host that commands ask, and where runs go on."""
 
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -12,6 +13,8 @@ from rlinf_async.hosts import host
 from rlinf_async.hosts.verl.block import another_mode
 from rlinf_async.hosts.verl.checkpoint import note_latest, resumed, step_folder
 from rlinf_async.hosts.verl.host import VerlHost
+from rlinf_async.observe.ending import RunFailed, recorded
+from rlinf_async.observe.run_dir import RunDir
 
 
 def trainer(**changes):
@@ -101,3 +104,24 @@ def test_a_resolved_config_is_plain_and_leaves_the_given_one_alone():
     resolved = VerlHost().resolved(config)
     assert resolved["async"]["rollout"]["shards"] == 2
     assert "rollout" not in config["async"]
+
+
+def test_the_end_of_a_run_for_which_ray_does_not_start_is_not_that_of_the_one_before(tmp_path, monkeypatch):
+    task_runner = ModuleType("task_runner")
+
+    def not_started(config):
+        raise RuntimeError("Ray has not started")
+
+    task_runner.train = not_started
+    monkeypatch.setitem(sys.modules, "rlinf_async.hosts.verl.task_runner", task_runner)
+    earlier = RunDir(tmp_path)
+    earlier.begin({}, title="an earlier run", versions={})
+    earlier.log(1, {"loss": 1.0})
+    earlier.write_summary({"steps": 1})
+    cfg = trainer(resume_mode="disable")
+    cfg.vla = {"run_dir": str(tmp_path)}
+    cfg.ray_kwargs = {"ray_init": {"include_dashboard": None}}
+    with pytest.raises(RunFailed, match="Ray has not started"), recorded(lambda: VerlHost().run_dir(cfg)):
+        VerlHost().train(cfg)
+    assert RunDir(tmp_path / "earlier" / "1").read(RunDir(tmp_path / "earlier" / "1").summary)["steps"] == 1
+    assert earlier.read(earlier.summary)["ended"] == "failed"

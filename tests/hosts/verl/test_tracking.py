@@ -1,0 +1,39 @@
+"""veRL's loggers as a trainer has them: closed with the status of the run, and outlived by it."""
+
+from rlinf_async.hosts.verl.tracking import LastingTracking
+
+
+class Tracking:
+    def __init__(self):
+        self.logged, self.codes, self.away = [], [], False
+
+    def log(self, data, step):
+        if self.away:
+            raise ConnectionError("the server is away")
+        self.logged.append((step, data))
+
+    def finish(self, exit_code=0):
+        self.codes.append(exit_code)
+
+
+def test_batches_are_steps_from_one_and_the_end_has_the_status_of_the_run():
+    inner = Tracking()
+    tracking = LastingTracking(lambda: inner, say=lambda text: None)
+    tracking.log(0, {"loss": 1.0})
+    tracking.finish(exit_code=1)
+    tracking.finish()  # veRL's own, when it is collected
+    assert inner.logged == [(1, {"loss": 1.0})]
+    assert inner.codes == [1]
+
+
+def test_a_server_that_is_away_does_not_end_the_run():
+    first, second, said = Tracking(), Tracking(), []
+    made = iter([first, second])
+    tracking = LastingTracking(lambda: next(made), say=said.append)
+    first.away = True
+    for batch in range(4):
+        tracking.log(batch, {})
+    tracking.finish()
+    assert [step for step, _ in second.logged] == [3, 4]
+    assert (first.codes, second.codes) == ([1], [0])
+    assert "the server is away" in said[0]
