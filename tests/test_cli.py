@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -300,3 +301,23 @@ def test_a_run_that_starts_itself_again_joins_as_it_was_told_to(monkeypatch):
     monkeypatch.setattr(training, "supervise", lambda command, **_: commands.append(command) or 0)
     assert invoke("train", "metaworld_ppo_mlp", "--restarts", "1", "--join").exit_code == 0
     assert "--join" in commands[0]
+
+
+def test_a_thread_that_fails_beside_a_run_takes_one_line(monkeypatch, tmp_path, capsys):
+    def train(cfg, dashboard):
+        def fails():
+            raise OSError(28, "No space left on device")
+
+        thread = threading.Thread(target=fails, name="writer")
+        thread.start()
+        thread.join()
+
+    host = SimpleNamespace(
+        prepare=lambda cfg: None, ray_cluster=lambda cfg: "none", train=train, run_dir=lambda cfg: tmp_path
+    )
+    monkeypatch.setattr(training, "host_of", lambda cfg: host)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    ended = invoke("train", "metaworld_ppo_mlp")
+    assert ended.exit_code == 0, ended.output
+    (line,) = ended.output.splitlines()
+    assert "writer, has ended by OSError: [Errno 28] No space left on device" in line

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,7 +28,8 @@ from rlinf_async.cli.arguments import (
 from rlinf_async.core.failures import Terminated
 from rlinf_async.hosts.host import RayCluster, host_of
 from rlinf_async.observe.attempt import NothingLeftError
-from rlinf_async.observe.ending import DISTURBS, Judge, RunFailed, ending_of, recorded, recorded_ending
+from rlinf_async.observe.ending import DISTURBS, Judge, RunFailed, ending_of, recorded, recorded_ending, short
+from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.address import choose_cluster
 from rlinf_async.ray_runtime.termination import TERMINATION
 from rlinf_async.supervise import supervise
@@ -105,6 +107,7 @@ def train(
 
         hush(said=worker_logs)
         console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
+    threading.excepthook = _say_thread
     with _ending_in_a_sentence(), recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)):
         TERMINATION.install()  # and again where Ray has started, which takes SIGTERM for itself
         host.train(cfg, dashboard=dashboard)
@@ -128,6 +131,14 @@ def _ending_in_a_sentence() -> Iterator[None]:
     elif ending is not None:
         _say(str(ending))
     raise typer.Exit(1 if ending is None else ending.status)
+
+
+def _say_thread(failed: threading.ExceptHookArgs) -> None:
+    """In one line: whoever waits for a thread says what has become of its work."""
+    if failed.exc_value is not None and failed.thread is not None:
+        _say(
+            f"a thread of the driver, {failed.thread.name}, has ended by {short(in_words(failed.exc_value))}"
+        )
 
 
 def _judge(cluster: RayCluster) -> Judge:
