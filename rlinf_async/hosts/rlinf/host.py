@@ -18,6 +18,7 @@ from rlinf_async.extras import RLINF
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
 from rlinf_async.hosts.preparations import make_ready
+from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check, skipped
@@ -62,7 +63,9 @@ class RLinfHost:
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.rlinf.config import asks_for_levels
         from rlinf_async.hosts.rlinf.hooks import check_presence, prepare
+        from rlinf_async.hosts.rlinf.keys import TABLE
 
+        refuse(TABLE.misshapen(plain(cfg)))
         task = cfg.runner.get("task_type")
         if task not in TASKS:
             raise ValueError(

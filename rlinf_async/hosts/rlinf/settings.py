@@ -75,7 +75,7 @@ class RLinfSettings(RunSettings):
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
             normalizes=str(algorithm["adv_type"]) == "gae",
-            weight_syncer=str(cfg.get("weight_syncer", {}).get("type", "bucket")),
+            weight_syncer=str((cfg.get("weight_syncer") or {}).get("type", "bucket")),
             seed=int(actor.get("seed", 0)),
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),

@@ -14,6 +14,8 @@ from rlinf_async.hosts.async_block import read_block
 
 MODE = "vla_async"
 """Our trainer's name in veRL's registry."""
+VERLS_OWN = ("sync", "colocate_async", "separate_async")
+"""The names of veRL's own trainers there."""
 
 
 def is_verls(config: object) -> bool:
@@ -32,8 +34,8 @@ def another_mode(config: DictConfig, *, needs_ours: bool = False) -> str:
     if mode == MODE:
         return ""
     said = f"trainer.v1.trainer_mode={mode!r}"
-    if near := nearest(mode, [MODE]):
-        return f"{said} is no trainer of veRL; did you mean {near!r}?"
+    if mode not in VERLS_OWN and nearest(mode, [MODE], cutoff=0.8):
+        return f"{said} is no trainer of veRL; did you mean {MODE!r}?"
     if AsyncConfig.from_mapping(read_block(config)).active:
         return f"{said} reads no async block; use trainer.v1.trainer_mode={MODE}, or async.mode=off"
     if needs_ours:

@@ -109,6 +109,6 @@ def test_verls_own_default_config_is_told_what_it_lacks():
         stock = compose("ppo_trainer", overrides=["trainer.v1.trainer_mode=vla_async"])
     with pytest.raises(RefusedError) as caught:
         read(stock)
-    said = str(caught.value)
+    said = " ".join(reason.text for reason in caught.value.reasons)
     for key in ("strategy", "use_remove_padding", "critic.enable", "env.train"):
         assert key in said
