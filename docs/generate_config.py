@@ -19,7 +19,7 @@ from typing import Any
 
 from generated import fill
 
-from rlinf_async.config import MODES, AsyncConfig
+from rlinf_async.config import MODES, AdvancedConfig, AsyncConfig
 from rlinf_async.config.removed import REMOVED
 
 PAGE = Path(__file__).with_name("config.md")
@@ -91,11 +91,13 @@ def _yaml(value: Any) -> str:
 
 
 def block() -> str:
-    """The whole block with every default, as `mode: full` fills it."""
+    """The block with every default but those of `advanced`, as `mode: full` fills it."""
     full = AsyncConfig.from_mapping({"mode": "full"})
     lines = ["async:"]
     for field in fields(AsyncConfig):
         value = getattr(full, field.name)
+        if isinstance(value, AdvancedConfig):
+            continue  # few runs need it
         if not _is_block(field):
             lines.append(f"  {field.name}: {_yaml(value)}")
             continue

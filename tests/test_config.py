@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rlinf_async.config import (
     MODES,
+    AdvancedConfig,
     AsyncConfig,
     RolloutConfig,
     StreamerConfig,
@@ -18,7 +19,7 @@ from rlinf_async.config import (
 )
 
 LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
-BLOCKS = {**LEVELS, "survive": SurviveConfig}
+BLOCKS = {**LEVELS, "survive": SurviveConfig, "advanced": AdvancedConfig}
 
 
 def parsed(text):
@@ -136,11 +137,11 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.train", {"max_staleness": None}, "async.train.max_staleness=None"),
         ("async.train", {"enabled": "yes"}, "async.train.enabled='yes' must be true or false"),
         ("async.train", {"enabled": 1}, "async.train.enabled=1 must be true or false"),
-        ("async.train", {"accept_bias": "no"}, "async.train.accept_bias='no'"),
+        ("async.advanced", {"accept_bias": "no"}, "async.advanced.accept_bias='no'"),
         ("async.train", {"correction": "decouple"}, "did you mean 'decoupled'"),
         ("async.train", {"correction": None}, "async.train.correction=None must be one of"),
         ("async.train", {"proximal": "log-linear"}, "did you mean 'loglinear'"),
-        ("async.train", {"measure_ratios": 1}, "async.train.measure_ratios=1 must be true or false"),
+        ("async.advanced", {"measure_ratios": 1}, "async.advanced.measure_ratios=1 must be true or false"),
         (
             "async.train",
             {"max_weight": 0},
@@ -161,13 +162,13 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.streamer", {"micro_batch_size": 0}, "async.streamer.micro_batch_size=0 .*nearest: 1"),
         ("async.streamer", {"normalization": "defered"}, "did you mean 'deferred'"),
         ("async.streamer", {"enabled": []}, r"async.streamer.enabled=\[\]"),
-        ("async", {"deadline_s": 0}, "async.deadline_s=0 must be a finite number above 0"),
-        ("async", {"deadline_s": "1h"}, "async.deadline_s='1h'"),
-        ("async", {"deadline_s": None}, "async.deadline_s=None"),
-        ("async", {"deadline_s": float("nan")}, "async.deadline_s=nan"),
+        ("async.advanced", {"deadline_s": 0}, "async.advanced.deadline_s=0 must be a finite number above 0"),
+        ("async.advanced", {"deadline_s": "1h"}, "async.advanced.deadline_s='1h'"),
+        ("async.advanced", {"deadline_s": None}, "async.advanced.deadline_s=None"),
+        ("async.advanced", {"deadline_s": float("nan")}, "async.advanced.deadline_s=nan"),
         ("async", {"deterministic": "true"}, "async.deterministic='true' must be true or false"),
         ("async", {"trace": 1}, "async.trace=1 must be true or false"),
-        ("async", {"stall_s": 0}, "async.stall_s=0 must be a finite number above 0"),
+        ("async.advanced", {"stall_s": 0}, "async.advanced.stall_s=0 must be a finite number above 0"),
         ("async.train", {"balance": "task"}, "did you mean 'tasks'"),
         ("async", {"mode": None}, "async.mode=None must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
@@ -176,13 +177,13 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"survive": 3}, "async.survive=3 must be a block; nearest: async.survive.env_restarts=3"),
         ("async.survive", {"env_restarts": -1}, "async.survive.env_restarts=-1 .*nearest: 0"),
         ("async.survive", {"process_restarts": 2.5}, "process_restarts=2.5 must be a whole number"),
-        ("async.survive", {"window_s": 0}, "async.survive.window_s=0 must be a finite number above 0"),
-        ("async.survive", {"start_s": float("inf")}, "async.survive.start_s=inf"),
-        ("async.survive", {"silent_s": -1}, "async.survive.silent_s=-1"),
-        ("async.survive", {"step_s": "never"}, "step_s='never' must be auto or a finite number above 0"),
-        ("async.survive", {"step_s": 0}, "step_s=0 must be auto or"),
-        ("async.survive", {"non_finite": "refuze"}, "did you mean 'refuse'"),
-        ("async.survive", {"save_failures": 0}, "save_failures=0 .*nearest: 1"),
+        ("async.advanced", {"window_s": 0}, "async.advanced.window_s=0 must be a finite number above 0"),
+        ("async.advanced", {"start_s": float("inf")}, "async.advanced.start_s=inf"),
+        ("async.advanced", {"silent_s": -1}, "async.advanced.silent_s=-1"),
+        ("async.advanced", {"step_s": "never"}, "step_s='never' must be auto or a finite number above 0"),
+        ("async.advanced", {"step_s": 0}, "step_s=0 must be auto or"),
+        ("async.advanced", {"non_finite": "refuze"}, "did you mean 'refuse'"),
+        ("async.advanced", {"save_failures": 0}, "save_failures=0 .*nearest: 1"),
         ("async.survive", {"keep": 0}, "keep=0 must be all or a whole number of at least 1"),
         ("async.survive", {"keep": "some"}, "keep='some' must be all or"),
         ("async", {"rollout": [1]}, r"async.rollout=\[1\] must be a block"),
@@ -215,12 +216,16 @@ def test_inference_scores_only_what_is_recomputed_piece_by_piece(block, named):
 
 
 def test_training_off_policy_without_correction_is_refused_with_both_ways_out():
-    with pytest.raises(ValueError, match=r"correction=decoupled, or also set async.train.accept_bias=true"):
+    with pytest.raises(ValueError, match=r"correction=decoupled, or also set async.advanced.accept_bias"):
         uncorrected(max_staleness=2)
 
 
-@pytest.mark.parametrize("train", [{"accept_bias": True}, {"max_staleness": 0}, {"enabled": False}])
-def test_no_correction_is_accepted_when_said_twice_or_when_there_is_nothing_to_correct(train):
+def test_no_correction_is_accepted_when_said_twice():
+    assert uncorrected(advanced={"accept_bias": True}).train.correction == "none"
+
+
+@pytest.mark.parametrize("train", [{"max_staleness": 0}, {"enabled": False}])
+def test_no_correction_is_accepted_when_there_is_nothing_to_correct(train):
     assert uncorrected(**train).train.correction == "none"
 
 
@@ -326,8 +331,8 @@ def test_what_a_run_outlives_is_parsed_with_the_rest():
 
 @pytest.mark.parametrize("call", ["step", "reset"])
 def test_a_step_or_a_reset_may_take_many_times_as_long_as_any_before_and_no_less_than_100_seconds(call):
-    def limits(*longest, **survive):
-        return [getattr(SurviveConfig(**survive), f"{call}_limit")(one) for one in longest]
+    def limits(*longest, **advanced):
+        return [getattr(AdvancedConfig(**advanced), f"{call}_limit")(one) for one in longest]
 
     assert limits(1, 6, 60) == [100, 120, 1200]
     assert limits(60, **{f"{call}_s": 3}) == [3]

@@ -30,7 +30,7 @@ def known() -> dict[str, type | None]:
 
 @pytest.mark.parametrize("name", REMOVED)
 def test_a_key_or_value_that_is_gone_is_refused_with_what_to_write_instead(name):
-    with pytest.raises(ValueError, match=re.escape(f"{name} has been removed: {REMOVED[name]}")):
+    with pytest.raises(ValueError, match=re.escape(f"{name} is gone: {REMOVED[name]}")):
         AsyncConfig.from_mapping(block_of(name))
 
 

@@ -32,7 +32,7 @@ RUNS = Path("runs/chaos")
 FIRST_STEP = 3
 BUDGETS = [
     *(f"async.survive.{who}_restarts=1000" for who in ("process", "env")),
-    "async.survive.window_s=60",
+    "async.advanced.window_s=60",
 ]
 """Restarts are what is measured: no run ends because there were many, and the waits before them stay short,
 which double within a window."""

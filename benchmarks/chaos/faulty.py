@@ -42,9 +42,9 @@ SHARDS, HORIZON, BATCHES = 8, 5, 30
 RAISES, NANS = 0.1, 0.01
 BUDGETS: dict[str, dict[str, Any]] = {
     # In a short window, because the wait before a restart doubles with every one that is in it.
-    "restarts to spare": {"env_restarts": 1000, "window_s": 5},
+    "restarts to spare": {"survive": {"env_restarts": 1000}, "advanced": {"window_s": 5}},
     "the default budget": {},
-    "no restarts": {"env_restarts": 0},
+    "no restarts": {"survive": {"env_restarts": 0}},
 }
 DEFAULT_MOST = 10
 GIVEN_UP = re.compile(
@@ -94,8 +94,8 @@ def faulty(injected: Injected, seed: int) -> EnvFactory:
     return build
 
 
-def settings(survive: dict[str, Any], batches: int) -> LocalSettings:
-    block = {"mode": "full", "rollout": {"shards": SHARDS}, "survive": survive}
+def settings(budgets: dict[str, Any], batches: int) -> LocalSettings:
+    block = {"mode": "full", "rollout": {"shards": SHARDS}, **budgets}
     return LocalSettings(
         asynchrony=AsyncConfig.from_mapping(block),
         total_envs=SHARDS,
@@ -107,11 +107,11 @@ def settings(survive: dict[str, Any], batches: int) -> LocalSettings:
     )
 
 
-def run(survive: dict[str, Any], *, batches: int = BATCHES, seed: int = 0) -> dict[str, Any]:
+def run(budgets: dict[str, Any], *, batches: int = BATCHES, seed: int = 0) -> dict[str, Any]:
     """Train, and say what was injected, what the run has counted, and how it has ended."""
     torch.set_num_threads(1)
     injected, began = Injected(), time.monotonic()
-    ours = settings(survive, batches)
+    ours = settings(budgets, batches)
     error: str | None = None
     result: LocalResult | None = None
     with TemporaryDirectory() as folder:
@@ -191,9 +191,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False) -> None:
     """Run what is missing, and print the table."""
     kept = Kept(RESULTS)
-    for name, survive in BUDGETS.items():
+    for name, budgets in BUDGETS.items():
         if not report and name not in kept.results:
-            kept.add(name, run(survive))
+            kept.add(name, run(budgets))
     typer.echo(table(kept.results))
 
 

@@ -52,13 +52,13 @@ BATCHES, SEEDS = 30, 5
 MARGIN, FINAL_SHARE = 0.05, 0.25
 ALONE = "left alone"
 SIDES: dict[str, int | None] = {ALONE: None, "killed every 5 steps": 5}
-SURVIVE = {"env_restarts": 1000, "window_s": 20}
+SURVIVE = {"survive": {"env_restarts": 1000}, "advanced": {"window_s": 20}}
 """So many restarts that none ends a run: what is learned is asked here, and not when a run gives up."""
 
 
 def settings(seed: int) -> LocalSettings:
     """Those of the demo, as the other experiments on learning have them."""
-    block = {"mode": "full", "survive": SURVIVE}
+    block = {"mode": "full", **SURVIVE}
     cell = Cell(
         host="local",
         task=PRESS,

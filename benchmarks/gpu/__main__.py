@@ -50,7 +50,9 @@ def main(
     total_envs: Annotated[int | None, typer.Option(help="Environments.")] = None,
     repetitions: Annotated[int | None, typer.Option(help="Runs of each mode; medians are shown.")] = None,
     optimizer_steps: Annotated[int, typer.Option(help="Optimizer steps per batch.")] = Bench.optimizer_steps,
-    measure_ratios: Annotated[bool, typer.Option(help="async.train.measure_ratios")] = Bench.measure_ratios,
+    measure_ratios: Annotated[
+        bool, typer.Option(help="async.advanced.measure_ratios")
+    ] = Bench.measure_ratios,
     max_wait_ms: Annotated[float | None, typer.Option(help="async.rollout.max_wait_ms")] = None,
 ) -> None:
     """Compare the synchronous loop with each level and with all three, on one device."""

@@ -93,9 +93,8 @@ class Bench:
             asynchrony=AsyncConfig.from_mapping(
                 {
                     "mode": mode,
-                    "train": {"measure_ratios": self.measure_ratios},
+                    "advanced": {"measure_ratios": self.measure_ratios, "deadline_s": 600},
                     "rollout": {} if self.max_wait_ms is None else {"max_wait_ms": self.max_wait_ms},
-                    "deadline_s": 600,
                 }
             ),
             total_envs=self.total_envs,

@@ -67,8 +67,13 @@ def _lags() -> dict[str, dict[str, Any]]:
     blocks: dict[str, dict[str, Any]] = {"off": {"mode": "off"}}
     for lag in STALENESS[1:]:
         for correction in CORRECTIONS:
-            train = {"max_staleness": lag, "correction": correction, "accept_bias": correction == "none"}
-            blocks[f"lag{lag}-{correction}"] = {"mode": "train", "deterministic": True, "train": train}
+            train = {"max_staleness": lag, "correction": correction}
+            blocks[f"lag{lag}-{correction}"] = {
+                "mode": "train",
+                "deterministic": True,
+                "train": train,
+                "advanced": {"accept_bias": correction == "none"},
+            }
     return blocks
 
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rlinf_async.config.checks import check_above_zero, check_block, check_choice, check_flag, check_keys
+from rlinf_async.config.advanced import AdvancedConfig
+from rlinf_async.config.checks import check_block, check_choice, check_flag, check_keys
 from rlinf_async.config.rollout import RolloutConfig
 from rlinf_async.config.streamer import StreamerConfig
 from rlinf_async.config.survive import SurviveConfig
@@ -35,6 +36,7 @@ class AsyncConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
     survive: SurviveConfig = field(default_factory=SurviveConfig)
+    advanced: AdvancedConfig = field(default_factory=AdvancedConfig)
     offload: Literal["auto", "keep"] = "auto"
     """Offloading of what levels let work at once: auto switches it off and says so, keep refuses to start."""
     publication: Literal["beside", "host"] = "beside"
@@ -43,10 +45,6 @@ class AsyncConfig:
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
     trace: bool = True
     """Whether every process writes down what it does when, for `rlinf-async trace` and `report`."""
-    stall_s: float = 120.0
-    """When nothing at all has ended for so long, the run says who waits for what."""
-    deadline_s: float = 7200.0
-    """No wait between workers lasts longer. It is a last resort: a crash is noticed at once."""
 
     def __post_init__(self) -> None:
         for flag in ("deterministic", "trace"):
@@ -70,8 +68,12 @@ class AsyncConfig:
                 "async.train.balance=exact"
             )
         self._check_scorer()
-        for name in ("stall_s", "deadline_s"):
-            check_above_zero(f"async.{name}", getattr(self, name))
+        if self.off_policy and self.train.correction == "none" and not self.advanced.accept_bias:
+            raise ValueError(
+                f"async.train.correction=none with max_staleness={self.max_staleness} trains off-policy data "
+                "without any correction; use correction=decoupled, or also set "
+                "async.advanced.accept_bias=true"
+            )
 
     def _check_scorer(self) -> None:
         if self.train.scorer == "learner" or not self.off_policy:
@@ -107,8 +109,10 @@ class AsyncConfig:
             levels[name] = level(**{"enabled": preset[name], **content})
         content = check_block("async.survive", block.get("survive"), SurviveConfig, first="env_restarts")
         survive = SurviveConfig(**content)
-        own = {name: block[name] for name in block if name not in ("mode", "survive", *levels)}
-        return cls(mode=mode, survive=survive, **own, **levels)
+        content = check_block("async.advanced", block.get("advanced"), AdvancedConfig, first="accept_bias")
+        advanced = AdvancedConfig(**content)
+        own = {name: block[name] for name in block if name not in ("mode", "survive", "advanced", *levels)}
+        return cls(mode=mode, survive=survive, advanced=advanced, **own, **levels)
 
     def without(self, levels: Collection[str]) -> AsyncConfig:
         """The same with `levels` off."""
@@ -147,7 +151,7 @@ class AsyncConfig:
     @property
     def measures_ratios(self) -> bool:
         """Whether off-policy ratios are logged."""
-        return self.off_policy and self.train.measures
+        return self.off_policy and self.advanced.measures
 
     @property
     def levels(self) -> dict[str, bool]:

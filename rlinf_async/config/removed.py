@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+_MOVED = {
+    **{f"async.{name}": name for name in ("deadline_s", "stall_s")},
+    **{f"async.train.{name}": name for name in ("accept_bias", "measure_ratios")},
+    **{
+        f"async.survive.{name}": name
+        for name in (
+            "window_s",
+            "start_s",
+            "reset_s",
+            "step_s",
+            "silent_s",
+            "non_finite",
+            "save_failures",
+        )
+    },
+}
+"""Keys that are in `async.advanced` now, by their old paths."""
+
 REMOVED = {
     "async.adapt": (
         "it gained nothing where it was measured; give async.train.max_staleness and "
@@ -24,12 +42,13 @@ REMOVED = {
         "every optimizer step of a pass has an equal share of every rollout (what spread did), as steps in "
         "order of arrival learned less where tasks differ in speed; leave the key out"
     ),
+    **{old: f"write async.advanced.{name}" for old, name in _MOVED.items()},
 }
-"""By the path of a key, or `path=value` where only that value is gone: why, and what to write instead."""
+"""By the path of a key, or `path=value` where only that value is gone: what to write instead, and why."""
 
 
 def check_not_removed(path: str, value: Any = None) -> None:
     """Refuse the key at `path`, or its `value`, if a former version had it."""
     for name in (path, f"{path}={value}"):
         if name in REMOVED:
-            raise ValueError(f"{name} has been removed: {REMOVED[name]}")
+            raise ValueError(f"{name} is gone: {REMOVED[name]}")

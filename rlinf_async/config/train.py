@@ -11,8 +11,6 @@ from rlinf_async.core.types import Balance, Correction
 
 MAX_WEIGHT = {"tis": 2.0, "mis": 2.0}
 """Bounds of importance weights by correction: what practice agrees on."""
-COMPARED_BYTES = 2 * 10**9
-"""Of trained weights on a learner rank, up to which `measure_ratios: auto` keeps copies of past ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +32,9 @@ class TrainConfig:
     balance: Balance = "exact"
     """How environments contribute equally to every batch: each with its own task, or whoever is free with the
     task that is next (tasks)."""
-    measure_ratios: bool | Literal["auto"] = "auto"
-    """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ.
-
-    Costs a copy of the trained parameters to the CPU a step, and `max_staleness + 1` of them kept there;
-    auto: where a learner rank trains at most 2 GB of them, and above that only what needs no copy.
-    """
-    accept_bias: bool = False
-    """Said beside `correction: none`, to train off-policy data as if it were on-policy."""
 
     def __post_init__(self) -> None:
-        for flag in ("enabled", "accept_bias"):
-            check_flag(f"async.train.{flag}", getattr(self, flag))
-        if self.measure_ratios != "auto":
-            check_flag("async.train.measure_ratios", self.measure_ratios)
+        check_flag("async.train.enabled", self.enabled)
         check_whole("async.train.max_staleness", self.max_staleness, least=0)
         check_choice("async.train.correction", self.correction, get_args(Correction))
         check_choice("async.train.balance", self.balance, get_args(Balance))
@@ -59,20 +46,6 @@ class TrainConfig:
                 f"async.train.scorer=inference with proximal={self.proximal}: nothing is scored again; use "
                 "proximal=recomputed, or scorer=learner"
             )
-        if self.enabled and self.max_staleness and self.correction == "none" and not self.accept_bias:
-            raise ValueError(
-                f"async.train.correction=none with max_staleness={self.max_staleness} trains off-policy data "
-                "without any correction; use correction=decoupled, or also set async.train.accept_bias=true"
-            )
-
-    @property
-    def measures(self) -> bool:
-        """Whether distances between sampler, learner and policies are looked at, as far as `auto` goes."""
-        return self.measure_ratios is not False
-
-    def compares_versions(self, trained_bytes: float) -> bool:
-        """Whether that includes policies of earlier versions, where a learner rank trains so many bytes."""
-        return self.measures and (self.measure_ratios != "auto" or trained_bytes <= COMPARED_BYTES)
 
     @property
     def weight_bound(self) -> float:

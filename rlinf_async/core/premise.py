@@ -102,7 +102,7 @@ def judge(
             f"{field} of the first batch, scored again by the learner at the weights that "
             f"acted, are off by {logprobs:.3g} on average; inference and learner do not hold the same policy "
             "(frozen weights that no checkpoint gives?), or the model scores other actions than it took; "
-            "async.train.measure_ratios=false leaves this check out"
+            "async.advanced.measure_ratios=false leaves this check out"
         )
     if logprobs > tolerance.logprobs:
         warn(

@@ -86,11 +86,12 @@ def _size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
 def deaths(settings: RunSettings) -> str:
     """What the death of an env worker or an inference rank does to a run of several processes."""
     survive, restartable = settings.asynchrony.survive, settings.restartable
+    window_s = settings.asynchrony.advanced.window_s
     if not survive.process_restarts:
         return "ends the run (async.survive.process_restarts=0)"
     if not restartable:
         return "ends the run: processes that leave their accelerators to each other are not started again"
-    often = f"is started again, {survive.process_restarts} times in {survive.window_s:g} s"
+    often = f"is started again, {survive.process_restarts} times in {window_s:g} s"
     if "inference" in restartable:
         return often
     return f"env workers: {often}; inference ranks: ends the run (async.publication=host)"

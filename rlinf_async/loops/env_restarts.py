@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig, SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.ports import ShardEnv
@@ -33,20 +33,25 @@ class ShardRestarts:
         shard: int,
         survive: SurviveConfig,
         *,
+        window_s: float = AdvancedConfig.window_s,
         record: Record = unrecorded,
         spans: SpanLog = UNRECORDED,
         worked: bool = False,
     ) -> None:
-        """`worked`: whether such environments have completed a rollout before."""
+        """
+        Args:
+            window_s: The seconds in which restarts are counted.
+            worked: Whether such environments have completed a rollout before.
+        """
         self._shard, self._record, self._spans = shard, record, spans
-        self._survive = survive
+        self._survive, self._window_s = survive, window_s
         self._worked = worked
         self._budget = self._budget_of(survive.env_restarts if worked else min(1, survive.env_restarts))
         self._failures: list[tuple[float, ShardFailure]] = []
         self._count = 0
 
     def _budget_of(self, most: int) -> RestartBudget:
-        return RestartBudget(most, self._survive.window_s)
+        return RestartBudget(most, self._window_s)
 
     def worked(self) -> None:
         """A rollout was completed."""
@@ -85,7 +90,7 @@ class ShardRestarts:
         self._note(failure, "environments built anew", loss, seconds=loop.time() - began)
 
     def _take(self, failure: ShardFailure, now: float) -> float | None:
-        self._failures = [(then, it) for then, it in self._failures if now - then < self._survive.window_s]
+        self._failures = [(then, it) for then, it in self._failures if now - then < self._window_s]
         self._failures.append((now, failure))
         return self._budget.take(now)
 
@@ -97,7 +102,7 @@ class ShardRestarts:
             why = "before they had completed one rollout"
         else:
             why = (
-                f"within {self._survive.window_s:g} s, more than async.survive.env_restarts="
+                f"within {self._window_s:g} s, more than async.survive.env_restarts="
                 f"{self._survive.env_restarts} allows"
             )
         raise RuntimeError(

@@ -9,36 +9,36 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import ShardFailure
 
 
-def not_finite(survive: SurviveConfig, shown: Mapping[str, Any]) -> list[str]:
-    """How many numbers of which fields are not finite; none where `async.survive.non_finite` is off.
+def not_finite(advanced: AdvancedConfig, shown: Mapping[str, Any]) -> list[str]:
+    """How many numbers of which fields are not finite; none where `async.advanced.non_finite` is off.
 
     Args:
         shown: what environments have shown, by name: arrays, or mappings and lists of such at any depth. What
             is no number is finite.
     """
-    return [] if survive.non_finite == "off" else list(_bad(shown))
+    return [] if advanced.non_finite == "off" else list(_bad(shown))
 
 
-def check_shown(survive: SurviveConfig, bad: Sequence[str]) -> None:
+def check_shown(advanced: AdvancedConfig, bad: Sequence[str]) -> None:
     """Look at what environments have shown before a policy is asked with it; `bad` is of `not_finite`.
 
     Raises:
         ShardFailure: the environments gave numbers that are not finite; others may be built.
-        RuntimeError: they did, and `async.survive.non_finite` is stop.
+        RuntimeError: they did, and `async.advanced.non_finite` is stop.
     """
     if not bad:
         return
     sentence = f"the environments have given numbers that are not finite: {', '.join(bad)}"
-    if survive.non_finite == "stop":
-        raise RuntimeError(f"{sentence} (async.survive.non_finite=stop)")
+    if advanced.non_finite == "stop":
+        raise RuntimeError(f"{sentence} (async.advanced.non_finite=stop)")
     raise ShardFailure(sentence, what="not finite")
 
 
-def check_answer(survive: SurviveConfig, scores: Mapping[str, Any], *, version: int) -> None:
+def check_answer(advanced: AdvancedConfig, scores: Mapping[str, Any], *, version: int) -> None:
     """Look at a policy's answer before its actions reach the environments, whose observations are finite.
 
     Args:
@@ -48,7 +48,7 @@ def check_answer(survive: SurviveConfig, scores: Mapping[str, Any], *, version: 
     Raises:
         RuntimeError: some are not finite, as they would be again.
     """
-    if bad := not_finite(survive, scores):
+    if bad := not_finite(advanced, scores):
         raise RuntimeError(
             f"the policy of version {version} has given numbers that are not finite ({', '.join(bad)}) for "
             "observations that are: resume from a checkpoint before it, with a smaller learning rate"

@@ -94,7 +94,7 @@ class RunSettings:
 
     def compares_versions(self, trained_bytes: float) -> bool:
         """Whether a learner rank that trains so many bytes scores samples by the policies that drew them."""
-        return self.asynchrony.off_policy and self.asynchrony.train.compares_versions(trained_bytes)
+        return self.asynchrony.off_policy and self.asynchrony.advanced.compares_versions(trained_bytes)
 
     def remembered_versions(self, trained_bytes: float) -> int:
         """Versions of its trained weights, of so many bytes, that a learner rank remembers to measure ratios:
@@ -145,7 +145,7 @@ class RunSettings:
 
     def request_broker(self) -> RequestBroker:
         """Where requests of this run wait for inference: for a dynamic batch, or for everyone in flight."""
-        rollout, deadline_s = self.asynchrony.rollout, self.asynchrony.deadline_s
+        rollout, deadline_s = self.asynchrony.rollout, self.asynchrony.advanced.deadline_s
         if not rollout.enabled:
             in_step = self.asynchrony.deterministic
             return RequestBroker.barrier(self.plan, deadline_s=deadline_s, in_step=in_step)
@@ -162,5 +162,5 @@ class RunSettings:
             until=self.batches,
             version=version,
             ledger=ledger,
-            deadline_s=self.asynchrony.deadline_s,
+            deadline_s=self.asynchrony.advanced.deadline_s,
         )

@@ -176,5 +176,8 @@ def scored_pieces(
         most=settings.max_batch_size,
     )
     return ScoredPieces(
-        pieces, scorer, first=settings.pieces_taken_together, deadline_s=settings.asynchrony.deadline_s
+        pieces,
+        scorer,
+        first=settings.pieces_taken_together,
+        deadline_s=settings.asynchrony.advanced.deadline_s,
     )

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import TypeVar
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import FailedEnv, ShardFailure, SimulatorDied, StuckThread
 
 T = TypeVar("T")
@@ -41,13 +41,13 @@ class SimulatorThread:
         self,
         shard: int,
         thread: Executor,
-        survive: SurviveConfig,
+        advanced: AdvancedConfig,
         *,
         abort: Callable[[str], bool] = nothing_to_abort,
     ) -> None:
         """`abort` ends the processes of environments that hang for a reason, from any thread, and says
         whether there were any."""
-        self._shard, self._thread, self._survive, self._abort = shard, thread, survive, abort
+        self._shard, self._thread, self._advanced, self._abort = shard, thread, advanced, abort
         self._longest = {"reset_s": 0.0, "step_s": 0.0}
         """The seconds of the longest call, by the key that bounds it."""
         self._ident: int | None = None
@@ -60,22 +60,22 @@ class SimulatorThread:
         return self._shard
 
     @property
-    def survive(self) -> SurviveConfig:
-        """What the run outlives."""
-        return self._survive
+    def advanced(self) -> AdvancedConfig:
+        """The limits on what environments may take, and what becomes of numbers that are not finite."""
+        return self._advanced
 
     async def build(self, function: Callable[[], T]) -> T:
         """What `function` returns: building or closing environments."""
-        return await self._call(function, self._survive.start_s, "async.survive.start_s")
+        return await self._call(function, self._advanced.start_s, "async.advanced.start_s")
 
     async def reset(self, function: Callable[[], T]) -> T:
         """What `function` returns: a reset of the environments. Later ones may take as long, many times."""
-        limit_s = self._survive.reset_limit(self._longest["reset_s"])
+        limit_s = self._advanced.reset_limit(self._longest["reset_s"])
         return await self._timed(function, limit_s, "reset_s")
 
     async def step(self, function: Callable[[], T]) -> T:
         """What `function` returns: a step of the environments. Later ones may take as long, many times."""
-        limit_s = self._survive.step_limit(self._longest["step_s"])
+        limit_s = self._advanced.step_limit(self._longest["step_s"])
         return await self._timed(function, limit_s, "step_s")
 
     @contextmanager
@@ -89,7 +89,7 @@ class SimulatorThread:
     async def _timed(self, function: Callable[[], T], limit_s: float, key: str) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        result = await self._call(function, limit_s, f"async.survive.{key}")
+        result = await self._call(function, limit_s, f"async.advanced.{key}")
         self._longest[key] = max(self._longest[key], loop.time() - began)
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 
 MOST_IN_A_ROW = 3
 """More say that nothing will be learnt any more."""
@@ -14,13 +14,13 @@ class SkippedSteps:
     """Counts skipped optimizer steps on one learner rank. Norms are over all, so all count alike."""
 
     def __init__(self) -> None:
-        self._survive = SurviveConfig()
+        self._advanced = AdvancedConfig()
         self._batch = 0
         self._count = self._in_a_row = 0
 
-    def begin(self, batch: int, survive: SurviveConfig) -> None:
+    def begin(self, batch: int, advanced: AdvancedConfig) -> None:
         """The steps from now on train global batch `batch`."""
-        self._batch, self._survive = batch, survive
+        self._batch, self._advanced = batch, advanced
 
     def step(self, grad_norm: float, *, scaled: bool = False) -> bool:
         """Whether a step with gradients of this norm is to be, or was, left out.
@@ -29,20 +29,20 @@ class SkippedSteps:
         then ends nothing.
 
         Raises:
-            RuntimeError: it is one too many, by `async.survive.non_finite`.
+            RuntimeError: it is one too many, by `async.advanced.non_finite`.
         """
         if math.isfinite(grad_norm):
             self._in_a_row = 0
             return False
         self._count += 1
         self._in_a_row += 1
-        most = {"off": math.inf, "refuse": MOST_IN_A_ROW, "stop": 1}[self._survive.non_finite]
+        most = {"off": math.inf, "refuse": MOST_IN_A_ROW, "stop": 1}[self._advanced.non_finite]
         if self._in_a_row >= most and not scaled:
             raise RuntimeError(
                 f"gradients are not finite in {self._in_a_row} optimizer steps in a row, the last of them in "
-                f"batch {self._batch}, which version {self._batch} of the policy trains on (async.survive."
-                f"non_finite={self._survive.non_finite}): look at the losses of the steps before, and resume "
-                "from a checkpoint with a smaller learning rate"
+                f"batch {self._batch}, which version {self._batch} of the policy trains on (async.advanced."
+                f"non_finite={self._advanced.non_finite}): look at the losses of the steps before, and "
+                "resume from a checkpoint with a smaller learning rate"
             )
         return True
 

@@ -34,7 +34,7 @@ class Coordinator(Inspectable):
         self._weights = WeightBroker(
             ranks=settings.plan.inference_ranks,
             on_published=self._broker.publish,
-            deadline_s=settings.asynchrony.deadline_s,
+            deadline_s=settings.asynchrony.advanced.deadline_s,
             keeps="inference" in settings.restartable,
         )
         self._workers: dict[str, Handle] = {}

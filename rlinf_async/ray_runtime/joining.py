@@ -68,8 +68,8 @@ def join_run(
     poller = StatusPoller(
         actors,
         records,
-        stall_s=settings.asynchrony.stall_s,
-        silent_s=settings.asynchrony.survive.silent_s,
+        stall_s=settings.asynchrony.advanced.stall_s,
+        silent_s=settings.asynchrony.advanced.silent_s,
         guard=revivals,
         say=say,
         step=step,

@@ -84,7 +84,7 @@ class LearnerRank(Inspectable):
         if self._learner is None or self._pieces is None:
             self._learner = self.make_learner(settings, self._busy)
             self._pieces = self._make_pieces(settings, requests, coordinator)
-        self.skipped.begin(batch, settings.asynchrony.survive)
+        self.skipped.begin(batch, settings.asynchrony.advanced)
         if settings.asynchrony.deterministic:
             await self.compute(seed_version, settings.seed + 1 + self._learner_rank, batch)
         metrics = await learn_batch(

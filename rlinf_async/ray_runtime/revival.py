@@ -65,7 +65,7 @@ class Revivals:
         self._fleet, self._settings = fleet, settings
         self._requests, self._coordinator = requests, coordinator
         self._rebuild, self._run_dir, self._say = rebuild, run_dir, say
-        self._survive = settings.asynchrony.survive
+        self._survive, self._advanced = settings.asynchrony.survive, settings.asynchrony.advanced
         self.working = False
         """Whether a step has been trained: before, a death is a mistake of the set-up."""
         self._spans = SpanLog(None)
@@ -162,7 +162,7 @@ class Revivals:
             self._end(who)
             return
         self._kill(who)  # nothing less ends a process that was stopped
-        error = f"{process} has not answered for {self._survive.silent_s:g} s (async.survive.silent_s)"
+        error = f"{process} has not answered for {self._advanced.silent_s:g} s (async.advanced.silent_s)"
         record_failure(self._run_dir, process=process, what="silent", error=error, action="the run ends")
         raise RuntimeError(error)
 
@@ -179,11 +179,11 @@ class Revivals:
 
     def _budget(self, who: Who) -> RestartBudget:
         if who not in self._budgets:
-            self._budgets[who] = RestartBudget(self._survive.process_restarts, self._survive.window_s)
+            self._budgets[who] = RestartBudget(self._survive.process_restarts, self._advanced.window_s)
         return self._budgets[who]
 
     def _too_often(self, name: str, died: BaseException) -> str:
-        most, window_s = self._survive.process_restarts, self._survive.window_s
+        most, window_s = self._survive.process_restarts, self._advanced.window_s
         return (
             f"{name} has died {most + 1} times within {window_s:g} s, more than "
             f"async.survive.process_restarts={most} allows; the last time: {in_words(died)}"
@@ -227,7 +227,7 @@ class Revivals:
         return getattr(actor, LOOPS[group]).remote(self._settings, self._requests, self._coordinator)
 
     def _started(self, who: Who, actor: Handle) -> Generator[Wait, None, None]:
-        before, give_up = self._places.get(who), time.monotonic() + self._survive.start_s
+        before, give_up = self._places.get(who), time.monotonic() + self._advanced.start_s
         while True:
             call = actor.place.remote()
             try:
@@ -248,7 +248,7 @@ class Revivals:
             yield Wait(seconds=AGAIN_S)
 
     def _soon(self, *calls: object) -> Wait:
-        return Wait(calls=calls, seconds=self._survive.start_s)
+        return Wait(calls=calls, seconds=self._advanced.start_s)
 
     def _end(self, who: Who) -> None:
         """End a process, and have Ray start it again."""

@@ -47,7 +47,7 @@ class AsyncRun:
         self._launched, self._hooks, self._run_dir = launched, hooks, run_dir
         self._requests, self._coordinator = requests, coordinator
         groups = {**launched.workers, "requests": [requests], "coordinator": [coordinator]}
-        self.fleet = Fleet(groups, deadline_s=settings.asynchrony.deadline_s)
+        self.fleet = Fleet(groups, deadline_s=settings.asynchrony.advanced.deadline_s)
         self.saver = Saver(self.fleet, settings, hooks, run_dir, say=say)
         self._publication = Publication(self.fleet, settings, coordinator, transport=launched.transport)
         turns = Turns(self.fleet, coordinator, batches=settings.batches)

@@ -161,13 +161,13 @@ class Saver:
 
     def _failed(self, step: int, error: BaseException, *, last: bool) -> None:
         self.failed += 1
-        most = self._survive.save_failures
+        most = self._settings.asynchrony.advanced.save_failures
         ends = last or self.failed >= most
         action = "the run ends" if ends else "the run goes on, and saves when it is due again"
         message = f"the checkpoint after step {step} could not be written: {error}"
         record_failure(self._run_dir, process="driver", what="save failed", error=message, action=action)
         if ends:
-            often = f" ({self.failed} in a row; async.survive.save_failures={most})" if not last else ""
+            often = f" ({self.failed} in a row; async.advanced.save_failures={most})" if not last else ""
             raise SaveError(message + often) from error
         self._say(f"{message}; {action} ({self.failed} of {most} in a row that end it)")
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import ray
 import torch
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
@@ -83,7 +83,7 @@ class ShardWorker(Inspectable):
             ]
             for mode, threads in (("train", stages * sets), ("eval", stages))
         }
-        self.survive = SurviveConfig()
+        self.asynchrony = AsyncConfig()
         self._record: Record = unrecorded
         self._memory: MemoryPool | None = None
         self._offer: MemoryFile | None = None
@@ -104,7 +104,7 @@ class ShardWorker(Inspectable):
             return end is not None and bool(end(reason))
 
         shard = self._shards_rank * self._busy.width + stage % self._busy.width
-        return SimulatorThread(shard, self._threads[mode][stage], self.survive, abort=abort)
+        return SimulatorThread(shard, self._threads[mode][stage], self.asynchrony.advanced, abort=abort)
 
     def aborting(self, env: Any) -> Callable[[str], bool] | None:
         """What ends the processes of environments that hang, if they have such a method: `abort(reason)`."""
@@ -143,7 +143,7 @@ class ShardWorker(Inspectable):
 
     async def run_shards(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         """Collect rollouts in all shards until the gate closes for good; `settings` are a `RunSettings`."""
-        self.survive = settings.asynchrony.survive
+        self.asynchrony = settings.asynchrony
         policy = self._policy(settings, requests)
         hand_over = self._handing_over = TrajectoryClient(coordinator, generation=self.generation)
         await hand_over.introduce(ray.get_runtime_context().current_actor)
@@ -185,7 +185,7 @@ class ShardWorker(Inspectable):
 
     async def evaluate_shards(self, settings: Any, requests: Handle) -> dict[str, torch.Tensor]:
         """Run the evaluation episodes beside training, through the same inference ranks; their statistics."""
-        self.survive = settings.asynchrony.survive
+        self.asynchrony = settings.asynchrony
         policy = self._policy(settings, requests)
         envs = [self.eval_shard(stage) for stage in range(self._busy.width)]
         # Numbered on from the training shards, which may be asking at the same time.
@@ -230,7 +230,8 @@ class ShardWorker(Inspectable):
                 self._episodes[int(batch)][stage].update(again)
 
     def _restarts(self, shard: int) -> ShardRestarts:
-        return ShardRestarts(shard, self.survive, record=self._record, spans=self.spans)
+        survive, window_s = self.asynchrony.survive, self.asynchrony.advanced.window_s
+        return ShardRestarts(shard, survive, window_s=window_s, record=self._record, spans=self.spans)
 
     @contextmanager
     def _ending_if_stuck(self, settings: RunSettings) -> Iterator[None]:

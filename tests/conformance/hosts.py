@@ -71,12 +71,12 @@ Host = Callable[..., Any]
 """A context manager that takes a class of environments, and gives a `Playing` of shard 1."""
 
 
-def _survive(options: dict[str, Any]) -> AsyncConfig:
-    return AsyncConfig.from_mapping({"mode": "full", "rollout": {"shards": 1}, "survive": options})
+def _advanced(options: dict[str, Any]) -> AsyncConfig:
+    return AsyncConfig.from_mapping({"mode": "full", "rollout": {"shards": 1}, "advanced": options})
 
 
 @contextmanager
-def local(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterator[Playing]:
+def local(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterator[Playing]:
     """The host of one process, which refuses environments that reset themselves."""
     assert not auto_reset
     built: list[Any] = []
@@ -92,7 +92,7 @@ def local(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterato
         horizon=DECISIONS,
         global_batch_size=2 * ENVS * DECISIONS,
         micro_batch_size=2 * ENVS * DECISIONS,
-        asynchrony=_survive(survive),
+        asynchrony=_advanced(advanced),
     )
     shard = Shard(1, settings=settings, build=build, busy=BusyMeter(width=2))
     actions = torch.zeros(ENVS, CHUNK, ACTION)
@@ -107,7 +107,7 @@ def local(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterato
 
 
 @contextmanager
-def workers(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterator[Playing]:
+def workers(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterator[Playing]:
     """Env workers beside a framework that has none, as veRL's."""
     section = OmegaConf.create({"auto_reset": auto_reset, "ignore_terminations": False})
     built: list[Any] = []
@@ -117,7 +117,7 @@ def workers(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Itera
         return built[-1]
 
     with ThreadPoolExecutor(1) as thread:
-        simulators = SimulatorThread(1, thread, _survive(survive).survive)
+        simulators = SimulatorThread(1, thread, _advanced(advanced).advanced)
         stage = Stage(
             env=build(), section=section, size=ENVS, horizon=DECISIONS, simulators=simulators, rebuild=build
         )
@@ -134,7 +134,7 @@ def workers(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Itera
 
 
 @contextmanager
-def rlinf(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterator[Playing]:
+def rlinf(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterator[Playing]:
     """RLinf's own env worker."""
     from rlinf_async.hosts.rlinf.env_shard import TrainShard
     from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
@@ -149,7 +149,7 @@ def rlinf(env_cls: type, *, auto_reset: bool = False, **survive: Any) -> Iterato
     cfg = _rlinf_config(auto_reset).copy()
     with in_one_process():
         worker = with_walks(ShardedEnvWorker(cfg), build)
-        worker.survive = _survive(survive).survive
+        worker.asynchrony = _advanced(advanced)
         shard = TrainShard(worker, 1, worker.simulators("train", 1), worker._busy)
         ended = [torch.zeros(ENVS, dtype=torch.bool)]
         actions = torch.zeros(ENVS, CHUNK, ACTION)

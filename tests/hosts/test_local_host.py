@@ -97,7 +97,10 @@ def test_it_is_explained_as_it_will_run():
         (("--gpus", "8"), "takes no cluster"),
         (("async.mode=ful",), "did you mean 'full'"),
         (("+async.survive.keep=2",), "async.survive.keep=2 is not served by the local host"),
-        (("+async.stall_s=9",), "async.stall_s=9 is not served by the local host: nobody outside"),
+        (
+            ("+async.advanced.stall_s=9",),
+            "async.advanced.stall_s=9 is not served by the local host: nobody outside",
+        ),
     ],
 )
 def test_what_it_cannot_run_is_one_line(arguments, message):

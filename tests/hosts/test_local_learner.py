@@ -227,7 +227,7 @@ def test_every_episode_weighs_the_same_where_rlinfs_weighting_is_asked_for():
 
 
 def test_without_a_correction_the_acting_policy_stays_the_anchor():
-    block = {"mode": "train", "train": {"correction": "none", "accept_bias": True}}
+    block = {"mode": "train", "train": {"correction": "none"}, "advanced": {"accept_bias": True}}
     given = piece(policy(0))
     samples = samples_of(learner_of(settings_of(block), policy(1)), given)
     ours = torch.sort(samples["proximal"]).values
@@ -354,7 +354,7 @@ def test_the_weights_that_a_batch_leaves_are_those_that_the_next_begins_with():
 
 def whether_versions_are_compared(measure_ratios, **train):
     """The kinds of ratios that the second of two batches has, a version old, and the copies kept for them."""
-    block = {"mode": "train", "train": {"measure_ratios": measure_ratios, **train}}
+    block = {"mode": "train", "train": train, "advanced": {"measure_ratios": measure_ratios}}
     learner = learner_of(settings_of(block), policy(0))
     for batch in range(2):
         learner.begin(batch)

@@ -23,7 +23,7 @@ from tests.hosts.test_local_learner import (
     settings_of,
 )
 
-NONE = {"mode": "train", "train": {"correction": "none", "accept_bias": True}}
+NONE = {"mode": "train", "train": {"correction": "none"}, "advanced": {"accept_bias": True}}
 SCORED = {"mode": "full", "train": {"scorer": "inference"}, "rollout": {"shards": 1}}
 LOGLINEAR = {"mode": "train", "train": {"proximal": "loglinear"}}
 
@@ -102,10 +102,10 @@ def test_micro_batches_and_optimizer_steps_are_in_the_record_of_the_run(tmp_path
 
 
 def test_gradients_that_are_not_finite_and_end_the_run_are_told_with_their_batch():
-    learner = learner_of(settings_of({"survive": {"non_finite": "stop"}}), policy())
+    learner = learner_of(settings_of({"advanced": {"non_finite": "stop"}}), policy())
     bad = piece(opinionated(1), batch=3)
     bad.payload["rewards"][0, 0] = float("nan")
-    with pytest.raises(RuntimeError, match=r"not finite.* batch 3,.*async\.survive\.non_finite=stop"):
+    with pytest.raises(RuntimeError, match=r"not finite.* batch 3,.*async\.advanced\.non_finite=stop"):
         told(learner, bad, batch=3)
 
 

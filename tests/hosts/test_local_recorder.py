@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.local.inference import Answer
@@ -33,7 +33,7 @@ def answer(step, version):
 
 
 def pieces_of(versions, last):
-    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
     for step, version in enumerate(versions):
         record.append(output(step), answer(step, version))
     return record.build(output(STEPS), answer(STEPS, last))
@@ -56,7 +56,7 @@ def test_pieces_say_where_they_belong_and_how_many_steps_they_hold():
 def test_numbers_of_the_policy_that_are_not_finite_end_the_run_before_they_are_acted(field):
     bad = answer(1, 6)
     getattr(bad, field)[0] = float("inf")
-    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
     with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of 4 {field}"):
         record.append(output(1), bad)
 
@@ -75,7 +75,7 @@ def test_a_piece_holds_what_its_own_environments_saw_did_and_were_worth():
 
 def test_where_a_policy_says_what_it_is_scored_by_a_piece_holds_that_in_the_place_of_states():
     """A policy that sees observations: their fields are not states, and need not be tensors."""
-    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
 
     def at(step):
         seen = replace(output(step), states={"picture": rows(step), "task": ["reach"] * ENVS})
@@ -90,7 +90,7 @@ def test_where_a_policy_says_what_it_is_scored_by_a_piece_holds_that_in_the_plac
 
 
 def test_steps_of_a_decision_are_counted_where_an_action_has_several():
-    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
 
     def chunks(step):
         return replace(answer(step, 3), actions=torch.zeros(ENVS, 5, 2))
@@ -101,7 +101,7 @@ def test_steps_of_a_decision_are_counted_where_an_action_has_several():
 
 
 def test_a_piece_says_which_ends_were_cuts_where_environments_say_so():
-    record = RolloutRecorder(TICKET, plan=PLAN, survive=SurviveConfig())
+    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
     for step in range(STEPS):
         record.append(output(step), answer(step, 3))
     cut = torch.tensor([True, False, False, True])

@@ -97,7 +97,7 @@ class SavingRun(LocalRun):
 
     async def _collect(self):
         recorder = partial(
-            RolloutRecorder, plan=self._settings.plan, survive=self._settings.asynchrony.survive
+            RolloutRecorder, plan=self._settings.plan, advanced=self._settings.asynchrony.advanced
         )
         await together(
             run_shard(

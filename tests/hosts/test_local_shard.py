@@ -181,8 +181,8 @@ def test_environments_that_cannot_be_built_leave_no_thread_behind():
     assert not built[0].is_alive()
 
 
-def one_shard(build, **survive):
-    asynchrony = AsyncConfig.from_mapping({"survive": survive})
+def one_shard(build, **advanced):
+    asynchrony = AsyncConfig.from_mapping({"advanced": advanced})
     sizes = {"total_envs": 8, "env_workers": 2, "horizon": STEPS}
     settings = LocalSettings(global_batch_size=24, micro_batch_size=24, asynchrony=asynchrony, **sizes)
     return Shard(1, settings=settings, build=build, busy=BusyMeter(width=2))

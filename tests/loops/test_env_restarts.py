@@ -36,9 +36,9 @@ def failure(word="the door is locked", what="env failed"):
         return made
 
 
-def restarts_of(records=None, *, worked=True, **survive):
+def restarts_of(records=None, *, worked=True, window_s=600.0, **survive):
     record = (lambda **facts: records.append(facts)) if records is not None else (lambda **facts: None)
-    return ShardRestarts(3, SurviveConfig(**survive), record=record, worked=worked)
+    return ShardRestarts(3, SurviveConfig(**survive), window_s=window_s, record=record, worked=worked)
 
 
 def test_environments_are_built_anew_after_waits_that_grow():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.loops.finite import check_answer, check_shown, check_weights, not_finite
 
@@ -10,8 +10,8 @@ GOOD = torch.ones(2, 3)
 BAD = torch.tensor([1.0, float("nan"), float("inf")])
 
 
-def check(shown, **survive):
-    settings = SurviveConfig(**survive)
+def check(shown, **advanced):
+    settings = AdvancedConfig(**advanced)
     check_shown(settings, not_finite(settings, shown))
 
 
@@ -50,7 +50,7 @@ def test_everything_that_is_not_finite_is_named_with_its_count():
         check(bad)
     assert str(environments.value).endswith("not finite: 2 of 3 rewards, 1 of 2 images")
     with pytest.raises(RuntimeError, match="resume from a checkpoint before it") as policy:
-        check_answer(SurviveConfig(), bad, version=7)
+        check_answer(AdvancedConfig(), bad, version=7)
     assert "not finite (2 of 3 rewards, 1 of 2 images)" in str(policy.value)
 
 
@@ -63,13 +63,13 @@ def test_a_run_may_be_told_to_stop_at_that():
 @pytest.mark.parametrize("non_finite", ["refuse", "stop"])
 def test_a_policy_that_makes_them_of_finite_observations_ends_the_run(non_finite):
     with pytest.raises(RuntimeError, match=r"policy of version 7 .*2 of 3 logprobs") as raised:
-        check_answer(SurviveConfig(non_finite=non_finite), {"logprobs": BAD, "values": None}, version=7)
+        check_answer(AdvancedConfig(non_finite=non_finite), {"logprobs": BAD, "values": None}, version=7)
     assert not isinstance(raised.value, ShardFailure)
 
 
 def test_nobody_looks_where_nobody_wants_to_know():
     check({"rewards": BAD}, non_finite="off")
-    check_answer(SurviveConfig(non_finite="off"), {"logprobs": BAD}, version=7)
+    check_answer(AdvancedConfig(non_finite="off"), {"logprobs": BAD}, version=7)
 
 
 def test_weights_that_are_not_finite_are_named_before_they_are_published():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig, train
+from rlinf_async.config import AsyncConfig, advanced
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from tests.loops.test_streaming_learner import HORIZON, PLAN, Training, rollouts
@@ -72,7 +72,8 @@ def learn(training, block, *, pieces=4, batches=1, layout=PLAN, probe_size=3, or
 def full(*, measure):
     return {
         "mode": "full",
-        "train": {"measure_ratios": measure, "proximal": "recomputed"},
+        "train": {"proximal": "recomputed"},
+        "advanced": {"measure_ratios": measure},
         "streamer": {"normalization": "running"},
     }
 
@@ -93,7 +94,7 @@ def test_as_many_samples_as_are_asked_for_are_scored_by_each_policy_that_may_hav
 
 @pytest.mark.parametrize(("most", "scored"), [(8, [0.0, 2.0]), (7, [])])
 def test_ranks_decide_by_the_mean_of_what_they_hold_whether_versions_are_compared(monkeypatch, most, scored):
-    monkeypatch.setattr(train, "COMPARED_BYTES", most)
+    monkeypatch.setattr(advanced, "COMPARED_BYTES", most)
     training = Scoring(ranks=2)  # of eight bytes each
     two = plan(total_envs=4, shards_per_worker=4, learner_ranks=2)
     learn(training, full(measure="auto"), batches=2, layout=two, pieces=2)
@@ -110,7 +111,7 @@ def test_each_rank_says_how_much_of_its_own_share_was_trained_before_its_last_pi
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 3, 1)])
 def test_a_whole_batch_is_left_to_the_framework_in_the_order_of_its_places(order):
     training = Moving()
-    block = {"mode": "train", "train": {"measure_ratios": False}}
+    block = {"mode": "train", "advanced": {"measure_ratios": False}}
     assert learn(training, block, order=order) == {"loss": 0.5}
     assert training.whole == [[[4 * place + step for step in range(4)] for place in range(4)]]
     assert training.micro_batches == [[]]
@@ -132,7 +133,7 @@ def test_the_last_pieces_are_taken_in_although_they_fill_no_micro_batch():
 
 
 def test_at_a_checkpoint_that_is_due_no_earlier_version_is_remembered():
-    block = {"mode": "train", "deterministic": True, "train": {"measure_ratios": True}}
+    block = {"mode": "train", "deterministic": True, "advanced": {"measure_ratios": True}}
     scored = {}
     for save_every in (0, 2):
         training = Scoring()

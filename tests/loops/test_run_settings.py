@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from rlinf_async.config import AsyncConfig
-from rlinf_async.config.train import COMPARED_BYTES
+from rlinf_async.config import COMPARED_BYTES, AsyncConfig
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError
 from tests.loops.virtual import now, run, settle
@@ -44,8 +43,8 @@ MORE = COMPARED_BYTES + 1
         # Those that may have sampled for the batch, and the one that begins it.
         ({}, COMPARED_BYTES, True, 3),
         ({}, MORE, False, 0),  # too large
-        ({"train": {"max_staleness": 2, "measure_ratios": True}}, MORE, True, 3),
-        ({"train": {"max_staleness": 2, "measure_ratios": False}}, 1.0, False, 0),
+        ({"train": {"max_staleness": 2}, "advanced": {"measure_ratios": True}}, MORE, True, 3),
+        ({"train": {"max_staleness": 2}, "advanced": {"measure_ratios": False}}, 1.0, False, 0),
         # Every sample is the present policy's.
         ({"train": {"max_staleness": 0}}, 1.0, False, 0),
     ],
@@ -133,7 +132,7 @@ def test_a_run_that_goes_on_counts_on_in_the_ledger_of_the_one_before():
 @pytest.mark.parametrize("level_2", [True, False])
 def test_every_wait_ends_at_the_deadline_of_the_run(level_2):
     async def main():
-        of = settings(deadline_s=7, rollout={"enabled": level_2})
+        of = settings(advanced={"deadline_s": 7}, rollout={"enabled": level_2})
         with pytest.raises(DeadlineError, match="7 s"):
             await of.trajectory_broker().take(0, 0, whole=True)
         assert now() == 7

@@ -233,7 +233,7 @@ def test_one_piece_that_is_given_up_does_not_end_the_wait_of_the_others():
 
 def pieces_of_a_run(arriving, policy, *, publication):
     """Those of learner rank 1, in a run of four shards of two environments; a piece fills a micro-batch."""
-    block = {"mode": "full", "train": {"scorer": "inference"}, "deadline_s": 50.0}
+    block = {"mode": "full", "train": {"scorer": "inference"}, "advanced": {"deadline_s": 50.0}}
     settings = run_settings(
         asynchrony=AsyncConfig.from_mapping(block),
         plan=plan(total_envs=8, shards_per_worker=4),

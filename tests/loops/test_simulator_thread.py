@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import ShardFailure, SimulatorDied, StuckThread
 from rlinf_async.loops import simulator_thread
 from rlinf_async.loops.simulator_thread import DaemonThread, SimulatorThread
@@ -26,8 +26,8 @@ def held():
     event.set()
 
 
-def simulators(thread, *, abort=simulator_thread.nothing_to_abort, **survive):
-    return SimulatorThread(3, thread, SurviveConfig(**survive), abort=abort)
+def simulators(thread, *, abort=simulator_thread.nothing_to_abort, **advanced):
+    return SimulatorThread(3, thread, AdvancedConfig(**advanced), abort=abort)
 
 
 def raising(error):
@@ -70,7 +70,7 @@ def test_a_thread_that_nothing_can_end_is_named_with_its_stack(thread, held, cal
     monkeypatch.setattr(simulator_thread, "GRACE_S", 3600.0)  # for what was ended, and nothing was
     mine = simulators(thread, **{key: 0.05})
     with pytest.raises(
-        StuckThread, match=rf"shard 3 have not answered for 0.05 s \(async.survive.{key}\)"
+        StuckThread, match=rf"shard 3 have not answered for 0.05 s \(async.advanced.{key}\)"
     ) as raised:
         asyncio.run(getattr(mine, call)(lambda: hang_here(held)))
     what, *stack = str(raised.value).splitlines()
@@ -104,7 +104,7 @@ def test_simulators_with_processes_are_ended_when_they_hang(thread, held):
     with pytest.raises(ShardFailure) as raised:
         asyncio.run(mine.step(step))
     assert (raised.value.what, raised.value.error) == ("simulator hangs", died)
-    assert reasons == ["the environments of shard 3 have not answered for 0.05 s (async.survive.step_s)"]
+    assert reasons == ["the environments of shard 3 have not answered for 0.05 s (async.advanced.step_s)"]
     assert not mine.stuck
 
 
@@ -120,7 +120,7 @@ def test_a_step_or_a_reset_may_take_many_times_as_long_as_the_longest_before(
     thread, monkeypatch, call, other
 ):
     limits = []
-    monkeypatch.setattr(SurviveConfig, f"{call}_limit", lambda self, longest: limits.append(longest) or 60.0)
+    monkeypatch.setattr(AdvancedConfig, f"{call}_limit", lambda self, longest: limits.append(longest) or 60.0)
     mine, gate = simulators(thread), threading.Event()
     timed = getattr(mine, call)
 

@@ -1,14 +1,14 @@
 import pytest
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.loops.skipped_steps import SkippedSteps
 
 NAN = float("nan")
 
 
-def counter(**survive):
+def counter(**advanced):
     made = SkippedSteps()
-    made.begin(7, SurviveConfig(**survive))
+    made.begin(7, AdvancedConfig(**advanced))
     return made
 
 
@@ -25,7 +25,7 @@ def test_three_in_a_row_end_the_run_and_finite_ones_between_them_do_not():
         assert steps.step(NAN)
         assert not steps.step(1.0)
     steps.step(NAN)
-    steps.begin(8, SurviveConfig())
+    steps.begin(8, AdvancedConfig())
     steps.step(NAN)
     with pytest.raises(RuntimeError, match="3 optimizer steps in a row, the last of them in batch 8"):
         steps.step(NAN)

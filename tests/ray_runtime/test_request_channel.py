@@ -31,7 +31,11 @@ class Channel:
     """Ray's handle of a channel process: calls are tasks, and what they carry is pickled. Counts calls."""
 
     def __init__(self, *, max_size=8, max_wait=0.0, deadline_s=60.0):
-        block = {"mode": "rollout", "deadline_s": deadline_s, "rollout": {"max_wait_ms": 1000 * max_wait}}
+        block = {
+            "mode": "rollout",
+            "advanced": {"deadline_s": deadline_s},
+            "rollout": {"max_wait_ms": 1000 * max_wait},
+        }
         asynchrony = AsyncConfig.from_mapping(block)
         self.worker = RequestChannel(run_settings(asynchrony=asynchrony, max_batch_size=max_size))
         self.calls = []

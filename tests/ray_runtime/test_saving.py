@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig, SurviveConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.ray_runtime import saving
@@ -71,9 +71,13 @@ class Hooks:
 def given(tmp_path):
     """A saver, its fleet, its hooks, and what it has said."""
 
-    def build(*, renews=False, **survive):
+    def build(*, renews=False, save_failures=3, **survive):
         fleet, said = Fleet(), []
-        asynchrony = SimpleNamespace(survive=SurviveConfig(**survive), max_staleness=1)
+        asynchrony = SimpleNamespace(
+            survive=SurviveConfig(**survive),
+            advanced=AdvancedConfig(save_failures=save_failures),
+            max_staleness=1,
+        )
         settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN, renews=renews)
         hooks = Hooks(tmp_path / "checkpoints", lambda: saver)
         saver = Saver(fleet, settings, hooks, tmp_path, say=said.append)
@@ -151,7 +155,7 @@ def test_too_many_in_a_row_end_the_run_and_so_does_the_last(given):
     fleet.errors["try_to_save"] = ["OSError: read-only", "OSError: read-only"]
     assert not saver.save(2)
     with pytest.raises(
-        SaveError, match=r"learner 1: OSError: read-only \(2 in a row; async.survive.save_fail"
+        SaveError, match=r"learner 1: OSError: read-only \(2 in a row; async.advanced.save_fail"
     ):
         saver.save(4)
     saver.failed = 0

@@ -103,7 +103,7 @@ class LocalHost:
                 result = trainer.run()
             finally:
                 display.stop()
-            tries = settings.asynchrony.survive.save_failures
+            tries = settings.asynchrony.advanced.save_failures
             save_policy(result.weights, weights, tries=tries, say=display.note)
         summary = tally.summary(result.ledger, count_failures(run_dir))
         records.write_summary(summary.as_dict())

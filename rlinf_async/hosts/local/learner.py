@@ -82,7 +82,7 @@ class LocalTraining:
         self._batch = batch
         self._metrics: dict[str, list[float]] = defaultdict(list)
         self._count = 0.0
-        self._skipped.begin(batch, self._settings.asynchrony.survive)
+        self._skipped.begin(batch, self._settings.asynchrony.advanced)
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         collected = concatenate([piece.payload for piece in pieces], dim=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.pieces import pieces
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
@@ -23,10 +23,10 @@ class RolloutRecorder:
     of those that have `ended` were cut off.
     """
 
-    def __init__(self, ticket: Ticket, *, plan: ShardPlan, survive: SurviveConfig) -> None:
+    def __init__(self, ticket: Ticket, *, plan: ShardPlan, advanced: AdvancedConfig) -> None:
         self._ticket = ticket
         self._plan = plan
-        self._survive = survive
+        self._advanced = advanced
         self._outputs: list[ShardOutput] = []
         self._answers: list[Answer] = []
 
@@ -60,7 +60,7 @@ class RolloutRecorder:
 
     def _check(self, answer: Answer) -> None:
         scores = {"actions": answer.actions, "logprobs": answer.logprobs, "values": answer.values}
-        check_answer(self._survive, scores, version=answer.version)
+        check_answer(self._advanced, scores, version=answer.version)
 
 
 def _seen(outputs: list[ShardOutput], answers: list[Answer]) -> torch.Tensor | Tree:

@@ -10,9 +10,9 @@ from rlinf_async.hosts.reasons import Reason
 
 UNSERVED = {
     "offload": "nothing leaves its device for somebody else's work",
-    "stall_s": "nobody outside of the process watches it",
+    "advanced.stall_s": "nobody outside of the process watches it",
     "survive.process_restarts": "there is one process, and the run ends with it",
-    "survive.silent_s": "there is one process, and nobody asks it for an answer",
+    "advanced.silent_s": "there is one process, and nobody asks it for an answer",
     "survive.keep": "the policy is saved once, after the last step",
 }
 

@@ -63,9 +63,8 @@ class Shard:
         self._first = shard * self.size
         self._busy = busy
         self._thread = DaemonThread(f"shard-{shard}")
-        survive = settings.asynchrony.survive
-        self._survive = survive
-        self._simulators = SimulatorThread(shard, self._thread, survive, abort=self._abort)
+        self._advanced = settings.asynchrony.advanced
+        self._simulators = SimulatorThread(shard, self._thread, self._advanced, abort=self._abort)
         self._contract = Contract(shard, self.size)
         with ExitStack() as unless_built:
             unless_built.callback(self._thread.shutdown)
@@ -178,7 +177,7 @@ class Shard:
             noise=self._noise.draw(),
             truncated=None if truncated is None else contract.flags("truncations", truncated, each),
         )
-        return output, not_finite(self._survive, shown(output.states, output.rewards))
+        return output, not_finite(self._advanced, shown(output.states, output.rewards))
 
     def _states(self, contract: Contract, given: Any, place: Place) -> Seen:
         """An observation, or states as numbers with fractions; pictures stay bytes."""
@@ -188,5 +187,5 @@ class Shard:
         return states if states.dtype is torch.uint8 else states.float()
 
     def _finite(self, output: ShardOutput, bad: list[str]) -> ShardOutput:
-        check_shown(self._survive, bad)
+        check_shown(self._advanced, bad)
         return output

@@ -239,14 +239,20 @@ class LocalRun:
     def _collecting(self, number: int, shard: Shard) -> Coroutine[Any, Any, None]:
         """The env loop of a shard."""
         settings, spans = self._settings, self._spans[Process.ENV]
-        survive, plan = settings.asynchrony.survive, settings.plan
+        advanced, plan = settings.asynchrony.advanced, settings.plan
         collect = partial(
             run_shard,
             shard=number,
             policy=self._requests,
             trajectories=self._trajectories,
-            recorder=partial(RolloutRecorder, plan=plan, survive=survive),
-            restarts=ShardRestarts(number, survive, record=self._faults.record, spans=spans),
+            recorder=partial(RolloutRecorder, plan=plan, advanced=advanced),
+            restarts=ShardRestarts(
+                number,
+                settings.asynchrony.survive,
+                window_s=advanced.window_s,
+                record=self._faults.record,
+                spans=spans,
+            ),
             before=taking_on(shard, plan) if settings.asynchrony.takes_tasks else nothing,
             overlaps=settings.asynchrony.rollout.enabled,
             spans=spans,

@@ -59,11 +59,11 @@ class _Shard:
         """What the policy is shown, and what counts, that is not finite; called in the shard's thread."""
         batch = output.to_dict()
         fields = shown(batch["obs"], output.rewards, batch["final_obs"])
-        return not_finite(self._simulators.survive, fields)
+        return not_finite(self._simulators.advanced, fields)
 
     def _finite(self, output: T, bad: list[str]) -> T:
         """The output, unless something `bad` has been shown."""
-        check_shown(self._simulators.survive, bad)
+        check_shown(self._simulators.advanced, bad)
         return output
 
 

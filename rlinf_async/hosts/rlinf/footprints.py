@@ -73,7 +73,7 @@ def footprints(
         "in_turn": any(leaving.values()),
         "remembered": copies,
         "remembered_bytes": copies * footprint.trained,
-        "compares": settings.asynchrony.off_policy and settings.asynchrony.train.measure_ratios,
+        "compares": settings.asynchrony.off_policy and settings.asynchrony.advanced.measure_ratios,
         "lora": bool(cfg["actor"]["model"].get("is_lora", False)),
     }
 

@@ -55,7 +55,7 @@ class FSDPTraining:
     def __init__(self, actor: Any, settings: RLinfSettings) -> None:
         self._actor = actor
         self._settings = settings
-        self._premise = actor.premise if settings.asynchrony.train.measures else Premise()
+        self._premise = actor.premise if settings.asynchrony.advanced.measures else Premise()
         self._critic = settings.advantage == "gae"
 
     def working(self) -> AbstractContextManager[None]:

@@ -80,7 +80,7 @@ class ShardRecorder:
         """Keep the episode statistics that RLinf would record at this point, of finite numbers."""
         env = output.env
         scores = {name: answer.get(name) for name in SCORES}
-        check_answer(self._settings.asynchrony.survive, scores, version=answer["version"])
+        check_answer(self._settings.asynchrony.advanced, scores, version=answer["version"])
         if env.intervene_actions is not None:
             self._result.update_last_actions(env.intervene_actions, env.intervene_flags)
         if output.info and (self._every_step or len(self._versions) == self._settings.horizon):

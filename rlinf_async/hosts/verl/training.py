@@ -101,7 +101,7 @@ class EngineTraining:
         whole = PolicyLoss(actor=actor, settings=settings)
         self._loss = replace(whole, streamed=settings.streams)
         worker.set_loss_fn(whole)
-        self.premise = worker.premise if settings.asynchrony.train.measures else Premise()
+        self.premise = worker.premise if settings.asynchrony.advanced.measures else Premise()
         self._examined: dict[str, float] = {}
         self._batch = 0
         self._count = 0.0

@@ -65,8 +65,8 @@ class VirtualRun:
     """One planned run. It ends in data order, as every run: shards hang up, inference drains."""
 
     def __init__(self, settings: RunSettings, times: Times, *, run_dir: Path | None = None) -> None:
-        train = replace(settings.asynchrony.train, measure_ratios=False)
-        asynchrony = replace(settings.asynchrony, train=train, deadline_s=DEADLINE_S)
+        advanced = replace(settings.asynchrony.advanced, measure_ratios=False, deadline_s=DEADLINE_S)
+        asynchrony = replace(settings.asynchrony, advanced=advanced)
         self._settings = settings = replace(settings, asynchrony=asynchrony)
         self._times, self._plan = times, settings.plan
         self._records = Records(run_dir, settings, now=lambda: asyncio.get_running_loop().time())

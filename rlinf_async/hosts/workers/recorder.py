@@ -70,7 +70,7 @@ class ShardRecorder:
     def _note(self, output: ShardOutput, answer: Mapping[str, Any]) -> None:
         """What the decision before has led to, and what the policy thinks of where it has led."""
         scores = {name: answer.get(name) for name in ("actions", "logprobs", "values", "bootstrap_values")}
-        check_answer(self._settings.asynchrony.survive, scores, version=int(answer["version"]))
+        check_answer(self._settings.asynchrony.advanced, scores, version=int(answer["version"]))
         last = len(self._versions) == self._settings.horizon
         if output.episodes and (self._every_end or last):
             self._own_episodes.append(output.episodes)

@@ -82,11 +82,11 @@ class _Shard:
 
     def _bad(self, fields: Mapping[str, Any]) -> list[str]:
         """What of it is not finite."""
-        return not_finite(self._simulators.survive, fields)
+        return not_finite(self._simulators.advanced, fields)
 
     def _finite(self, output: T, bad: list[str]) -> T:
         """The output, unless something `bad` has been shown."""
-        check_shown(self._simulators.survive, bad)
+        check_shown(self._simulators.advanced, bad)
         return output
 
     async def _build(self, build: Callable[[], Any]) -> None:

@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_said(tmp_path, gigabytes, fits):
         ({"async.mode": "full"}, 2),
         ({"async.mode": "full", "async.train": {"max_staleness": 3}}, 4),
         ({"async.streamer": {"normalization": "running"}, "actor.global_batch_size": 128}, 2),
-        ({"async.mode": "full", "async.train": {"measure_ratios": False}}, 0),
+        ({"async.mode": "full", "async.advanced": {"measure_ratios": False}}, 0),
         ({"async.mode": "rollout"}, 0),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_learner_keeps_copies_of_its_shards_of_what_is_trained_on_the_cpu(chan
     assert found["remembered"] == copies
     assert found["remembered_bytes"] == copies * 2 * BILLION // 8
     said = [text for name, text in rows(found) if "CPU" in name]
-    unless = ", none of them to measure ratios above 2 GB" if asked.train.measure_ratios == "auto" else ""
+    unless = ", none of them to measure ratios above 2 GB" if asked.advanced.measure_ratios == "auto" else ""
     assert said == (
         [f"{copies} copies of what it trains: {copies / 4:g} GB per billion parameters{unless}"]
         if copies

@@ -60,9 +60,13 @@ def case(work, sharding, algorithm, overrides, *changes):
     )
 
 
+UNMEASURED = "async.advanced.measure_ratios=false"
 CASES = [
     *(case("ppo", sharding, "ppo", PPO) for sharding in SHARDINGS),
-    *(case("unmeasured", sharding, "ppo", (*PPO, "async.train.measure_ratios=false")) for sharding in STALE),
+    *(
+        case("unmeasured", sharding, "ppo", (*PPO, "async.advanced.measure_ratios=false"))
+        for sharding in STALE
+    ),
     *(case("streamed", sharding, "grpo", STREAMED) for sharding in (REFERENCE, *STALE, "fsdp2")),
     *(case("bf16", sharding, "ppo", PPO, *BF16) for sharding in (REFERENCE, *STALE)),
     *(case("warm-up", sharding, "ppo", (*PPO, WARM_UP)) for sharding in (REFERENCE, *STALE, "fsdp2")),

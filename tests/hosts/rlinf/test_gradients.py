@@ -150,7 +150,7 @@ HOSTS = [
         algorithm=algorithm,
         overrides=(
             "async.mode=train",
-            "async.train.accept_bias=true",
+            "async.advanced.accept_bias=true",
             *(f"async.train.{change}" for change in changes),
             epochs(4),
             *((GROUPS,) if algorithm == "grpo" else ()),

@@ -169,7 +169,7 @@ def with_denoise_steps(batch, steps=3):
 
 def off_policy_ratios(monkeypatch, *overrides, selecting):
     """What is measured on the second of two batches, every other sample of which is a version old."""
-    run = Run.of("async.train.accept_bias=true", *overrides)
+    run = Run.of("async.advanced.accept_bias=true", *overrides)
     if selecting:
         given = synthetic._inputs
         monkeypatch.setattr(

@@ -60,7 +60,7 @@ def test_the_premise_of_a_run_is_examined_once_on_samples_of_the_policy_that_tra
 
 @pytest.mark.parametrize("measures", [True, False])
 def test_values_that_do_not_come_back_are_kept_unless_nothing_is_measured(measures):
-    run = Run.of("async.mode=train", ONCE, f"async.train.measure_ratios={measures}", examined=True)
+    run = Run.of("async.mode=train", ONCE, f"async.advanced.measure_ratios={measures}", examined=True)
     run.actor.log_warning = lambda text: None
     pieces = run.arriving(0, off_by(run, run.batch(0), now=0.0, before=0.0))
     for _ in range(2):
@@ -131,7 +131,7 @@ def test_metrics_are_means_over_ranks_and_explained_variance_is_that_of_their_su
 
 
 def test_one_sample_in_a_hundred_is_scored_to_compare_policies():
-    run = Run.of("async.mode=train", "async.train.correction=none", "async.train.accept_bias=true", ONCE)
+    run = Run.of("async.mode=train", "async.train.correction=none", "async.advanced.accept_bias=true", ONCE)
     asked = []
 
     def note(model, inputs, keywords, output):
@@ -150,7 +150,7 @@ def test_ratios_are_measured_at_the_level_at_which_they_are_formed(level, fields
     model = {"model_type": "openvla"}
     cfg = OmegaConf.create({"algorithm": {"logprob_type": level}, "actor": {"model": model}})
     settings = SimpleNamespace(
-        asynchrony=SimpleNamespace(train=SimpleNamespace(measures=False)), advantage="gae"
+        asynchrony=SimpleNamespace(advanced=SimpleNamespace(measures=False)), advantage="gae"
     )
     actor = SimpleNamespace(
         cfg=cfg,

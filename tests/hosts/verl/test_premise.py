@@ -102,5 +102,5 @@ def test_the_first_batch_reports_what_was_seen_and_the_next_do_not():
 
 
 def test_without_measured_ratios_the_check_is_left_out():
-    of = settings(asynchrony={"mode": "train", "train": {"measure_ratios": False}})
+    of = settings(asynchrony={"mode": "train", "advanced": {"measure_ratios": False}})
     assert training_of(learner(of), of, examined=True).premise == Premise()

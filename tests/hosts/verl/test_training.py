@@ -158,7 +158,7 @@ def test_batches_of_older_policies_are_trained_and_measured(mode, correction):
 
 def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_in_between():
     """Pieces that come late are scored by the same weights as the first, and get the same ratios."""
-    asynchrony = {"mode": "full", "train": {"measure_ratios": False}, "streamer": {"micro_batch_size": 4}}
+    asynchrony = {"mode": "full", "advanced": {"measure_ratios": False}, "streamer": {"micro_batch_size": 4}}
     of = settings(
         asynchrony=asynchrony, estimator="grpo", normalizes=False, group_size=4, global_batch_size=16
     )
@@ -202,7 +202,7 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
     changes = {} if estimator == "gae" else {"normalizes": False, "group_size": 4}
     found = []
     for scorer in ("learner", "inference"):
-        block = {"mode": "full", "train": {"scorer": scorer, "measure_ratios": False}}
+        block = {"mode": "full", "train": {"scorer": scorer}, "advanced": {"measure_ratios": False}}
         of = settings(asynchrony=block, estimator=estimator, **changes)
         worker = learner(of, f"algorithm.adv_estimator={estimator}", *PLAIN)
         trained = learner_of(worker, of)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from rlinf_async.config import SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
 from rlinf_async.loops.simulator_thread import SimulatorThread
@@ -28,7 +28,7 @@ def section(env):
 
 
 def stage(env, thread, rebuild=None):
-    simulators = SimulatorThread(0, thread, SurviveConfig())
+    simulators = SimulatorThread(0, thread, AdvancedConfig())
     return Stage(env=env, section=section(env), size=SIZE, horizon=4, simulators=simulators, rebuild=rebuild)
 
 
