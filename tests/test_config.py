@@ -167,7 +167,6 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.advanced", {"deadline_s": None}, "async.advanced.deadline_s=None"),
         ("async.advanced", {"deadline_s": float("nan")}, "async.advanced.deadline_s=nan"),
         ("async", {"deterministic": "true"}, "async.deterministic='true' must be true or false"),
-        ("async", {"trace": 1}, "async.trace=1 must be true or false"),
         ("async.advanced", {"stall_s": 0}, "async.advanced.stall_s=0 must be a finite number above 0"),
         ("async.train", {"balance": "task"}, "did you mean 'tasks'"),
         ("async", {"mode": None}, "async.mode=None must be one of"),

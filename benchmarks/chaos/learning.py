@@ -23,7 +23,6 @@ import os
 import random
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,7 +88,6 @@ def run(seed: int, every: int | None) -> dict[str, Any]:
             os.kill(killed[-1], signal.SIGKILL)
 
     with TemporaryDirectory() as run_dir:
-        ours = replace(ours, asynchrony=replace(ours.asynchrony, trace=False))
         weights = torch.load(start.policy_path)
         trainer = LocalTrainer(ours, environments, weights=weights, on_step=kill, run_dir=Path(run_dir))
         result = trainer.run()

@@ -43,12 +43,9 @@ class AsyncConfig:
     """New weights travel beside training, or by the host's own transport, for which both sides stop."""
     deterministic: bool = False
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
-    trace: bool = True
-    """Whether every process writes down what it does when, for `rlinf-async trace` and `report`."""
 
     def __post_init__(self) -> None:
-        for flag in ("deterministic", "trace"):
-            check_flag(f"async.{flag}", getattr(self, flag))
+        check_flag("async.deterministic", self.deterministic)
         check_choice("async.offload", self.offload, ("auto", "keep"))
         check_choice("async.publication", self.publication, ("beside", "host"))
         if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):

@@ -42,6 +42,11 @@ REMOVED = {
         "every optimizer step of a pass has an equal share of every rollout (what spread did), as steps in "
         "order of arrival learned less where tasks differ in speed; leave the key out"
     ),
+    "async.trace": "every process writes what it does when, in files of bounded size; leave the key out",
+    "async.rollout.pad": (
+        "batches are padded where rollout.enable_torch_compile or rollout.enable_cuda_graph asks for it; "
+        "leave the key out"
+    ),
     **{old: f"write async.advanced.{name}" for old, name in _MOVED.items()},
 }
 """By the path of a key, or `path=value` where only that value is gone: what to write instead, and why."""

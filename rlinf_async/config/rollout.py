@@ -19,8 +19,6 @@ class RolloutConfig:
     """Samples (environments) in one forward pass at most."""
     max_wait_ms: float | Literal["auto"] = "auto"
     """How long the oldest request may wait for company; auto is 0: fire when an accelerator is idle."""
-    pad: bool | Literal["auto"] = "auto"
-    """Whether batches are padded to a few sizes; auto: if `rollout.enable_torch_compile` is on."""
     reset_ahead: bool = False
     """Whether each shard has a second set of simulators, reset for the next rollout while the first plays.
 
@@ -32,8 +30,6 @@ class RolloutConfig:
             check_flag(f"async.rollout.{flag}", getattr(self, flag))
         check_whole("async.rollout.shards", self.shards, least=1, or_else="auto")
         check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
-        if self.pad != "auto":
-            check_flag("async.rollout.pad", self.pad)
         wait = self.max_wait_ms
         if wait != "auto" and not (is_finite(wait) and wait >= 0):
             raise ValueError(

@@ -27,13 +27,13 @@ class Inspectable:
 
     @property
     def spans(self) -> SpanLog:
-        """What this process does; nothing is written before `join_run`, or without a trace."""
+        """What this process does; nothing is written before `join_run`."""
         if self._observed is None:
             self._observed = SpanLog(None)
         return self._observed
 
     async def join_run(
-        self, process: str, run_dir: str, *, trace: bool, clock: object = None, generation: int = 0
+        self, process: str, run_dir: str, *, clock: object = None, generation: int = 0
     ) -> None:
         """Record as `process`, on the clock of the actor `clock` (None: on our own), in this `generation`.
 
@@ -42,8 +42,7 @@ class Inspectable:
         keep_what_is_there()
         self.generation = generation
         offset = 0.0 if clock is None else await _offset(clock)
-        trace_dir = RunDir(run_dir).trace if trace else None
-        self._observed = SpanLog(trace_dir, process=process, offset=offset)
+        self._observed = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
         answer_for_stacks(Path(run_dir), process)
 
     async def plugin_version(self) -> str:

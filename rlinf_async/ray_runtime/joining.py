@@ -51,18 +51,16 @@ def join_run(
     Those that fall silent are brought back by `revivals`. `step` tells the present step, and the last;
     `watch` looks at Ray itself.
     """
-    trace = settings.asynchrony.trace
     actors = {
         process.numbered(rank): actor
         for name, process in PROCESSES.items()
         for rank, actor in enumerate(fleet.actors(name))
     }
     joining = [
-        actor.join_run.remote(name, str(records.path), trace=trace, clock=coordinator)
-        for name, actor in actors.items()
+        actor.join_run.remote(name, str(records.path), clock=coordinator) for name, actor in actors.items()
     ]
     fleet.wait(joining, "all processes to join the run")
-    spans = SpanLog(records.trace if trace else None, process=Process.DRIVER)
+    spans = SpanLog(records.trace, process=Process.DRIVER)
     answer_for_stacks(records.path, Process.DRIVER)
     revivals.join(spans)
     poller = StatusPoller(

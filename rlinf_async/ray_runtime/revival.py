@@ -211,11 +211,9 @@ class Revivals:
         group, rank = who
         actor = self._fleet.actors(group)[rank]
         yield from self._started(who, actor)
-        asynchrony = self._settings.asynchrony
         joined = actor.join_run.remote(
             name,
             str(self._run_dir),
-            trace=asynchrony.trace,
             clock=self._coordinator,
             generation=self._generations[who],
         )

@@ -395,12 +395,6 @@ def test_a_run_directory_gets_a_trace_that_tells_who_waited_for_whom(tmp_path):
     assert trained == settings.batches * settings.plan.trajectories_per_batch
 
 
-def test_without_a_trace_nothing_is_written(tmp_path):
-    settings = small(levels=AsyncConfig.from_mapping({"trace": False}))
-    LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=0), run_dir=tmp_path).run()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("levels", [(False, False, False), (True, True, True)])
 def test_an_interrupt_in_the_middle_of_a_run_is_one_and_leaves_its_ledger(levels):
     settings = small(levels=asynchrony(*levels), batches=1000)

@@ -31,7 +31,7 @@ def test_a_batch_smaller_than_a_shard_is_refused():
         LocalSettings(asynchrony=AsyncConfig.from_mapping(block))
 
 
-@pytest.mark.parametrize("block", [{"mode": "rollout", "rollout": {"pad": True}}, {"publication": "host"}])
+@pytest.mark.parametrize("block", [{"publication": "host"}])
 def test_what_the_local_host_does_not_have_is_refused(block):
     with pytest.raises(ValueError, match="the local host"):
         LocalSettings(asynchrony=AsyncConfig.from_mapping(block))

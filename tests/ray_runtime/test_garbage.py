@@ -34,7 +34,7 @@ def dropped():
 def test_a_process_that_joins_a_run_is_searched_no_more(tmp_path):
     assert gc.get_freeze_count() == 0
     held = Node()
-    asyncio.run(Inspectable().join_run("env worker 0", str(tmp_path), trace=False))
+    asyncio.run(Inspectable().join_run("env worker 0", str(tmp_path)))
     assert gc.get_freeze_count() > 10_000
     assert not any(each is held for each in gc.get_objects())
 

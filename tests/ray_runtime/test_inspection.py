@@ -22,9 +22,9 @@ def clock_of(name, ahead):
     return SimpleNamespace(read_clock=SimpleNamespace(remote=remote), calls=calls)
 
 
-def joined(run_dir, *, trace=True, clock=None):
+def joined(run_dir, *, clock=None):
     worker = Inspectable()
-    asyncio.run(worker.join_run("env worker 3", str(run_dir), trace=trace, clock=clock))
+    asyncio.run(worker.join_run("env worker 3", str(run_dir), clock=clock))
     return worker
 
 
@@ -35,13 +35,6 @@ def test_a_worker_writes_its_spans_and_answers_what_it_does(tmp_path):
     assert (said["machine"], said["pid"], said["ended"]) == (machine(), os.getpid(), 0)
     assert (said["open"][0]["kind"], said["open"][0]["shards"]) == ("forward", 3)
     assert [span["process"] for span in read_spans(tmp_path / "trace")] == ["env worker 3"]
-
-
-def test_without_a_trace_nothing_is_written_but_the_worker_still_answers(tmp_path):
-    worker = joined(tmp_path, trace=False)
-    with worker.spans.span("step", shard=1):
-        assert asyncio.run(worker.doing())["open"][0]["kind"] == "step"
-    assert not (tmp_path / "trace").exists()
 
 
 def test_a_worker_that_has_not_joined_records_nothing(tmp_path, monkeypatch):

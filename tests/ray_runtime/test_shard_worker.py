@@ -120,7 +120,7 @@ def test_a_worker_whose_simulators_hang_ends_itself_if_another_takes_its_place(
     restarts, raised, action, monkeypatch, tmp_path
 ):
     worker = Worker()
-    asyncio.run(worker.join_run("env worker 1", str(tmp_path), trace=False))
+    asyncio.run(worker.join_run("env worker 1", str(tmp_path)))
     with pytest.raises(raised):
         end_stuck(worker, monkeypatch, process_restarts=restarts)
     (fault,) = read_failures(tmp_path)

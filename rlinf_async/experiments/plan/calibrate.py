@@ -49,9 +49,7 @@ def times_of(spans: Sequence[Span], job: Job) -> Times:
             kinds[span["kind"]].append(span)
     for kind in ("step", "forward", "accept", "finish"):
         if not kinds[kind]:
-            raise ValueError(
-                f"the trace has no span {kind!r}: it is not of a whole run with async.trace=true"
-            )
+            raise ValueError(f"the trace has no span {kind!r}: it is not of a whole run")
     steady = _after_first(kinds)
     training, way = _training(steady, job.settings), _way(steady)
     weights = WeightTimes(

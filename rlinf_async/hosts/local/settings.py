@@ -60,8 +60,6 @@ class LocalSettings:
         self._check_sizes()
 
     def _check_asynchrony(self) -> None:
-        if self.asynchrony.rollout.pad is True:
-            raise ValueError("async.rollout.pad=true: policies of the local host take batches of any size")
         if self.asynchrony.publication == "host":
             raise ValueError("async.publication=host: the local host has no transport of its own; use beside")
 

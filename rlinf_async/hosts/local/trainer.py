@@ -79,7 +79,7 @@ class LocalTrainer:
     ) -> None:
         """`policy` is by default a GaussianPolicy, `weights` a fresh policy drawn from the seed.
 
-        With a `run_dir` the loops write there what they do when, unless `async.trace` is off, and every fault
+        With a `run_dir` the loops write there what they do when, and every fault
         that the run outlives; `on_fault` is called with it, too.
         Without `keep_steps` the result has nothing of single batches, so that memory does not grow with their
         number; `on_step` is given every report.
@@ -93,7 +93,7 @@ class LocalTrainer:
         self._watch = watch
         self._faults = Faults(run_dir, on_fault)
         self._run: LocalRun | None = None
-        self._trace = RunDir(run_dir).trace if run_dir is not None and settings.asynchrony.trace else None
+        self._trace = RunDir(run_dir).trace if run_dir is not None else None
 
     @property
     def ledger(self) -> Ledger:

@@ -141,9 +141,7 @@ def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, m
     """Sizes to pad to: the captured one, or several for policies compiled for every size that they meet."""
     if cfg["rollout"].get("enable_cuda_graph", False):
         return (most if asynchrony.rollout.enabled else _all_in_flight(cfg, asynchrony, plan),)
-    pad = asynchrony.rollout.pad
-    compiles = bool(cfg["rollout"].get("enable_torch_compile", False))
-    pads = asynchrony.rollout.enabled and (compiles if pad == "auto" else pad)
+    pads = asynchrony.rollout.enabled and bool(cfg["rollout"].get("enable_torch_compile", False))
     return buckets_up_to(most, least=plan.envs_per_shard) if pads else ()
 
 

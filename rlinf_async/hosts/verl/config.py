@@ -26,7 +26,6 @@ from rlinf_async.hosts.verl.sizes import (
     misfits,
     section,
 )
-from rlinf_async.ray_runtime.padding import buckets_up_to
 
 
 def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
@@ -99,7 +98,6 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     estimator = str(value_at(cfg, "algorithm.adv_estimator"))
     if not streams(estimator) and asynchrony.streamer.normalization == "auto":
         asynchrony = replace(asynchrony, streamer=replace(asynchrony.streamer, normalization="deferred"))
-    pads = level_2.enabled and level_2.pad is True
     return VerlSettings(
         asynchrony=asynchrony,
         plan=plan,
@@ -112,7 +110,6 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         micro_batch_size=micro,
         update_epoch=whole(cfg, f"{ACTOR}.ppo_epochs", default=1),
         max_batch_size=most,
-        buckets=buckets_up_to(most, least=plan.envs_per_shard) if pads else (),
         estimator=estimator,
         normalizes=normalizes(estimator),
         gamma=float(value_at(cfg, "algorithm.gamma")),

@@ -97,7 +97,7 @@ REFUSALS = (
     ),
     _false(f"{ACTOR}.checkpoint.async_save", "a checkpoint is there when its step ends"),
     _false("trainer.val_only", "a run trains; total_training_steps=1 with val_before_train evaluates first"),
-    _null("global_profiler.steps", "async.trace and rlinf-async trace take its place"),
+    _null("global_profiler.steps", "rlinf-async trace takes its place"),
     _false("env.train.video_cfg.save_video", "no video is recorded"),
     _false("env.eval.video_cfg.save_video", "no video is recorded"),
 )

@@ -14,7 +14,6 @@ from rlinf_async.hosts.workers.policy import build_policy
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.ray_runtime.answers import Answer, add_bootstrap_values, add_inputs, split
 from rlinf_async.ray_runtime.inference_worker import InferenceWorker
-from rlinf_async.ray_runtime.padding import pad, padded_size, trim
 from rlinf_async.ray_runtime.seeding import seed_everything
 
 
@@ -56,7 +55,7 @@ class InferenceActor(InferenceWorker):
 
     def _answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         observations = [payload["obs"] for payload in payloads]
-        actions, result = self._act(observations, sum(sizes), mode)
+        actions, result = self._act(observations, mode)
         fields: dict[str, torch.Tensor | None] = {"actions": actions.cpu()}
         if mode == "train":
             fields |= {"logprobs": result["prev_logprobs"].cpu(), "values": _values(result)}
@@ -85,20 +84,15 @@ class InferenceActor(InferenceWorker):
         if self._settings.asynchrony.deterministic:
             self.sampling_seed = own
 
-    def _act(
-        self, parts: list[Mapping[str, Any]], size: int, mode: str
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Actions for `size` environments, and what the policy says of them."""
+    def _act(self, parts: list[Mapping[str, Any]], mode: str) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Actions, and what the policy says of them."""
         observations = merge(parts)
-        padded = padded_size(size, self._settings.buckets)
-        if padded > size:
-            observations = pad(observations, padded)
         with torch.no_grad():
             actions, result = self._policy.predict_action_batch(env_obs=observations, mode=mode)
-        return trim(torch.as_tensor(actions), size), trim(result, size)
+        return torch.as_tensor(actions), result
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
-        return _values(self._act(observations, size, "train")[1])
+        return _values(self._act(observations, "train")[1])
 
 
 def _values(result: Mapping[str, Any]) -> torch.Tensor | None:

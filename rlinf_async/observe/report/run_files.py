@@ -149,9 +149,9 @@ def _what_follows(run: RunFiles) -> list[str]:
     if not run.summary:
         sentences.append("There is no summary.json, " + _not_ended(run))
     if not run.spans:
-        off = run.setting("async.trace") is False
-        why = "The run was made with async.trace=false" if off else "There is no trace"
-        sentences.append(f"{why}: what processes waited for, time lines and histograms cannot be shown.")
+        sentences.append(
+            "There is no trace: what processes waited for, time lines and histograms cannot be shown."
+        )
     elif run.facts.get("stock") is True:
         sentences.append(
             "RLinf's own loop has run here, with every level off: its workers record no waits, so that busy "

@@ -43,4 +43,4 @@ def _reason(records: RunDir) -> str:
         return "its files have no span that ended; the run was over before it began to work"
     if not records.config.exists():
         return "it is no run directory of rlinf-async, or of RLinf's own script, which records nothing"
-    return "async.trace was false, or the run ended before its workers were ready"
+    return "the run ended before its workers were ready"

@@ -231,7 +231,7 @@ EVALUATING = {"runner.val_check_interval": 5, "env.eval.total_num_envs": 32}
 
 def test_captured_graphs_have_one_size_the_largest_batch_that_a_rank_can_meet():
     assert read(GRAPHS).buckets == (8,)
-    assert read(GRAPHS, rollout={"max_batch_size": 5, "pad": False}).buckets == (5,)
+    assert read(GRAPHS, rollout={"max_batch_size": 5}).buckets == (5,)
     assert read({**GRAPHS, **EVALUATING}, rollout={"shards": 2}).buckets == (16,)
     assert read({**GRAPHS, "rollout.enable_torch_compile": True}).buckets == (8,)
 

@@ -95,13 +95,6 @@ def test_pictures_do_not_travel_back(actor):
     assert "pixels" not in answer["forward_inputs"]
 
 
-def test_a_padded_batch_is_trimmed_to_what_was_asked(actor):
-    worker = actor(buckets=(4, 8))
-    one, two = answers(worker, asked(1, 2), asked(2, 3))
-    assert worker.policy_module().sizes == [8]
-    assert (len(one["actions"]), len(two["actions"]), len(two["values"])) == (2, 3, 3)
-
-
 def test_an_evaluation_is_asked_apart_and_brings_actions_alone(actor):
     worker = actor()
     one, two = answers(worker, asked(1, 2, mode="eval"), asked(2, 3))

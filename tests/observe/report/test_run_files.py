@@ -46,11 +46,6 @@ def test_a_run_that_goes_on_says_where_it_was_last_seen(tmp_path):
     assert "was last seen at step 3 of 9" in said(run)
 
 
-def test_a_run_without_a_trace_says_that_it_was_made_so(tmp_path):
-    config = {**CONFIG, "async": {"mode": "full", "trace": False}}
-    assert "async.trace=false" in said(write_run(tmp_path, config=config, trace={}))
-
-
 def test_a_run_of_rlinfs_own_has_a_config_and_says_what_it_is(tmp_path):
     tensorboard = tmp_path / "stock" / "tensorboard"
     tensorboard.mkdir(parents=True)

@@ -229,7 +229,10 @@ def test_a_trace_says_of_which_run_and_which_processes_it_is(tmp_path):
         (lambda run: None, "is no directory"),
         (lambda run: run.write_text("x"), "is no directory"),
         (lambda run: run.mkdir(), "no run directory of rlinf-async"),
-        (lambda run: (run.mkdir(), (run / "config.yaml").write_text("")), "async.trace was false"),
+        (
+            lambda run: (run.mkdir(), (run / "config.yaml").write_text("")),
+            "ended before its workers were ready",
+        ),
         (lambda run: SpanLog(run / "trace", process="driver"), "no span that ended"),
     ],
 )
