@@ -39,15 +39,12 @@ class AsyncConfig:
     advanced: AdvancedConfig = field(default_factory=AdvancedConfig)
     offload: Literal["auto", "keep"] = "auto"
     """Offloading of what levels let work at once: auto switches it off and says so, keep refuses to start."""
-    publication: Literal["beside", "host"] = "beside"
-    """New weights travel beside training, or by the host's own transport, for which both sides stop."""
     deterministic: bool = False
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
 
     def __post_init__(self) -> None:
         check_flag("async.deterministic", self.deterministic)
         check_choice("async.offload", self.offload, ("auto", "keep"))
-        check_choice("async.publication", self.publication, ("beside", "host"))
         if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):
             raise ValueError(
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
@@ -79,11 +76,6 @@ class AsyncConfig:
             raise ValueError(
                 "async.train.scorer=inference has a batch scored piece by piece between other requests, "
                 "which takes levels 2 and 3; use async.mode=full, or async.train.scorer=learner"
-            )
-        if self.publication == "host":
-            raise ValueError(
-                "async.train.scorer=inference waits for the weights that begin a batch to reach inference "
-                "beside training, which async.publication=host does not; use async.publication=beside"
             )
 
     @classmethod

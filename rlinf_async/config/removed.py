@@ -43,6 +43,10 @@ REMOVED = {
         "order of arrival learned less where tasks differ in speed; leave the key out"
     ),
     "async.trace": "every process writes what it does when, in files of bounded size; leave the key out",
+    "async.publication": (
+        "new weights travel beside training, which took less time and memory than a transport of the "
+        "framework's; leave the key out"
+    ),
     "async.rollout.pad": (
         "batches are padded where rollout.enable_torch_compile or rollout.enable_cuda_graph asks for it; "
         "leave the key out"

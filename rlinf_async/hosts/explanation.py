@@ -39,14 +39,13 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
     }
 
 
-def run_facts(settings: RunSettings, *, why: str, publication: str) -> dict[str, Any]:
+def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
     """Who does how much, how weights travel and what deaths do, as plain data.
 
     Args:
         why: why there are so many shards, in a sentence.
-        publication: how new weights reach the inference ranks, in a sentence.
     """
-    return {**_size_facts(settings, why=why), "publication": publication, "deaths": deaths(settings)}
+    return {**_size_facts(settings, why=why), "publication": BESIDE, "deaths": deaths(settings)}
 
 
 def _size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
@@ -91,10 +90,7 @@ def deaths(settings: RunSettings) -> str:
         return "ends the run (async.survive.process_restarts=0)"
     if not restartable:
         return "ends the run: processes that leave their accelerators to each other are not started again"
-    often = f"is started again, {survive.process_restarts} times in {window_s:g} s"
-    if "inference" in restartable:
-        return often
-    return f"env workers: {often}; inference ranks: ends the run (async.publication=host)"
+    return f"is started again, {survive.process_restarts} times in {window_s:g} s"
 
 
 def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int, key: str) -> str:

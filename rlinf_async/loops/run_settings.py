@@ -102,20 +102,9 @@ class RunSettings:
         return self.asynchrony.max_staleness + 1 if self.compares_versions(trained_bytes) else 0
 
     @property
-    def publishes_beside_training(self) -> bool:
-        """Whether the learner goes on while its weights travel, by a transport of ours."""
-        return self.asynchrony.publication == "beside"
-
-    @property
     def restartable(self) -> frozenset[str]:
-        """The groups of processes ("env", "inference") of which one that dies is started again in its place.
-
-        With the host's own transport of weights an inference rank is not: those who take part in it are
-        fixed when the run starts.
-        """
-        if not self.asynchrony.survive.process_restarts:
-            return frozenset()
-        return frozenset({"env", "inference"} if self.publishes_beside_training else {"env"})
+        """The groups of processes, "env" and "inference", of which one that dies is started again."""
+        return frozenset({"env", "inference"} if self.asynchrony.survive.process_restarts else ())
 
     @property
     def renews(self) -> bool:

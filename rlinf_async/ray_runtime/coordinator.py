@@ -79,12 +79,6 @@ class Coordinator(Inspectable):
     async def take_pieces(self, rank: int, batch: int, whole: bool) -> tuple[list[Piece], bool]:
         return await self._broker.take(rank, batch, whole=whole)
 
-    async def collected(self, version: int) -> None:
-        await self._broker.collected(version)
-
-    async def publish(self, version: int) -> None:
-        self._broker.publish(version)
-
     async def close_gate(self) -> None:
         self._broker.close()
 

@@ -85,14 +85,15 @@ class InferenceWorker(Inspectable):
         """
         generation = self.generation
         weights = WeightClient(coordinator, rank=self._inference_rank, generation=generation)
-        if settings.publishes_beside_training:
-            # Nobody acts by other weights than the learner's: a successor of one that died has none yet.
-            await load_next(weights=weights, policy=self, spans=self.spans)
+        # Nobody acts by other weights than the learner's: a successor of one that died has none yet.
+        await load_next(weights=weights, policy=self, spans=self.spans)
         server = RequestServer(requests, rank=self._inference_rank, generation=generation)
-        loops = [serve_policy(requests=server, policy=self, spans=self.spans)]
-        if settings.publishes_beside_training:
-            loops.append(refresh_weights(weights=weights, policy=self, spans=self.spans))
-        await together(loops)
+        await together(
+            [
+                serve_policy(requests=server, policy=self, spans=self.spans),
+                refresh_weights(weights=weights, policy=self, spans=self.spans),
+            ]
+        )
 
     async def reads(self, places: list[list[Any]]) -> list[bool]:
         """Which of the env workers' memory this process can read; see `MemoryPool`."""

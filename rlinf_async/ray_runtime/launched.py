@@ -9,7 +9,6 @@ from typing import Any
 
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.publication import Transport
 from rlinf_async.ray_runtime.run_hooks import RunHooks
 
 
@@ -38,8 +37,6 @@ class Launched:
     """What it goes on from, if from anything."""
     resume: str = ""
     """The override by which the same command goes on from the newest checkpoint."""
-    transport: Transport | None = None
-    """The framework's own for weights, for `async.publication=host`."""
     takes_turns: bool = False
     """Whether learner, inference and simulators leave their accelerators to each other; `leave` then has
     those of "env" and "inference" go."""

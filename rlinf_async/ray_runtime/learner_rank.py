@@ -95,8 +95,7 @@ class LearnerRank(Inspectable):
             compute=self.compute,
             spans=self.spans,
         )
-        if settings.publishes_beside_training:
-            metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
+        metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
 
     def _make_pieces(self, settings: RunSettings, requests: Handle, coordinator: Handle) -> PiecePort:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.config import train as train_config
+from rlinf_async.config import advanced as advanced_config
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.estimates import estimated
@@ -367,9 +367,9 @@ def whether_versions_are_compared(measure_ratios, **train):
 def test_versions_are_compared_by_default_where_what_is_trained_is_small(monkeypatch):
     held = sum(tensor.nbytes for tensor in policy(0).parameters())
     compared = {"mismatch/lag_1", "staleness/lag_1"}
-    monkeypatch.setattr(train_config, "COMPARED_BYTES", held)
+    monkeypatch.setattr(advanced_config, "COMPARED_BYTES", held)
     assert whether_versions_are_compared("auto") == (compared, 2)
-    monkeypatch.setattr(train_config, "COMPARED_BYTES", held - 1)
+    monkeypatch.setattr(advanced_config, "COMPARED_BYTES", held - 1)
     assert whether_versions_are_compared("auto") == (set(), 0)
     assert whether_versions_are_compared("auto", proximal="loglinear") == (set(), 0)
     assert whether_versions_are_compared(True) == (compared, 2)
@@ -377,7 +377,7 @@ def test_versions_are_compared_by_default_where_what_is_trained_is_small(monkeyp
 
 
 def test_where_weights_are_large_the_mismatch_of_fresh_samples_is_still_logged(monkeypatch):
-    monkeypatch.setattr(train_config, "COMPARED_BYTES", 0)
+    monkeypatch.setattr(advanced_config, "COMPARED_BYTES", 0)
     learner = learner_of(settings_of({"mode": "train"}), policy(0))
     learner.begin(0)
     learner.accept([piece(policy(0))])

@@ -31,12 +31,6 @@ def test_a_batch_smaller_than_a_shard_is_refused():
         LocalSettings(asynchrony=AsyncConfig.from_mapping(block))
 
 
-@pytest.mark.parametrize("block", [{"publication": "host"}])
-def test_what_the_local_host_does_not_have_is_refused(block):
-    with pytest.raises(ValueError, match="the local host"):
-        LocalSettings(asynchrony=AsyncConfig.from_mapping(block))
-
-
 def test_every_inference_rank_has_a_shard_while_level_2_is_off():
     plan = LocalSettings(inference_ranks=4, env_workers=2).plan
     assert {plan.queue(shard)[0] for shard in range(plan.shards)} == {0, 1, 2, 3}

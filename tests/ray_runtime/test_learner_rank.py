@@ -143,15 +143,11 @@ def test_what_a_batch_draws_follows_from_its_number_in_a_deterministic_run(deter
     assert len(set(whole.values())) == 3
 
 
-def test_the_weights_of_every_batch_are_offered_as_the_next_version_where_they_travel_beside_training():
+def test_the_weights_of_every_batch_are_offered_as_the_next_version():
     rank = Rank()
     beside = learn(rank, Coordinator(), batches=2)
     assert [one["publication_seconds"] for one in beside] == [0.25, 0.25]
     assert [sender.offered for sender in rank.senders] == [[1, 2]]
-    host = Rank()
-    by_the_host = learn(host, Coordinator(), batches=2, publication="host")
-    assert host.senders == []
-    assert "publication_seconds" not in by_the_host[0]
 
 
 def test_the_premise_of_a_run_is_known_to_the_one_that_goes_on():

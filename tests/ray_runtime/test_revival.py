@@ -236,7 +236,6 @@ def test_the_silence_of_an_env_worker_ends_a_run_that_brings_nobody_back(monkeyp
     [
         ({}, {"env", "inference"}),
         ({"survive": {"process_restarts": 0}}, set()),
-        ({"publication": "host"}, {"env"}),
     ],
 )
 def test_what_can_be_started_again_follows_from_the_config(block, groups):

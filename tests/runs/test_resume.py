@@ -38,18 +38,6 @@ def test_a_resumed_run_goes_on_within_the_staleness_bound(ended: list[Run]) -> N
     assert second.summary["env_steps"] == 24 * 4
 
 
-@pytest.mark.shared_run(
-    small("metaworld_ppo_mlp", *EVALUATE, "runner.max_epochs=4", "async.publication=host")
-)
-def test_where_rlinfs_own_transport_is_asked_for_the_learner_waits_for_it(ended: list[Run]) -> None:
-    (run,) = ended
-    assert [line["step"] for line in run.metrics if "eval/success_once" in line] == [2, 4]
-    assert run.summary["trajectories"]["trained"] == 32
-    assert run.summary["staleness"]["max"] <= 1
-    assert all(line["async/publication_seconds"] > 0 for line in run.metrics)
-    assert not any("async/publication/lag_seconds" in line for line in run.metrics)
-
-
 def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing_is_lost(
     runs: Runner,
 ) -> None:

@@ -56,12 +56,7 @@ class LocalSettings:
         refuse([reason for reason in wrong if reason])
         if self.algorithm == "grpo" and self.group_size < 2:
             raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")
-        self._check_asynchrony()
         self._check_sizes()
-
-    def _check_asynchrony(self) -> None:
-        if self.asynchrony.publication == "host":
-            raise ValueError("async.publication=host: the local host has no transport of its own; use beside")
 
     def _check_sizes(self) -> None:
         if self.samples_per_batch % self.global_batch_size:

@@ -88,10 +88,6 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 self.offload_param_and_grad(True)
                 dist.barrier()
 
-    async def publish_version(self, version: int) -> None:
-        """Label the weights that RLinf's own transport sends next."""
-        self.set_global_step(version)
-
     def correct(self, base_loss: str, train: TrainConfig) -> None:
         """From now on `base_loss` is anchored at the proximal policy and weighted, as `train` says."""
         algorithm = self.cfg.algorithm

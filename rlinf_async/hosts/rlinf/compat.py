@@ -73,7 +73,6 @@ NEEDED: dict[str, tuple[str, ...]] = {
         "init_worker",
         "predict",
         "get_bootstrap_values",
-        "sync_model_from_actor",
         "set_global_step",
     ),
     "EmbodiedFSDPActor": (

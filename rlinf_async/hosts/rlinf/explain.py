@@ -71,9 +71,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
     facts["exactness"] = exactness(values, settings)
     return {
         **facts,
-        **explanation.run_facts(
-            settings, why=_why_so_many(cfg, settings), publication=_publication(settings)
-        ),
+        **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
         "memory": footprints(values, settings, placed, gpu_memory=cluster.gpu_memory),
         "translated": translations(values, read_block(cfg)) if asynchrony.train.enabled else [],
         "remarks": [
@@ -108,16 +106,6 @@ def _why_so_many(cfg: DictConfig, settings: RLinfSettings) -> str:
         settings.asynchrony.rollout,
         stages=int(cfg.rollout.get("pipeline_stage_num", 1)),
         key="rollout.pipeline_stage_num",
-    )
-
-
-def _publication(settings: RLinfSettings) -> str:
-    """How new weights reach the inference ranks, and what that costs."""
-    if settings.publishes_beside_training:
-        return explanation.BESIDE
-    return (
-        f"published by RLinf's own transport ({settings.weight_syncer}): learner and inference stop for it; "
-        "async.publication=beside, whatever the weight syncer, does not"
     )
 
 

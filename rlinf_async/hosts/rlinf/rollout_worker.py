@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import torch
@@ -98,17 +97,6 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
     def _come_back(self) -> None:
         with self.spans.span("offload"):
             self.reload_model()
-
-    async def sync_model_from_actor(self) -> None:
-        """Receive and apply the actor's weights by RLinf's transport while no forward pass runs."""
-        async with self._model_lock:
-            with self.spans.span("load"):
-                await super().sync_model_from_actor()
-                await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self.begin_sampling, int(self.version)
-                )
-            if self.enable_offload:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._come_back)
 
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         """The fields of RLinf's `RolloutResult`, the `version`, and the `echoes` among `forward_inputs`.

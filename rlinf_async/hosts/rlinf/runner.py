@@ -71,7 +71,6 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             total=self.max_steps,
             checkpoint=Path(resume_dir) if resume_dir else None,
             resume=f"++runner.resume_dir={AUTO}",
-            transport=self._sync,
             takes_turns=self.settings.takes_turns,
             rebuild={"env": "init_again", "inference": "init_worker"},
         )
@@ -130,15 +129,6 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
     def _load_checkpoint(self, fleet: Fleet) -> None:
         if resume_dir := self.cfg.runner.get("resume_dir"):
             fleet.run("learner", "load_checkpoint", str(Path(resume_dir) / "actor"))
-
-    def _sync(self, version: int) -> None:
-        """RLinf's own transport, which takes learner and inference ranks out of their work."""
-        fleet = self._run.fleet
-        # Awaited by itself: Ray does not promise that calls of an async actor run in their order.
-        fleet.run("learner", "publish_version", version)
-        sync = fleet.call("inference", "sync_model_from_actor")
-        sync += fleet.call("learner", "sync_model_to_rollout")
-        fleet.wait(sync, f"the weights of version {version} to reach the inference ranks")
 
     def _launch_channel(self, name: str, *arguments: object) -> Any:
         channel = load_class("rlinf_async.channels", name)

@@ -27,8 +27,6 @@ class RLinfSettings(RunSettings):
 
     loss: str
     advantage: str
-    weight_syncer: str
-    """RLinf's `weight_syncer.type`, its own transport."""
     takes_turns: bool = False
     """Whether learner, inference and simulators are offloaded while another of them works."""
 
@@ -75,7 +73,6 @@ class RLinfSettings(RunSettings):
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
             normalizes=str(algorithm["adv_type"]) == "gae",
-            weight_syncer=str((cfg.get("weight_syncer") or {}).get("type", "bucket")),
             seed=int(actor.get("seed", 0)),
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),

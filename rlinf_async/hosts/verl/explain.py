@@ -34,7 +34,7 @@ def explain(config: DictConfig) -> dict[str, Any]:
         },
         "exactness": exactness(cfg, settings),
         "device": value_at(cfg, "trainer.device"),
-        **explanation.run_facts(settings, why=_why_so_many(cfg, settings), publication=explanation.BESIDE),
+        **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
         "evaluation": _evaluation(cfg),
         "remarks": list(_remarks(cfg, settings)),
     }

@@ -166,12 +166,6 @@ def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reas
 
 
 def _contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    if asynchrony.publication == "host":
-        yield Reason(
-            "async.publication=host: no transport of veRL's serves policies that are not language models; "
-            "use async.publication=beside",
-            "async.publication=beside",
-        )
     if asynchrony.deterministic and evaluates(cfg):
         yield Reason(
             "async.deterministic does not support evaluation, which draws from the generator that samples "

@@ -221,8 +221,6 @@ class VirtualRun:
                 await sending  # a copy leaves before the next takes its place
             began, end = end, self._now()
             sending = asyncio.create_task(self._send(batch + 1, end - began, sender))
-            if not self._settings.publishes_beside_training:
-                await sending
         if sending is not None:
             await sending
         self._weights.close()

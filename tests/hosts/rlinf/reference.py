@@ -4,8 +4,6 @@ Nothing here knows micro-batches, pieces or anchors in the past: the proximal po
 the first step of a batch, and advantages are estimated anew from what it says.
 """
 
-import math
-
 import torch
 from rlinf.algorithms.losses import compute_decoupled_ppo_actor_critic_loss, compute_decoupled_ppo_actor_loss
 from rlinf.workers.actor import fsdp_actor_worker as stock
@@ -102,8 +100,6 @@ class Reference:
         )
         algorithm = self._cfg.algorithm
         behaviour, proximal = (chosen[name].sum(1, keepdim=True) for name in ("behaviour", "proximal"))
-        if self._traced is not None:
-            behaviour = behaviour.maximum(proximal - math.log(self._traced))  # a weight of no more than that
         given = {
             "logprobs": output["logprobs"].sum(1, keepdim=True),
             "old_logprobs": behaviour,

@@ -48,17 +48,11 @@ def test_environments_that_must_be_shards_of_their_own_are_explained(mode):
 def test_it_says_how_new_weights_reach_inference():
     assert "beside training" in facts()["publication"]
     assert "beside training" in facts(*PATCH)["publication"]
-    stops = facts(*PATCH, "async.publication=host")["publication"]
-    assert "RLinf's own transport (patch)" in stops
-    assert "async.publication=beside" in stops
     assert "publication" not in facts("async.mode=off")
 
 
 def test_it_says_what_the_death_of_a_process_does():
     assert facts()["deaths"] == "is started again, 5 times in 600 s"
-    host = facts(*PATCH, "async.publication=host")["deaths"]
-    assert host.startswith("env workers: is started again")
-    assert "inference ranks: ends the run (async.publication=host)" in host
     assert facts("async.survive.process_restarts=0")["deaths"].startswith("ends the run")
 
 

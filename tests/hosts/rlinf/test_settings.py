@@ -193,12 +193,6 @@ def test_a_total_that_does_not_divide_is_refused_with_one_that_does():
         read({"env.train.total_num_envs": 7}, sizes=processes(actor=2), rollout={"shards": 1})
 
 
-@pytest.mark.parametrize("kind", ["bucket", "patch"])
-def test_weights_are_published_beside_training_whatever_the_syncer_unless_it_is_asked_for(kind):
-    assert read({"weight_syncer.type": kind}).publishes_beside_training
-    assert not read({"weight_syncer.type": kind}, publication="host").publishes_beside_training
-
-
 ON_THE_CPU = {"env.train.env_type": "maniskill", "env.train.init_params": {"sim_backend": "cpu"}}
 """ManiSkill, which simulates one environment at a time there."""
 

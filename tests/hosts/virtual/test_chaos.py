@@ -24,7 +24,7 @@ def drawn(seed):
     level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": balance}
     level["train"] |= {"proximal": draw(("recomputed", "recomputed", "loglinear"))}
     level["train"] |= {"scorer": draw(("learner", "inference"))}
-    block = {**level, "publication": draw(("beside", "beside", "host"))}
+    block = level
     while True:
         try:
             run = settings(

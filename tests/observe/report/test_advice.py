@@ -52,7 +52,6 @@ FACTS = Facts(
     proximal="recomputed",
     scorer="learner",
     normalization="auto",
-    publication="beside",
     weight_syncer="bucket",
     bucket_dtype=None,
     precision="fp32",
@@ -212,11 +211,6 @@ def test_good_numbers_ask_for_nothing():
             "Publication keeps the learner 8.1% of the time, 10 ms a step, most of it to copy its weights. "
             "Change "
             "weight_syncer.bucket.bucket_dtype from null to bf16",
-        ),
-        (
-            {"publication__busiest": 0.2, "publication": "host"},
-            "beside training, weights travel while the next batch is trained. Change async.publication from "
-            "host to beside.",
         ),
         (
             {"driver": {"evaluate": 0.14}},

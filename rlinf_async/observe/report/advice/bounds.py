@@ -183,14 +183,6 @@ def cheaper_publication(facts: Facts) -> Advice | None:
         return None
     copies = facts.waits("learner", "copy")
     because = f"Publication keeps the learner {share:.1%} of the time, {seconds * 1000:.0f} ms a step"
-    if facts.publication == "host":
-        return Advice(
-            rule="cheaper publication",
-            because=f"{because}; beside training, weights travel while the next batch is trained",
-            setting="async.publication",
-            before="host",
-            after="beside",
-        )
     if facts.weight_syncer != "bucket" or facts.bucket_dtype is not None:
         return None
     if facts.precision not in ("fp32", "32") or copies < share / 2:

@@ -56,7 +56,6 @@ class Facts:
     proximal: str
     scorer: str
     normalization: str
-    publication: str
     weight_syncer: str
     bucket_dtype: str | None
     precision: str
@@ -84,7 +83,6 @@ class Facts:
             proximal=str(setting("async.train.proximal", "recomputed")),
             scorer=str(setting("async.train.scorer", "learner")),
             normalization=str(setting("async.streamer.normalization", "auto")),
-            publication=str(setting("async.publication", "beside")),
             weight_syncer=str(setting("weight_syncer.type", "bucket")),
             bucket_dtype=setting("weight_syncer.bucket.bucket_dtype"),
             precision=str(setting("actor.model.precision", "")),
