@@ -27,7 +27,7 @@ class Termination:
         self._number: int | None = None
         self._overdue_at = 0.0
         self._patient = False
-        self._failures: dict[int, Callable[[], str]] = {}
+        self._failures: dict[int, Callable[[], str | None]] = {}
 
     @property
     def asked(self) -> bool:
@@ -42,11 +42,11 @@ class Termination:
         self._number = None
         if threading.current_thread() is threading.main_thread():
             for number in ASKS:
-                if number not in self._failures and signal.getsignal(number) is not signal.SIG_IGN:
+                if signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, self._heed)
 
-    def take_for_failure(self, number: signal.Signals, words: Callable[[], str]) -> None:
-        """From now on a signal says that something has failed: it raises a RuntimeError of these `words`.
+    def take_for_failure(self, number: signal.Signals, words: Callable[[], str | None]) -> None:
+        """From now on a signal for which there are `words` is a failure: it raises a RuntimeError of them.
 
         A framework sends it when it has seen a failure, perhaps once for each of several. It counts once, as
         what is done about the first one is not to be disturbed; and not at all after `ignore_failures`.
@@ -101,9 +101,9 @@ class Termination:
         self._raise_if(self.asked)
 
     def _heed(self, number: int, _: object) -> None:
-        if number in self._failures:
+        if number in self._failures and (failure := self._failures[number]()) is not None:
             signal.signal(number, signal.SIG_IGN)
-            raise RuntimeError(self._failures[number]())
+            raise RuntimeError(failure)
         # A scheduler may ask every process of a job, and those that start others pass it on.
         if self._number is None:
             self._number, self._overdue_at = number, time.monotonic() + WITHIN_S

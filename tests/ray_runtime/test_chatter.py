@@ -32,3 +32,26 @@ def test_the_notice_of_the_default_is_left_out_and_the_warning_of_its_absence_is
 def test_without_it_ray_says_so(said):
     tokens._warn_token_auth_enabled()
     assert said[0].startswith(chatter.NORMAL)
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_what_ray_says_of_the_dead_is_left_out_unless_it_is_asked_for(monkeypatch, capsys, said):
+    """The run itself says which process it was; Ray would add a page of its log."""
+    from ray._private import worker
+
+    def rays_own(data, ignore_prefix):
+        print(*data["lines"])  # noqa: T201
+
+    monkeypatch.setattr(worker, "print_to_stdstream", rays_own)
+    chatter.hush(said=said)
+    words = {"lines": ["A worker died or was killed"], "pid": "raylet", "is_err": False}
+    worker.print_to_stdstream(words, ignore_prefix=False)
+    assert ("A worker died" in capsys.readouterr().out) == said
+
+
+def test_ray_says_it_by_the_function_that_is_replaced():
+    import inspect
+
+    from ray._private import worker
+
+    assert "print_to_stdstream(" in inspect.getsource(worker.listen_error_messages)

@@ -23,10 +23,10 @@ class Words:
     def note(self, text: object = "", *_: object, **__: object) -> None:
         self._said.append(str(text))
 
-    def first(self) -> str:
-        """The first failure in a line: whose call it was, and the last line of its error."""
+    def first(self) -> str | None:
+        """The first failure in a line: whose call it was, and the last line of its error; None before."""
         if not self._said:
-            return "SIGUSR1, by which RLinf says that a worker has failed"
+            return None
         call, _, error = self._said[0].partition(": exception is ")
         lines = [line.strip() for line in error.splitlines() if line.strip()]
         return (

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
+from rlinf_async.core.failures import Terminated
 from rlinf_async.hosts.rlinf import worker_groups
 from rlinf_async.hosts.rlinf.worker_groups import Words, hear_worker_groups
 from rlinf_async.ray_runtime.termination import Termination
@@ -39,8 +40,12 @@ def test_the_first_failure_is_an_error_with_its_last_line_and_nothing_is_printed
     assert capsys.readouterr().out == ""
 
 
-def test_a_signal_without_words_is_said_to_be_one():
-    assert Words().first() == "SIGUSR1, by which RLinf says that a worker has failed"
+def test_a_signal_of_which_no_group_has_said_anything_asks_the_run_to_end(groups):
+    assert Words().first() is None
+    hear_worker_groups()
+    with pytest.raises(Terminated) as asked:
+        signal.raise_signal(signal.SIGUSR1)
+    assert asked.value.code == 138
 
 
 def test_rlinfs_own_groups_print_by_the_name_that_is_replaced():
