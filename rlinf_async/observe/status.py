@@ -12,6 +12,12 @@ from rlinf_async.observe.failures import count_failures, read_failures, sentence
 from rlinf_async.observe.pace import WINDOW, clock
 from rlinf_async.observe.run_dir import RunDir
 
+HOW = {
+    "failed": "has failed",
+    "interrupted": "was interrupted",
+    "terminated": "was asked to end, and has ended",
+}
+"""How a run has ended that has not trained its last step, by `ended` of its summary."""
 STALE_S = 20.0
 """Seconds of silence after which a driver, which writes every few seconds, does not write any more."""
 STEPS = 3
@@ -91,7 +97,8 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
         summary, ledger = facts["summary"], facts["summary"].get("trajectories", {})
         trained = f"{ledger.get('trained')} of {ledger.get('produced')} trajectories trained"
         took = seconds(float(summary.get("seconds", 0)))
-        return [f"The run has ended: {facts['step']} steps in {took}, {trained}.", *_faults_in_words(facts)]
+        how = HOW.get(str(summary.get("ended")), "has ended")
+        return [f"The run {how}: {facts['step']} steps in {took}, {trained}.", *_faults_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
     lines += [f"  {', '.join(pace)}"] if (pace := _pace_in_words(facts["pace"])) else []
     lines += _faults_in_words(facts)

@@ -40,7 +40,7 @@ def ray_ending_of(error: BaseException, *, names: Names | None = None, again: st
         return ending_of(error, again=again)
     # A dead raylet makes all others look dead, or hang.
     of_ray = isinstance(error, ray.exceptions.RayError | ConnectionError | DeadlineError)
-    if of_ray and (dead := dead_process()) is not None:
+    if of_ray and (dead := dead_process(closely=True)) is not None:
         return _ray_died(dead, again)
     if isinstance(error, ray.exceptions.RayTaskError):
         return _worker_failed(error, names, again)

@@ -21,8 +21,8 @@ RAYLET = "raylet"
 EVERY_S = 2.0
 PATIENCE_S = 3.0
 """For a store on another machine to answer."""
-AGENT_EXITED = "Agent process with name "
-"""What the raylet writes down when one of its helpers ends; it ends then, too."""
+HELPER_FAILED = "because one Ray agent failed, agent_name = "
+"""What the raylet writes down when one of its helpers has died; it ends its workers, and itself, then."""
 HELPERS = {"runtime_env_agent": "RuntimeEnvAgent", "dashboard_agent": "DashboardAgent"}
 
 
@@ -71,16 +71,22 @@ class RayWatch:
         return self._next - now
 
 
-def dead_process() -> DeadProcess | None:
-    """The process of Ray's that has died; None if all that are known of live, or Ray was never started."""
+def dead_process(*, closely: bool = False) -> DeadProcess | None:
+    """The process of Ray's that has died; None if all that are known of live, or Ray was never started.
+
+    With `closely` a raylet that is about to end counts, too: its workers have died of it before itself.
+    """
     # Ray has no public way to ask. Where it is another one's, or has none of these, there is no answer.
     node: Any = getattr(ray._private.worker, "_global_node", None)
     started = _processes(node)
     for name in (STORE, RAYLET):
         process = started.get(name)
-        if process is not None and process.poll() is not None:
-            logs = Path(node.get_logs_dir_path())
-            return DeadProcess(name, process.pid, logs, _helper(logs) if name == RAYLET else None)
+        if process is None:
+            continue
+        dead, logs = process.poll() is not None, Path(node.get_logs_dir_path())
+        helper = _helper(logs) if name == RAYLET and (dead or closely) else None
+        if dead or helper is not None:
+            return DeadProcess(name, process.pid, logs, helper)
     if node is not None and STORE not in started and not _answers(str(node.gcs_address)):
         return DeadProcess(STORE, None, None)
     return None
@@ -101,9 +107,9 @@ def _helper(logs: Path) -> str | None:
     except OSError:
         return None
     for line in lines:
-        _, found, rest = line.partition(AGENT_EXITED)
+        _, found, rest = line.partition(HELPER_FAILED)
         if found:
-            name = rest.partition(" ")[0]
+            name = rest.strip().rstrip(".")
             return HELPERS.get(name, name)
     return None
 

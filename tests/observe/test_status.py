@@ -59,6 +59,24 @@ def test_a_run_that_has_ended_says_so(tmp_path):
     assert status_of(tmp_path) == ["The run has ended: 9 steps in 80 s, 4 of 4 trajectories trained."]
 
 
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("finished", "The run has ended: 9 steps"),
+        ("failed", "The run has failed: 9 steps"),
+        ("interrupted", "The run was interrupted: 9 steps"),
+        ("terminated", "The run was asked to end, and has ended: 9 steps"),
+        ("of another version", "The run has ended: 9 steps"),
+        (["damaged"], "The run has ended: 9 steps"),
+    ],
+)
+def test_how_a_run_has_ended_is_said(tmp_path, how, words):
+    said(tmp_path)
+    ended = {"steps": 9, "seconds": 80.0, "trajectories": {"trained": 4, "produced": 4}, "ended": how}
+    (tmp_path / "summary.json").write_text(json.dumps(ended))
+    assert status_of(tmp_path)[0].startswith(words)
+
+
 def test_a_run_says_what_has_failed(tmp_path):
     said(tmp_path)
     fault = {"time": 990.0, "process": "env worker 0", "what": "env failed", "error": "X"}

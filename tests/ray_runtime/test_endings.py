@@ -44,7 +44,7 @@ def failed(cause):
 @pytest.fixture(autouse=True)
 def alive(monkeypatch):
     """Ray's own processes, until a test says that one has died."""
-    monkeypatch.setattr(endings, "dead_process", lambda: None)
+    monkeypatch.setattr(endings, "dead_process", lambda closely: None)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_revival_that_gives_up_says_why():
 @pytest.mark.parametrize("helper", [None, "RuntimeEnvAgent"])
 def test_a_dead_raylet_is_to_blame_for_whatever_ray_says(monkeypatch, error, helper):
     dead = DeadProcess("raylet", 99, Path("/tmp/ray/logs"), helper)
-    monkeypatch.setattr(endings, "dead_process", lambda: dead)
+    monkeypatch.setattr(endings, "dead_process", lambda closely: dead)
     ending = ray_ending_of(error, names=NAMES)
     assert str(ending).startswith("Ray's process raylet (99) has died")
     assert ("its helper RuntimeEnvAgent" in str(ending)) == (helper is not None)
@@ -101,7 +101,7 @@ def test_a_dead_raylet_is_to_blame_for_whatever_ray_says(monkeypatch, error, hel
 
 
 def test_a_mistake_of_the_run_is_not_blamed_on_ray(monkeypatch):
-    monkeypatch.setattr(endings, "dead_process", lambda: DeadProcess("raylet", 99, None))
+    monkeypatch.setattr(endings, "dead_process", lambda closely: DeadProcess("raylet", 99, None))
     assert "ValueError: bad" in str(ray_ending_of(ValueError("bad")))
     assert ray_ending_of(KeyboardInterrupt()).status == 130
     assert ray_ending_of(Terminated(15)).status == 143

@@ -48,14 +48,27 @@ def test_a_process_of_its_own_cluster_is_found_dead(node, store, raylet, found):
     assert (None if dead is None else str(dead)) == (found and f"Ray's process {found} has died")
 
 
-def test_the_helper_that_a_raylet_has_died_of_is_read_from_its_log(node, tmp_path):
-    node(gcs_server=(7, None), raylet=(8, 1))
+@pytest.mark.parametrize(
+    ("status", "closely", "found"),
+    [(1, False, True), (1, True, True), (None, True, True), (None, False, False)],
+)
+def test_the_helper_that_a_raylet_dies_of_is_read_from_its_log(node, tmp_path, status, closely, found):
+    node(gcs_server=(7, None), raylet=(8, status))
     (tmp_path / "raylet.out").write_text(
-        "(raylet) node_manager.cc:1: alive\n"
         "(raylet) agent_manager.cc:83: Agent process with name runtime_env_agent exited, exit code 0.\n"
+        "(raylet) agent_manager.cc:87: The raylet exited immediately because one Ray agent failed, "
+        "agent_name = runtime_env_agent.\n"
         "(raylet) agent_manager.cc:83: Agent process with name dashboard_agent exited, exit code 0.\n"
     )
-    assert str(dead_process()) == "Ray's process raylet (8) has died, as its helper RuntimeEnvAgent had"
+    said = "Ray's process raylet (8) has died, as its helper RuntimeEnvAgent had"
+    dead = dead_process(closely=closely)
+    assert (None if dead is None else str(dead)) == (said if found else None)
+
+
+def test_a_raylet_whose_helpers_end_in_order_is_not_dead(node, tmp_path):
+    node(gcs_server=(7, None), raylet=(8, None))
+    (tmp_path / "raylet.out").write_text("Agent process with name dashboard_agent exited, exit code 0.\n")
+    assert dead_process(closely=True) is None
 
 
 def test_the_store_of_another_machine_is_asked(node):

@@ -12,6 +12,7 @@ from rlinf_async.observe.failures import FaultCounts, count_failures, read_failu
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir, finite
 from rlinf_async.observe.spans import Span, read_spans
+from rlinf_async.observe.status import HOW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,8 @@ def _what_follows(run: RunFiles) -> list[str]:
         )
     if not run.summary:
         sentences.append("There is no summary.json, " + _not_ended(run))
+    elif (how := HOW.get(str(run.summary.get("ended")))) is not None:
+        sentences.append(f"The run {how} before its last step; summary.json says why.")
     if not run.spans:
         sentences.append(
             "There is no trace: what processes waited for, time lines and histograms cannot be shown."
