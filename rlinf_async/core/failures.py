@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from typing import Literal
 
@@ -33,8 +34,40 @@ class StuckThread(RuntimeError):
     """Environments hang in a thread that nothing can end; the message has its stack."""
 
 
+class ForeignError(RuntimeError):
+    """An error of code that is not ours, in words.
+
+    What others raise may end an event loop (`SystemExit`), be taken for an order (`CancelledError`), be
+    refused by a future (`StopIteration`), fail to be packed or to be printed, or hold whatever its frames
+    hold. This does nothing of the kind: it is text, and goes wherever an exception may.
+    """
+
+    def __init__(self, kind: str, message: str = "") -> None:
+        super().__init__(kind, message)
+        self.kind, self.message = kind, message
+
+    @classmethod
+    def of(cls, error: BaseException) -> ForeignError:
+        """The words of `error`; the frames that it was raised in are a note."""
+        if isinstance(error, ForeignError):
+            return error
+        foreign = cls(_name(error), _text(error))
+        foreign.add_note(_frames(error))
+        return foreign
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+class PolicyFailure(RuntimeError):
+    """The policy has failed: nobody can act, and it would fail again; raised from its `ForeignError`."""
+
+
 class ShardFailure(RuntimeError):
-    """The environments of one shard cannot go on, and may be built anew; raised from their error, if any."""
+    """The environments of one shard cannot go on, and may be built anew; raised from their error, if any.
+
+    That is a `ForeignError` where they have raised it.
+    """
 
     def __init__(self, message: str, *, what: FailedEnv = "env failed") -> None:
         super().__init__(message)
@@ -49,6 +82,48 @@ class ShardFailure(RuntimeError):
     def error(self) -> BaseException:
         """What was wrong: the error of the environments, or that none of their outputs can be used."""
         return self.__cause__ or self
+
+    @property
+    def kind(self) -> str:
+        """The class of that error."""
+        return kind_of(self.error)
+
+
+LONGEST_MESSAGE = 20_000
+"""Characters that are kept of what an error of others says."""
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:LONGEST_MESSAGE]
+    except BaseException as again:  # noqa: BLE001 it is code of others, which may raise anything
+        return f"(its message cannot be shown: {_name(again)})"
+
+
+def _frames(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error)).rstrip()
+    except BaseException as again:  # noqa: BLE001 it prints what code of others says of itself
+        return f"(its frames cannot be shown: {_name(again)})"
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of its class; of an error of others, which was put into words, that of theirs."""
+    return error.kind if isinstance(error, ForeignError) else _name(error)
+
+
+def words_of(error: BaseException) -> str:
+    """An error in words, whatever it does when it is asked for them: its type and its message, if any."""
+    return str(error if isinstance(error, ForeignError) else ForeignError(_name(error), _text(error)))
+
+
+def frames_of(error: BaseException) -> str:
+    """Where an error was raised, with its causes, as Python prints them."""
+    return "\n".join(getattr(error, "__notes__", [])) if isinstance(error, ForeignError) else _frames(error)
 
 
 def first_cause(errors: Iterable[BaseException]) -> BaseException:

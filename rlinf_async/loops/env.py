@@ -188,7 +188,21 @@ async def together(loops: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run loops side by side; the first failure ends them all and is raised by itself."""
     async with first_failure() as group:
         for loop in loops:
-            group.create_task(loop)
+            group.create_task(_to_its_end(loop))
+
+
+async def _to_its_end(loop: Coroutine[Any, Any, None]) -> None:
+    """Await `loop`. One that says it was cancelled, when nobody has cancelled it, has failed: whoever waits
+    for what it would have done would wait for ever."""
+    task = asyncio.current_task()
+    try:
+        await loop
+    except asyncio.CancelledError as error:
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError(
+            "a loop of the run has ended as if it were cancelled, and nobody has cancelled it"
+        ) from error
 
 
 @asynccontextmanager

@@ -68,15 +68,14 @@ class ShardRestarts:
 
         Raises:
             RuntimeError: it has failed too often; the message has the first error and the count.
-            BaseException: the error of the environments, if they are never to be built anew.
         """
         loop = asyncio.get_running_loop()
-        with self._spans.span("restart", shard=self._shard, error=type(failure.error).__name__):
+        with self._spans.span("restart", shard=self._shard, error=failure.kind):
             while True:
                 wait = self._take(failure, loop.time())
                 if wait is None:
                     self._note(failure, "the run ends", loss)
-                    self._give_up(failure)
+                    self._give_up()
                 began = loop.time()
                 await asyncio.sleep(wait)
                 try:
@@ -94,20 +93,19 @@ class ShardRestarts:
         self._failures.append((now, failure))
         return self._budget.take(now)
 
-    def _give_up(self, failure: ShardFailure) -> NoReturn:
+    def _give_up(self) -> NoReturn:
         first, times = self._failures[0][1].error, len(self._failures)
         if self._survive.env_restarts == 0:
-            raise failure.error
-        if not self._worked:
-            why = "before they had completed one rollout"
+            why = ", and async.survive.env_restarts=0 has none built anew"
+        elif not self._worked:
+            why = f" {times} times before they had completed one rollout; the first time"
         else:
             why = (
-                f"within {self._window_s:g} s, more than async.survive.env_restarts="
-                f"{self._survive.env_restarts} allows"
+                f" {times} times within {self._window_s:g} s, more than async.survive.env_restarts="
+                f"{self._survive.env_restarts} allows; the first time"
             )
         raise RuntimeError(
-            f"the environments of shard {self._shard} have failed {times} times {why}; the first time: "
-            f"{in_words(first)}"
+            f"the environments of shard {self._shard} have failed{why}: {in_words(first)}"
         ) from first
 
     def _note(self, failure: ShardFailure, action: str, loss: str, seconds: float | None = None) -> None:

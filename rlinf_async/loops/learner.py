@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rlinf_async.core.types import Piece
+from rlinf_async.loops.foreign import contained, harmless
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
@@ -15,8 +17,8 @@ WAITING = "async/waiting_seconds"
 
 
 async def in_place(work: Callable[..., Any], *arguments: object) -> Any:
-    """Do `work` now, in this thread."""
-    return work(*arguments)
+    """Do `work` now, in this thread. What it raises is an error here, whatever it is elsewhere."""
+    return contained(partial(work, *arguments), harmless)
 
 
 async def learn_batch(

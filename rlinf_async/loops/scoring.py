@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from rlinf_async.core.failures import PeerError
 from rlinf_async.core.tensors import Tree, concatenate, in_parts, map_tensors, size_of
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
 from rlinf_async.loops.ports import PiecePort, PolicyPort, Scorer, Taken
@@ -84,11 +85,13 @@ class ScoredPieces:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is None:
-            self._bell.ring()
-        else:
+        if task.cancelled():
+            # What it would have brought is missing: the batch is not complete.
+            self._bell.fail(PeerError(f"the scores of batch {self._batch} will not be complete"))
+        elif (error := task.exception()) is not None:
             self._bell.fail(error)
+        else:
+            self._bell.ring()
 
     def _give_up(self) -> None:
         for task in list(self._tasks):

@@ -9,22 +9,26 @@ nothing helps, only the end of the whole process does, which is for its owner to
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from rlinf_async.config import AdvancedConfig
-from rlinf_async.core.failures import FailedEnv, ShardFailure, SimulatorDied, StuckThread
+from rlinf_async.core.failures import FailedEnv, ForeignError, ShardFailure, SimulatorDied, StuckThread
+from rlinf_async.loops.foreign import contained
 
 T = TypeVar("T")
 
 GRACE_S = 10.0
 """How long a thread may take to notice that what it waits for was ended."""
+CLOSE_TIMEOUT_S = 30.0
+"""How long a step that is under way at the end of a run, and closing the environments after it, may take."""
 PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
 """What a simulator in a process of its own is known to have died by, where nobody looks after it."""
 
@@ -68,6 +72,21 @@ class SimulatorThread:
         """What `function` returns: building or closing environments."""
         return await self._call(function, self._advanced.start_s, "async.advanced.start_s")
 
+    def build_first(self, function: Callable[[], T]) -> T:
+        """As `build`, where no event loop runs."""
+        return self._wait_for(function, self._advanced.start_s, "async.advanced.start_s")
+
+    def close(self, function: Callable[[], object]) -> None:
+        """Call `function`, which frees the environments at the end of a run, where no event loop runs.
+
+        Raises:
+            ShardFailure: they have failed, or have not come to an end.
+        """
+        try:
+            self._wait_for(function, CLOSE_TIMEOUT_S, "at the end of the run")
+        except StuckThread as stuck:
+            raise ShardFailure(str(stuck).partition("\n")[0], what="simulator hangs") from None
+
     async def reset(self, function: Callable[[], T]) -> T:
         """What `function` returns: a reset of the environments. Later ones may take as long, many times."""
         limit_s = self._advanced.reset_limit(self._longest["reset_s"])
@@ -80,11 +99,14 @@ class SimulatorThread:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """A block on the event loop that calls the environments for a moment."""
+        """A block on the event loop that looks at what the environments gave, for a moment."""
+        failure = None
         try:
             yield
-        except Exception as error:
-            raise self._failure(error) from error
+        except BaseException as error:  # noqa: BLE001 see `loops.foreign`
+            failure = self._failure(error)
+        if failure is not None:
+            raise failure
 
     async def _timed(self, function: Callable[[], T], limit_s: float, key: str) -> T:
         loop = asyncio.get_running_loop()
@@ -98,12 +120,21 @@ class SimulatorThread:
         if not await _ends(future, limit_s):
             what = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
             await self._unblock(future, what)
-        with self.guarding():
-            return future.result()
+        return future.result()
+
+    def _wait_for(self, function: Callable[[], T], limit_s: float, key: str) -> T:
+        future = self._thread.submit(self._known, function)
+        done, _ = concurrent.futures.wait([future], limit_s)
+        if not done:
+            what = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
+            stack = self._stack()
+            if not self._aborted(what) or not concurrent.futures.wait([future], GRACE_S).done:
+                self._give_up(what, stack)
+        return future.result()
 
     def _known(self, function: Callable[[], T]) -> T:
         self._ident = threading.get_ident()
-        return function()
+        return contained(function, self._failure)
 
     async def _unblock(self, future: asyncio.Future[T], what: str) -> None:
         """Have the call end that hangs.
@@ -113,23 +144,37 @@ class SimulatorThread:
             StuckThread: nothing could end it.
         """
         stack = self._stack()
-        aborted = await asyncio.to_thread(self._abort, what)
+        aborted = await asyncio.to_thread(self._aborted, what)
         if aborted and await _ends(future, GRACE_S):
-            raise ShardFailure(what, what="simulator hangs") from future.exception()
+            failure = future.exception()
+            raise ShardFailure(what, what="simulator hangs") from _error_of(failure)
         if not future.done():
-            self.stuck = True
-            raise StuckThread(f"{what}, and cannot be ended from outside; they stand at:\n{stack}")
+            self._give_up(what, stack)
+
+    def _give_up(self, what: str, stack: str) -> NoReturn:
+        self.stuck = True
+        raise StuckThread(f"{what}, and cannot be ended from outside; they stand at:\n{stack}")
 
     def _stack(self) -> str:
         """Where the thread stands."""
         frame = sys._current_frames().get(self._ident or 0)
         return "nobody knows where" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
 
-    def _failure(self, error: Exception) -> ShardFailure:
+    def _aborted(self, what: str) -> bool:
+        """Whether there were processes to end. What the environments raise meanwhile, they raise in vain."""
+        with suppress(ForeignError):
+            return contained(lambda: self._abort(what))
+        return False
+
+    def _failure(self, error: BaseException) -> ShardFailure:
+        if isinstance(error, ShardFailure):
+            return error
         what: FailedEnv = "env failed"
         if isinstance(error, (SimulatorDied, *PIPE_ERRORS)):
             what = "simulator died"
-        return ShardFailure(f"the environments of shard {self._shard} have failed", what=what)
+        failure = ShardFailure(f"the environments of shard {self._shard} have failed", what=what)
+        failure.__cause__ = ForeignError.of(error)
+        return failure
 
 
 class DaemonThread(Executor):
@@ -158,14 +203,24 @@ class DaemonThread(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more work, and wait for what was given."""
+        self._leave(None if wait else 0.0)
+
+    def leave(self, seconds: float) -> None:
+        """As `shutdown`, and wait no longer than `seconds`: what hangs by then is left alone."""
+        self._leave(seconds)
+
+    def _leave(self, seconds: float | None) -> None:
         self._work.put(None)
-        if wait:
-            self._thread.join()
+        self._thread.join(seconds)
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             work()
             del work  # nothing is held while there is nothing to do
+
+
+def _error_of(failure: BaseException | None) -> BaseException | None:
+    return failure.error if isinstance(failure, ShardFailure) else failure
 
 
 async def _ends(future: asyncio.Future[T], seconds: float) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rlinf_async.core.failures import FailedEnv
+from rlinf_async.core.failures import FailedEnv, frames_of, words_of
 from rlinf_async.observe import record_file
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir, finite
@@ -211,14 +210,15 @@ def sentence(fault: Mapping[str, Any]) -> str:
 def in_words(error: BaseException) -> str:
     """An error as a record calls it: its type and its message, or its type alone."""
     # Of an error that Ray brings from another process the message is a whole trace; the error is its cause.
-    if isinstance(cause := getattr(error, "cause", None), BaseException):
+    of_ray = type(error).__module__.partition(".")[0] == "ray"
+    if of_ray and isinstance(cause := getattr(error, "cause", None), BaseException):
         return in_words(cause)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return words_of(error)
 
 
 def trace_of(error: BaseException) -> str:
     """Where it was raised, with its causes."""
-    return "".join(traceback.format_exception(error))
+    return frames_of(error)
 
 
 def _counts(content: Any) -> Counter[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.env import together
+from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.inference import load_next, refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
@@ -108,9 +110,8 @@ class InferenceWorker(Inspectable):
         readable = [not isinstance(payload, PeerError) for payload in payloads]
         async with self._model_lock:
             with self._busy.busy():
-                loop = asyncio.get_running_loop()
                 readable_part = list(compress(batch, readable)), list(compress(payloads, readable))
-                answers = iter(await loop.run_in_executor(self._thread, self._answers, *readable_part))
+                answers = iter(await self._contained(self._answers, *readable_part))
         return [next(answers) if read else payload for read, payload in zip(readable, payloads, strict=True)]
 
     async def weight_types(self) -> dict[str, torch.dtype]:
@@ -124,7 +125,15 @@ class InferenceWorker(Inspectable):
     async def between_passes(self, function: Callable[..., object], *arguments: object) -> None:
         """Do something to the policy in its thread, while no forward pass runs."""
         async with self._model_lock:
-            await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+            await self._contained(function, *arguments)
+
+    async def _contained(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """What the policy does, in its thread; whatever it raises is a `PolicyFailure`."""
+        work, blame = (
+            partial(function, *arguments),
+            blaming_the_policy(f"inference rank {self._inference_rank}"),
+        )
+        return await asyncio.get_running_loop().run_in_executor(self._thread, contained, work, blame)
 
     async def pop_busy(self) -> list[float]:
         """The share of time spent in forward passes since the last call."""

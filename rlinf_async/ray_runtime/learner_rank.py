@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
 
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tree
+from rlinf_async.loops.foreign import contained, harmless
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.loops.prefetching import PrefetchedPieces
@@ -63,8 +64,9 @@ class LearnerRank(Inspectable):
         raise NotImplementedError
 
     async def compute(self, work: Callable[..., Any], *arguments: object) -> Any:
-        """Do `work` in the thread of learning."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        """Do `work` in the thread of learning. What it raises is an error here, whatever it is elsewhere."""
+        done = partial(work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, contained, done, harmless)
 
     def scoring_inputs(self, payload: Any) -> Tree:
         """What inference scores a piece by; see `loops.scoring.InferenceScorer`. A host gives it."""
@@ -120,7 +122,7 @@ class LearnerRank(Inspectable):
         """Write a checkpoint by the framework's own `save_checkpoint`; what was wrong, if anything."""
         try:
             await self.compute(self.save_checkpoint, *arguments)
-        except (Exception, CheckpointException) as error:  # noqa: BLE001 - whoever asked says what it means
+        except Exception as error:  # noqa: BLE001 - whoever asked says what it means
             return in_words(error)
         return None
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import ray
 
+from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.answering import answering, settle
 from rlinf_async.loops.mailbox import Mailbox
@@ -206,12 +207,11 @@ class RequestClient:
 
     def _receive(self, call: asyncio.Task[list[list[Any]]]) -> None:
         self._calls.discard(call)
-        if call.cancelled():
-            return
-        if (error := call.exception()) is None:
-            answers = call.result()
-        else:
-            answers = [[number, None, error] for number in self._unanswered]
+        cancelled = PeerError("a call to the request channel was cancelled")
+        error = cancelled if call.cancelled() else call.exception()
+        answers: list[Any] = (
+            [(number, None, error) for number in self._unanswered] if error else call.result()
+        )
         for number, payload, failure in answers:
             if (answer := self._unanswered.pop(number, None)) is not None:
                 settle(answer, payload, failure)

@@ -16,17 +16,18 @@ import ray
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.failures import StuckThread
+from rlinf_async.core.failures import ForeignError, ShardFailure, StuckThread, words_of
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, unrecorded
+from rlinf_async.loops.foreign import contained
 from rlinf_async.loops.ports import Recorder, ShardEnv, SpareEnv, TaskTaker
 from rlinf_async.loops.renewal import Renewal
 from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.loops.task_taking import taking_on
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.failures import in_words, record_failure, trace_of
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.coordinator import TrajectoryClient
 from rlinf_async.ray_runtime.forking import fork_apart
@@ -103,8 +104,12 @@ class ShardWorker(Inspectable):
             end = self.aborting(self.environments(mode)[stage])
             return end is not None and bool(end(reason))
 
-        shard = self._shards_rank * self._busy.width + stage % self._busy.width
+        shard = self._first_shard + stage % self._busy.width
         return SimulatorThread(shard, self._threads[mode][stage], self.asynchrony.advanced, abort=abort)
+
+    @property
+    def _first_shard(self) -> int:
+        return self._shards_rank * self._busy.width
 
     def aborting(self, env: Any) -> Callable[[str], bool] | None:
         """What ends the processes of environments that hang, if they have such a method: `abort(reason)`."""
@@ -248,12 +253,27 @@ class ShardWorker(Inspectable):
             raise
 
     async def close_envs(self) -> None:
-        """Close the simulators that can be closed, so that their processes end with the run."""
-        for mode, threads in self._threads.items():
-            for thread, env in zip(threads, self.environments(mode), strict=False):
+        """Close the simulators that can be closed, so that their processes end with the run.
+
+        Everything is trained: closing that fails, or does not come to an end, is put down and costs nothing.
+        """
+        for mode in self._threads:
+            for stage, env in enumerate(self.environments(mode)):
                 close = getattr(env, "close", None)
                 if callable(close):
-                    await asyncio.get_running_loop().run_in_executor(thread, close)
+                    await self._close(self.simulators(mode, stage), close)
+
+    async def _close(self, simulators: SimulatorThread, close: Callable[[], object]) -> None:
+        try:
+            await asyncio.to_thread(simulators.close, close)
+        except ShardFailure as failure:
+            self._record(
+                what=failure.what,
+                shard=simulators.shard,
+                error=in_words(failure.error),
+                action="they are left unclosed",
+                trace=trace_of(failure.error),
+            )
 
     def _policy(self, settings: RunSettings, requests: Handle) -> RequestClient:
         counts_rollouts = not settings.asynchrony.rollout.enabled
@@ -278,11 +298,25 @@ def _before(settings: RunSettings, env: TrainShardEnv) -> Callable[[Ticket], Awa
 
 
 def in_threads(
-    threads: Sequence[ThreadPoolExecutor], build: Callable[[int], Any], *, in_processes: bool
+    threads: Sequence[ThreadPoolExecutor], build: Callable[[int], Any], *, first: int, in_processes: bool
 ) -> list[Any]:
-    """What `build` makes for each stage, in the thread of that stage; see `each`."""
+    """What `build` makes for each stage, in the thread of that stage; see `each`. `first` is its first shard.
+
+    Raises:
+        RuntimeError: it has failed for a shard, whatever it has raised.
+    """
+
+    def failed(stage: int, error: BaseException) -> RuntimeError:
+        shard = first + stage % len(threads)
+        failure = RuntimeError(f"the environments of shard {shard} cannot be built: {words_of(error)}")
+        failure.__cause__ = ForeignError.of(error)
+        return failure
+
     return each(
-        [partial(thread.submit, build, stage) for stage, thread in enumerate(threads)],
+        [
+            partial(thread.submit, contained, partial(build, stage), partial(failed, stage))
+            for stage, thread in enumerate(threads)
+        ],
         in_processes=in_processes,
     )
 

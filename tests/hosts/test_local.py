@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig, SurviveConfig
-from rlinf_async.core.failures import PeerError
+from rlinf_async.core.failures import PeerError, PolicyFailure
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
@@ -197,9 +197,8 @@ def test_a_failing_environment_ends_the_run_with_its_error(levels):
                 raise boom
             return super().step(actions)
 
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(RuntimeError, match=r"shard \d have failed.*: Boom: a simulator has crashed"):
         run(small(levels=fails_at_once(levels)), lambda first, size: Crashing(size, first=first))
-    assert caught.value is boom
     assert nobody_is_left()
 
 
@@ -208,7 +207,7 @@ def test_a_failing_run_leaves_no_word_of_errors_that_only_echo_its_own(caplog):
         def step(self, actions):
             raise Boom("a simulator has crashed")
 
-    with pytest.raises(Boom):
+    with pytest.raises(RuntimeError, match="Boom"):
         run(small(levels=fails_at_once(asynchrony(True, True, True))), lambda first, size: Crashing(size))
     gc.collect()
     assert [record.getMessage() for record in caplog.records] == []
@@ -295,9 +294,10 @@ def test_a_failing_reset_ends_the_run_with_its_error(levels):
         def reset(self):
             raise boom
 
-    with pytest.raises(RuntimeError, match="failed 2 times before they had completed one rollout") as caught:
+    with pytest.raises(
+        RuntimeError, match=r"failed 2 times before they had completed one rollout.*no such task"
+    ):
         run(small(levels=levels), lambda first, size: Crashing(size, first=first))
-    assert caught.value.__cause__ is boom
     assert nobody_is_left()
 
 
@@ -311,9 +311,8 @@ def test_a_failing_forward_pass_ends_the_run_with_its_error(levels, monkeypatch)
         return sample(self, states, noise)
 
     monkeypatch.setattr(GaussianPolicy, "sample", failing)
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(PolicyFailure, match=r"on inference rank \d: Boom: out of memory$"):
         run(small(levels=levels))
-    assert caught.value is boom
     assert nobody_is_left()
 
 
@@ -348,7 +347,7 @@ def test_environments_that_cannot_be_built_leave_nobody_behind():
             raise Boom
         return PointReach(size)
 
-    with pytest.raises(Boom):
+    with pytest.raises(RuntimeError, match=r"environments of shard 1 cannot be built: Boom$"):
         run(small(), build)
     assert nobody_is_left()
 

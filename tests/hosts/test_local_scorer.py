@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
 from rlinf_async.hosts.local.estimates import anchored
 from rlinf_async.hosts.local.inference import InferenceRank
@@ -88,7 +89,7 @@ def test_a_policy_that_fails_to_score_ends_the_run_with_its_error(monkeypatch):
         raise ZeroDivisionError("no scores")
 
     monkeypatch.setattr(InferenceRank, "_scores", failing)
-    with pytest.raises(ZeroDivisionError, match="no scores"):
+    with pytest.raises(PolicyFailure, match="inference rank 0: ZeroDivisionError: no scores"):
         LocalTrainer(settings(), point_reach(seed=1)).run()
 
 

@@ -299,7 +299,7 @@ def test_a_rollout_of_an_evaluation_is_run_again_when_environments_fail():
 
 def test_a_shard_whose_environment_fails_is_no_longer_in_flight():
     story = Story([ticket()], breaks=1)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         collect(story)
     assert story.lines[-2:] == ["landed 7", "abandon 0 env failed"]
 

@@ -1,14 +1,20 @@
 """What fails or hangs in the thread of a shard is said, and as far as it can be, ended."""
 
 import asyncio
+import gc
+import os
+import pickle
 import threading
+import weakref
 
 import pytest
 
 from rlinf_async.config import AdvancedConfig
-from rlinf_async.core.failures import ShardFailure, SimulatorDied, StuckThread
+from rlinf_async.core.failures import ShardFailure, SimulatorDied, StuckThread, words_of
 from rlinf_async.loops import simulator_thread
 from rlinf_async.loops.simulator_thread import DaemonThread, SimulatorThread
+from rlinf_async.observe.failures import in_words, trace_of
+from tests.hostile_errors import RAISED
 
 
 @pytest.fixture
@@ -57,8 +63,72 @@ def test_what_is_called_runs_in_the_thread_and_gives_its_result(thread, call):
 def test_an_error_is_the_shards_and_known_by_its_kind(thread, call, error, what):
     with pytest.raises(ShardFailure, match="shard 3") as raised:
         asyncio.run(getattr(simulators(thread), call)(raising(error)))
-    assert raised.value.error is error
+    assert in_words(raised.value.error) == words_of(error)
     assert (raised.value.what, raised.value.reason) == (what, "env failed")
+
+
+@pytest.mark.parametrize("raised", RAISED)
+@pytest.mark.parametrize("call", ["build", "reset", "step"])
+def test_whatever_is_raised_is_the_shards_and_can_be_told_packed_and_raised_anywhere(thread, call, raised):
+    """An exception that means something to an event loop or a future, or breaks whoever looks at it."""
+    mine = simulators(thread, start_s=5.0, step_s=5.0, reset_s=5.0)
+    with pytest.raises(ShardFailure, match="shard 3") as failed:
+        asyncio.run(getattr(mine, call)(raised.fail))
+    assert not mine.stuck
+    error = pickle.loads(pickle.dumps(failed.value.error))
+    assert in_words(error) == in_words(failed.value.error)
+    assert in_words(error).startswith(raised.kind)
+    assert failed.value.kind == raised.kind
+    assert trace_of(failed.value.error)
+    assert failed.value.__context__ is None
+
+
+def test_what_an_error_refers_to_is_let_go(thread):
+    class Scene:
+        """A simulator that is large."""
+
+    def fail():
+        scene = Scene()
+        seen.append(weakref.ref(scene))
+        raise KeyError(scene)
+
+    seen = []
+    with pytest.raises(ShardFailure) as failed:
+        asyncio.run(simulators(thread).step(fail))
+    thread.submit(lambda: None).result()
+    gc.collect()
+    assert seen[0]() is None
+    assert failed.value.kind == "KeyError"
+
+
+def test_a_failure_that_is_ours_already_stays_what_it_is(thread):
+    mine = ShardFailure("environment 2 gives no rewards", what="not finite")
+    with pytest.raises(ShardFailure) as failed:
+        asyncio.run(simulators(thread).step(raising(mine)))
+    assert failed.value is mine
+
+
+def test_what_the_environments_fork_does_not_go_on_with_our_work(thread):
+    """The copy would answer in the place of its parent, and live on."""
+    children = []
+
+    def step(and_then=lambda: None):
+        children.append(os.fork())
+        if not children[-1]:
+            and_then()
+        return len(children)
+
+    mine = simulators(thread)
+    assert asyncio.run(mine.step(step)) == 1
+    assert asyncio.run(mine.step(lambda: step(raising(KeyError("in the child"))))) == 2
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 1]
+
+
+@pytest.mark.parametrize("raised", RAISED)
+def test_who_cannot_be_ended_because_ending_him_fails_is_stuck(thread, held, raised):
+    mine = simulators(thread, abort=lambda reason: raised.fail(), step_s=0.05)
+    with pytest.raises(StuckThread):
+        asyncio.run(mine.step(held.wait))
 
 
 def hang_here(event):
@@ -103,7 +173,8 @@ def test_simulators_with_processes_are_ended_when_they_hang(thread, held):
     mine = simulators(thread, abort=abort, step_s=0.05)
     with pytest.raises(ShardFailure) as raised:
         asyncio.run(mine.step(step))
-    assert (raised.value.what, raised.value.error) == ("simulator hangs", died)
+    assert raised.value.what == "simulator hangs"
+    assert in_words(raised.value.error) == "SimulatorDied: process 7 was ended"
     assert reasons == ["the environments of shard 3 have not answered for 0.05 s (async.advanced.step_s)"]
     assert not mine.stuck
 

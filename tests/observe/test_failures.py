@@ -97,6 +97,7 @@ def test_an_error_is_named_with_its_causes():
 
 def test_an_error_of_another_process_is_named_by_what_it_was_there():
     class FromAfar(RuntimeError):
+        __module__ = "ray.exceptions"
         cause = ValueError("the door is locked")
 
     assert in_words(FromAfar("Traceback (most recent call last): ...")) == "ValueError: the door is locked"

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import pickle
 import threading
 from functools import partial
 from multiprocessing import connection
@@ -13,9 +14,11 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.loops import simulator_thread
+from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.ray_runtime.memory import read
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each, in_threads
+from tests.hostile_errors import RAISED
 from tests.making import run_settings
 
 
@@ -64,7 +67,7 @@ def test_shards_start_their_simulators_apart(monkeypatch):
     stock = inspect.unwrap(os.fork)
     monkeypatch.setattr(os, "fork", stock)
     monkeypatch.setattr(connection, "Pipe", inspect.unwrap(connection.Pipe))
-    assert in_threads(Worker()._threads["train"], int, in_processes=True) == [0, 1]
+    assert in_threads(Worker()._threads["train"], int, first=0, in_processes=True) == [0, 1]
     assert os.fork is not stock
     assert len(os.fork.rlinf_async_forking.apart) == 2
 
@@ -78,9 +81,49 @@ def test_what_can_be_closed_is_closed_in_the_thread_of_its_shard():
 def test_environments_are_built_in_the_threads_of_their_shards():
     worker = Worker()
     built = in_threads(
-        worker._threads["train"], lambda stage: (stage, threading.current_thread().name), in_processes=True
+        worker._threads["train"],
+        lambda stage: (stage, threading.current_thread().name),
+        first=2,
+        in_processes=True,
     )
     assert built == [(0, "train-0_0"), (1, "train-1_0")]
+
+
+@pytest.mark.parametrize("raised", RAISED)
+def test_environments_that_cannot_be_built_name_their_shard_whatever_they_raise(raised):
+    def build(stage):
+        return raised.fail() if stage % 2 else stage
+
+    threads = 2 * Worker()._threads["train"]
+    with pytest.raises(
+        RuntimeError, match=rf"environments of shard 3 cannot be built: {raised.kind}"
+    ) as failed:
+        in_threads(threads[:2], build, first=2, in_processes=True)
+    assert pickle.loads(pickle.dumps(failed.value)).args == failed.value.args
+
+
+@pytest.mark.parametrize("raised", RAISED)
+def test_closing_that_fails_at_the_end_is_put_down_and_the_others_are_closed(raised, tmp_path):
+    worker = Worker()
+    worker._record = partial(record_failure, tmp_path, process="env worker 1")
+    worker.built["train"][0].close = raised.fail
+    asyncio.run(worker.close_envs())
+    assert worker.closed == ["train-1_0", "eval-1_0"]
+    (fault,) = read_failures(tmp_path)
+    assert (fault["shard"], fault["what"], fault["action"]) == (2, "env failed", "they are left unclosed")
+    assert fault["error"].startswith(raised.kind)
+
+
+def test_closing_that_hangs_is_left_at_the_end_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(simulator_thread, "CLOSE_TIMEOUT_S", 0.05)
+    worker, held = Worker(), threading.Event()
+    worker._record = partial(record_failure, tmp_path, process="env worker 1")
+    worker.built["train"][1].close = held.wait
+    asyncio.run(worker.close_envs())
+    held.set()
+    assert worker.closed == ["train-0_0", "eval-1_0"]
+    (fault,) = read_failures(tmp_path)
+    assert (fault["shard"], fault["what"]) == (3, "simulator hangs")
 
 
 @pytest.mark.parametrize("apart", [True, False])

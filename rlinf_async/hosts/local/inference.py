@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -16,7 +16,9 @@ from rlinf_async.core.tensors import Tree, map_tensors, slice_samples
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.observations import each_alike, storages
+from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S, DaemonThread
 from rlinf_async.observe.meters import BusyMeter
 
 State = dict[str, torch.Tensor]
@@ -50,23 +52,28 @@ class InferenceRank:
         # Environments stand still while they wait for an answer; a learner has more to do anyway.
         self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
         self._version = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"inference-{rank}")
+        self._thread = DaemonThread(f"inference-{rank}")
 
     async def act(self, batch: Sequence[Pending]) -> list[Any]:
         """One `Answer` per request, in order, or, where scores are asked for, a mapping."""
         payloads = [pending.request.payload for pending in batch]
         work = self._scores if batch[0].request.mode == "score" else self._forward
         with self._busy.busy(self._rank):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, work, payloads)
+            answers: list[Any] = await self._contained(partial(work, payloads))
+            return answers
 
     async def load(self, version: int, data: State) -> None:
         """Act with the weights `data` from the next forward pass on."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._load, data, version)
+        await self._contained(partial(self._load, data, version))
+
+    async def _contained(self, function: Callable[[], Any]) -> Any:
+        """What the policy does, in its thread; whatever it raises is a `PolicyFailure`."""
+        blame = blaming_the_policy(f"inference rank {self._rank}")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, contained, function, blame)
 
     def close(self) -> None:
-        """Wait for the forward pass that may still be running."""
-        self._thread.shutdown()
+        """Wait for the forward pass that may still be running, if it ever ends."""
+        self._thread.leave(CLOSE_TIMEOUT_S)
 
     def _load(self, state: State, version: int) -> None:
         with self._queue.block():

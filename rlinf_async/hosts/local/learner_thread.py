@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.learner import WAITING, learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
+from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S, DaemonThread
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
@@ -26,7 +26,7 @@ class LearnerThread:
         self._learner = learner
         self._streaming = streaming
         self._spans = spans
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
+        self._thread = DaemonThread("learner")
 
     async def train(self, batch: int, buffer: FailingPieces) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
@@ -38,13 +38,15 @@ class LearnerThread:
         finally:
             if not learning.done():
                 buffer.fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
-                await asyncio.wait([learning])
-                learning.exception()  # which only echoes what has ended the run
+                await asyncio.wait([learning], timeout=CLOSE_TIMEOUT_S)
+                if learning.done():
+                    learning.exception()  # which only echoes what has ended the run
         del metrics[WAITING]  # a time; the metrics of two equal runs are the same
         return metrics
 
     def close(self) -> None:
-        self._thread.shutdown()
+        """Wait for the batch that may still be trained, if it ever ends."""
+        self._thread.leave(CLOSE_TIMEOUT_S)
 
     def _learn(self, batch: int, pieces: PiecesFromLoop) -> dict[str, float]:
         return asyncio.run(

@@ -67,8 +67,8 @@ class Shard:
         self._simulators = SimulatorThread(shard, self._thread, self._advanced, abort=self._abort)
         self._contract = Contract(shard, self.size)
         with ExitStack() as unless_built:
-            unless_built.callback(self._thread.shutdown)
-            self._envs: Environments = self._thread.submit(build, self._first, self.size).result()
+            unless_built.callback(self._leave)
+            self._envs: Environments = self._simulators.build_first(lambda: build(self._first, self.size))
             unless_built.pop_all()
         self._resets, self._left_out = 0, 0
         self._taken_on: tuple[int, int] | None = None
@@ -130,9 +130,18 @@ class Shard:
         await self._simulators.build(self._rebuild)
 
     def close(self) -> None:
-        """Free the environments, once the step that may still be running has ended, if it ever does."""
-        if not self._simulators.stuck:
-            self._thread.submit(self._envs.close).result()
+        """Free the environments, once the step that may still be running has ended, if it ever does.
+
+        Raises:
+            ShardFailure: they have failed while they were closed, or have not come to an end.
+        """
+        try:
+            if not self._simulators.stuck:
+                self._simulators.close(self._envs.close)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
         self._thread.shutdown(wait=not self._simulators.stuck)
 
     def _rebuild(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.local.device import Watch, unwatched
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.estimates import scoring_inputs
@@ -33,7 +34,7 @@ from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.scoring import scored_pieces
 from rlinf_async.loops.task_taking import taking_on
-from rlinf_async.observe.failures import FaultCounts
+from rlinf_async.observe.failures import FaultCounts, in_words, trace_of
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
@@ -107,7 +108,7 @@ class LocalTrainer:
         learning = BusyMeter()
         with ExitStack() as stack:
             shards, spares = (
-                [stack.enter_context(closing(self._shard(number, env))) for number in range(count)]
+                [stack.enter_context(self._shard(number, env)) for number in range(count)]
                 for count in (plan.shards, plan.shards * self.settings.asynchrony.rollout.reset_ahead)
             )
             self._check(shards[0])
@@ -151,8 +152,28 @@ class LocalTrainer:
                 "sets of them would play the same episodes; use async.rollout.reset_ahead=false"
             )
 
-    def _shard(self, number: int, busy: BusyMeter) -> Shard:
-        return Shard(number, settings=self.settings, build=self._environments, busy=busy)
+    @contextmanager
+    def _shard(self, number: int, busy: BusyMeter) -> Iterator[Shard]:
+        """A shard, which is closed after the block. Closing that fails costs nothing: it is put down."""
+        try:
+            shard = Shard(number, settings=self.settings, build=self._environments, busy=busy)
+        except ShardFailure as failure:
+            raise RuntimeError(
+                f"the environments of shard {number} cannot be built: {in_words(failure.error)}"
+            ) from failure.error
+        try:
+            yield shard
+        finally:
+            try:
+                shard.close()
+            except ShardFailure as failure:
+                self._faults.record(
+                    what=failure.what,
+                    shard=number,
+                    error=in_words(failure.error),
+                    action="they are left unclosed",
+                    trace=trace_of(failure.error),
+                )
 
     def _model(self, state_dim: int, action_dim: int) -> ActorCritic:
         with torch.random.fork_rng(devices=[]):

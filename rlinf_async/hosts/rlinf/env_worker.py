@@ -6,7 +6,6 @@ import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.rendering import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import simulators_apart
+from rlinf_async.loops.foreign import contained, let_go
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.shard_worker import Episodes, ShardWorker, each, in_threads
 
@@ -99,7 +99,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
             # RLinf asks for one stage after the other: with the first, all are built, each in its thread.
             if not envs:
-                envs.extend(in_threads(threads, build_stage, in_processes=self._apart))
+                envs.extend(
+                    in_threads(threads, build_stage, first=self._first_shard, in_processes=self._apart)
+                )
             return envs[seed_offset % self.stage_num]
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
@@ -120,8 +122,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         """Close the environments of a stage, or its spare ones, and build others, with their wrappers, in
         their thread."""
         envs: list[Any] = self.env_list if mode == "train" else self.eval_env_list
-        with suppress(Exception):  # nothing is known of what has failed
-            envs[stage].close()
+        let_go(lambda: envs[stage].close())
         env_cls, env_cfg, num_envs = self._makers[mode]
         self._rebuilds.count(mode, stage)
         env_cfg = self._rebuilds.seeded(mode, stage, env_cfg)
@@ -154,7 +155,10 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         # As in the base class, but each shard in its thread.
         if self.enable_train and self.cfg.env.train.auto_reset:
             resets = in_threads(
-                self._threads["train"], lambda stage: self.env_list[stage].reset(), in_processes=self._apart
+                self._threads["train"],
+                lambda stage: self.env_list[stage].reset(),
+                first=self._first_shard,
+                in_processes=self._apart,
             )
             for observation, _ in resets:
                 self.last_obs_list.append(observation)
@@ -166,7 +170,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def _offloads(self, mode: str) -> list[Callable[[], Future[Any]]]:
         return [
-            partial(thread.submit, get_env_attr(env, "offload"))
+            partial(thread.submit, contained, get_env_attr(env, "offload"))
             for thread, env in zip(self._threads[mode], self.environments(mode), strict=True)
         ]
 

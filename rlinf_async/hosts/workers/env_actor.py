@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import Episodes, EvalShard, Stage, TrainShard
+from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, in_threads
 
 ENVS = "rlinf_async.envs"
@@ -59,7 +59,9 @@ class EnvActor(ShardWorker):
             build = partial(self._build, mode)
             in_processes = simulators_apart(section)
             threads = self._threads[mode]
-            self._envs[mode] = await asyncio.to_thread(in_threads, threads, build, in_processes=in_processes)
+            self._envs[mode] = await asyncio.to_thread(
+                in_threads, threads, build, first=self._first_shard, in_processes=in_processes
+            )
 
     def train_shard(self, stage: int) -> TrainShard:
         renew = partial(self._renew, stage)
@@ -107,8 +109,7 @@ class EnvActor(ShardWorker):
 
     def _rebuild(self, mode: str, stage: int) -> Any:
         """Other environments in the place of those of a stage."""
-        with suppress(Exception):  # nothing is known of what has failed
-            self._envs[mode][stage].close()
+        let_go(lambda: self._envs[mode][stage].close())
         self._rebuilds.count(mode, stage)
         self._envs[mode][stage] = self._build(mode, stage)
         return self._envs[mode][stage]

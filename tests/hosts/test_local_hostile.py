@@ -1,0 +1,206 @@
+"""Environments and policies of a run in one process that raise anything, fork, or change what all share."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import signal
+import threading
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.failures import PolicyFailure
+from rlinf_async.core.restarts import RestartBudget
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
+from rlinf_async.hosts.local.inference import InferenceRank
+from rlinf_async.hosts.local.learner import LocalTraining
+from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.loops import env_restarts, simulator_thread
+from rlinf_async.observe.failures import in_words, read_failures
+from tests.hostile_errors import ALL_RAISED, WORST
+
+pytestmark = pytest.mark.timeout(60)
+
+LEVELS = pytest.mark.parametrize("mode", ["off", "full"])
+
+
+@pytest.fixture(autouse=True)
+def restarts_at_once(monkeypatch):
+    """Environments are built anew without the wait before."""
+    monkeypatch.setattr(env_restarts, "RestartBudget", partial(RestartBudget, first_wait_s=0.0))
+
+
+def settings(mode="full", *, batches=3, **survive):
+    asynchrony = {"mode": mode, "survive": {"env_restarts": 1000, **survive}}
+    if mode == "full":
+        asynchrony["streamer"] = {"normalization": "running"}
+    return LocalSettings(
+        asynchrony=AsyncConfig.from_mapping(asynchrony),
+        algorithm="ppo",
+        total_envs=8,
+        env_workers=2,
+        horizon=3,
+        rollout_epochs=2,
+        batches=batches,
+        global_batch_size=24,
+        micro_batch_size=12,
+        update_epoch=1,
+        hidden=8,
+    )
+
+
+def run(settings, env_cls, **options):
+    result = LocalTrainer(settings, lambda first, size: env_cls(size, first=first), **options).run()
+    plan, ledger = settings.plan, result.ledger
+    assert ledger.trained == settings.batches * plan.trajectories_per_batch
+    assert ledger.produced == ledger.trained + ledger.in_flight + ledger.refused.total()
+    assert nobody_is_left()
+    return result
+
+
+def nobody_is_left():
+    names = [thread.name for thread in threading.enumerate()]
+    return not [name for name in names if name.startswith(("shard-", "inference-", "learner"))]
+
+
+@LEVELS
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_whatever_environments_raise_costs_a_rollout_and_is_named_with_its_shard(mode, method, tmp_path):
+    """Each of the errors once, with a rollout that works in between."""
+    errors, told, lock = iter(ALL_RAISED), [], threading.Lock()
+    worked = set()
+
+    class Hostile(PointReach):
+        def reset(self):
+            self.next = None
+            with lock:
+                shard = self._groups[0] // self._size
+                if shard in worked:
+                    self.next = next(errors, None)
+                worked.symmetric_difference_update({shard})
+            if self.next is not None and method == "reset":
+                self.next.fail()
+            return super().reset()
+
+        def step(self, actions):
+            if self.next is not None:
+                self.next.fail()
+            return super().step(actions)
+
+    one = settings(mode, batches=16)
+    result = run(one, Hostile, run_dir=tmp_path, on_fault=told.append)
+    assert next(errors, None) is None
+    faults = read_failures(tmp_path)
+    kinds = Counter(fault["error"].partition(":")[0].partition("\n")[0] for fault in faults)
+    assert kinds == Counter(raised.kind for raised in ALL_RAISED)
+    assert {fault["action"] for fault in faults} == {"environments built anew"}
+    assert {fault["shard"] for fault in faults} <= set(range(one.plan.shards))
+    assert len(told) == len(faults)
+    assert result.ledger.refused == {"env failed": len(faults) * one.plan.envs_per_shard}
+
+
+@pytest.mark.parametrize("raised", WORST)
+def test_over_the_budget_the_run_ends_with_one_error_that_names_shard_and_cause(raised):
+    class Hostile(PointReach):
+        def step(self, actions):
+            raised.fail()
+
+    with pytest.raises(RuntimeError, match=rf"^the environments of shard \d have failed 2 .*: {raised.kind}"):
+        run(settings(), Hostile)
+    assert nobody_is_left()
+
+
+@pytest.mark.parametrize("raised", WORST)
+def test_environments_that_cannot_be_built_end_the_run_with_one_error(raised):
+    def build(first, size):
+        return raised.fail() if first else PointReach(size)
+
+    with pytest.raises(RuntimeError, match=rf"^the environments of shard 1 cannot be built: {raised.kind}"):
+        LocalTrainer(settings(), build).run()
+    assert nobody_is_left()
+
+
+def test_building_anew_may_fail_by_anything_too(tmp_path):
+    errors, built = iter(ALL_RAISED), itertools.count()
+
+    class Once(PointReach):
+        def __init__(self, size, *, first):
+            if next(built) > settings().plan.shards and (raised := next(errors, None)) is not None:
+                raised.fail()
+            super().__init__(size, first=first)
+            self.steps = itertools.count(1)
+
+        def step(self, actions):
+            if next(self.steps) == 4:  # of the second rollout
+                raise OSError("broken")
+            return super().step(actions)
+
+    run(settings(batches=2), Once, run_dir=tmp_path)
+    actions = Counter(fault["action"] for fault in read_failures(tmp_path))
+    assert actions["building the environments anew has failed"] == len(ALL_RAISED)
+    assert next(errors, None) is None
+
+
+@pytest.mark.parametrize("raised", WORST)
+def test_closing_that_fails_costs_a_run_nothing(raised, tmp_path):
+    class Hostile(PointReach):
+        def close(self):
+            raised.fail()
+
+    told = []
+    result = run(settings(batches=1), Hostile, run_dir=tmp_path, on_fault=told.append)
+    assert result.weights
+    assert len(told) == settings().plan.shards
+    for shard, fault in enumerate(read_failures(tmp_path)[::-1]):
+        assert (fault["shard"], fault["action"]) == (shard, "they are left unclosed")
+        assert fault["error"].startswith(raised.kind)
+
+
+def test_closing_that_hangs_is_left_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(simulator_thread, "CLOSE_TIMEOUT_S", 0.05)
+    held = threading.Event()
+
+    class Hostile(PointReach):
+        def close(self):
+            held.wait()
+
+    LocalTrainer(settings(batches=1), lambda first, size: Hostile(size, first=first), run_dir=tmp_path).run()
+    held.set()
+    assert {fault["what"] for fault in read_failures(tmp_path)} == {"simulator hangs"}
+
+
+@pytest.mark.parametrize("raised", WORST)
+@LEVELS
+def test_whatever_a_policy_raises_ends_the_run_with_one_error_that_blames_it(mode, raised, monkeypatch):
+    calls, sample = itertools.count(), GaussianPolicy.sample
+
+    def failing(self, states, noise):
+        return raised.fail() if next(calls) == 5 else sample(self, states, noise)
+
+    monkeypatch.setattr(GaussianPolicy, "sample", failing)
+    with pytest.raises(PolicyFailure, match=rf"^the policy has failed on inference rank \d: {raised.kind}"):
+        run(settings(mode), PointReach)
+    assert nobody_is_left()
+
+
+@pytest.mark.parametrize("raised", WORST)
+def test_whatever_is_raised_when_a_policy_takes_weights_ends_the_run(raised, monkeypatch):
+    monkeypatch.setattr(InferenceRank, "_load", raised.fail)
+    with pytest.raises(PolicyFailure, match=rf"inference rank \d: {raised.kind}"):
+        run(settings(), PointReach)
+    assert nobody_is_left()
+
+
+@pytest.mark.parametrize("raised", WORST)
+def test_whatever_is_raised_in_the_learner_ends_the_run(raised, monkeypatch):
+    monkeypatch.setattr(LocalTraining, "train_micro_batch", raised.fail)
+    with pytest.raises(Exception) as failed:  # noqa: PT011 any error, and nothing but an error
+        run(settings(), PointReach)
+    assert in_words(failed.value).startswith(raised.kind)
+    assert repr(failed.value)
+    assert pickle.loads(pickle.dumps(failed.value))
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler  # asyncio has left in order
+    assert nobody_is_left()
