@@ -62,8 +62,8 @@ class HeardLogger:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._logger, name)
 
-    def log(self, data: Mapping[str, Any], step: int, **keywords: Any) -> None:
-        self._outlet.log(step, data, **keywords)
+    def log(self, data: Mapping[str, Any], step: int, backend: Any = None, **keywords: Any) -> None:
+        self._outlet.log(step, data, backend=backend, **keywords)
         if "worker_group_name" not in keywords:  # one worker's part of what is logged beside it
             self._records.hear(data, step)
 

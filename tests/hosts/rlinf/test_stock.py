@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import stock
-from rlinf_async.hosts.rlinf.stock import HeardLogger, StockRecords
+from rlinf_async.hosts.rlinf.stock import HeardLogger, Observed, StockRecords
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
+from rlinf_async.observe.ending import RunFailed, recorded
+from rlinf_async.observe.failures import FaultCounts
 from rlinf_async.observe.report.measures import measure
 from rlinf_async.observe.report.run_files import RunFiles
 from rlinf_async.observe.run_dir import RunDir
@@ -129,3 +132,21 @@ def test_runs_with_levels_have_rlinfs_tags_of_time():
         "time/actor/run_training": 1.0,
     }
     assert in_rlinf_words({"eval/success_once": 1.0}) == {}
+
+
+def test_a_run_of_rlinfs_own_loop_that_fails_leaves_the_sum_of_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(stock, "versions", lambda: {"rlinf": "0.3.0"})
+    place = f"runner.logger.log_path={tmp_path}"
+    cfg = compose_config("metaworld_ppo_mlp", [place, "async.mode=off", "runner.max_epochs=3"])
+    observed = Observed(lambda cfg: SimpleNamespace(metric_logger=Logger()))
+    assert observed.summary(FaultCounts()).steps == 0
+    runner = observed(cfg)
+    for step in range(2):
+        runner.metric_logger.log({**TIMES, "env/return": 1.0}, step)
+    ending = recorded(lambda: tmp_path, summary=observed.summary)
+    with pytest.raises(RunFailed, match="the simulator has exploded"), ending:
+        raise FloatingPointError("the simulator has exploded")
+    records = RunDir(tmp_path)
+    summary = records.read(records.summary)
+    assert (summary["ended"], summary["steps"]) == ("failed", 1)  # the other may not have been logged whole
+    assert summary["trajectories"]["trained"] == summary["trajectories"]["produced"] > 0
