@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -62,7 +64,7 @@ class RunDisplay:
 
     def start(self, title: str, *, step: int, total: int) -> None:
         """Print the header; the bar begins at `step`."""
-        self.console.print(Text(title, style="bold"))
+        self._print(Text(title, style="bold"))
         self._lay_out(total)
         if not self._has_bar:
             return
@@ -84,7 +86,7 @@ class RunDisplay:
             elapsed=self._pace.elapsed,
             left=remaining,
         )
-        self.console.print(table.row(line), soft_wrap=True)
+        self._print(table.row(line), soft_wrap=True)
         if self._progress is not None:
             self._progress.update(
                 self._task,
@@ -102,7 +104,7 @@ class RunDisplay:
 
     def note(self, text: str) -> None:
         """Print a remark above the bar."""
-        self.console.print(text, markup=False)
+        self._print(text, markup=False)
 
     def summary(self, summary: RunSummary, run_dir: str) -> None:
         """Print what the run did."""
@@ -120,7 +122,12 @@ class RunDisplay:
         if (faults := count_failures(Path(run_dir))).kinds:
             table.add_row("outlived", f"{faults}  (failures.jsonl)")
         table.add_row("run directory", escape(run_dir))
-        self.console.print(table)
+        self._print(table)
+
+    def _print(self, *what: RenderableType, **options: Any) -> None:
+        """What has nowhere to go ends no run: environments of this process may have closed its output."""
+        with suppress(OSError, ValueError):
+            self.console.print(*what, **options)
 
     @property
     def _has_bar(self) -> bool:
@@ -130,7 +137,7 @@ class RunDisplay:
         """The table for the width that the terminal has now; where its columns are others, its header."""
         table = StepTable(width=self.console.width, total=total, bar=self._has_bar)
         if self._table is None or table.names != self._table.names:
-            self.console.print(table.header(), soft_wrap=True)
+            self._print(table.header(), soft_wrap=True)
         self._table = table
         return table
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
 import pickle
 import signal
 import threading
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 
 import pytest
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
+from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.loops import env_restarts, simulator_thread
+from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.failures import in_words, read_failures
 from tests.hostile_errors import ALL_RAISED, WORST
 
@@ -204,3 +212,51 @@ def test_whatever_is_raised_in_the_learner_ends_the_run(raised, monkeypatch):
     assert pickle.loads(pickle.dumps(failed.value))
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler  # asyncio has left in order
     assert nobody_is_left()
+
+
+class ElsewherePolicy(asyncio.DefaultEventLoopPolicy):
+    """Whoever asks it for a loop gets none."""
+
+    def new_event_loop(self):
+        raise NotImplementedError("no loop for you")
+
+
+def test_a_run_is_the_same_whatever_environments_set_for_all_of_the_process(tmp_path, monkeypatch):
+    """The working directory, the event loops, whether gradients are kept, standard output and input."""
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "host": "local",
+        "run_dir": "runs/here",
+        "env": {"env_class": "point_reach"},
+        "model": {"model_type": "gaussian_mlp", "obs_dim": 2, "action_dim": 2, "num_action_chunks": 1},
+    }
+    assert LocalHost().run_dir(OmegaConf.create(config)) == tmp_path / "runs" / "here"
+
+    class Meddling(PointReach):
+        def __init__(self, size, *, first):
+            super().__init__(size, first=first)
+            asyncio.set_event_loop_policy(ElsewherePolicy())
+
+        def reset(self):
+            os.chdir("/")
+            torch.set_grad_enabled(False)
+            return super().reset()
+
+    try:
+        meddled = run(settings("off"), Meddling, run_dir=tmp_path / "runs")
+    finally:
+        asyncio.set_event_loop_policy(None)
+    plain = run(settings("off"), PointReach)
+    assert all(torch.equal(tensor, plain.weights[name]) for name, tensor in meddled.weights.items())
+
+
+def test_an_output_that_environments_have_closed_ends_no_run(tmp_path):
+    with (tmp_path / "output").open("w") as output:
+        display = RunDisplay(Console(file=output))
+        display.start("a run", step=0, total=1)
+    display.note("nobody hears it")  # a file that is closed: ValueError
+    under = (tmp_path / "other").open("w", buffering=1)
+    os.close(under.fileno())
+    RunDisplay(Console(file=under)).note("nor this")  # its descriptor is closed: OSError
+    with suppress(OSError):
+        under.close()

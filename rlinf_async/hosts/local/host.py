@@ -66,7 +66,7 @@ class LocalHost:
         claim_directory(Path(cfg.run_dir), key="run_dir")
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
-        settings, run_dir, display = settings_of(cfg), Path(cfg.run_dir), RunDisplay()
+        settings, run_dir, display = settings_of(cfg), self.run_dir(cfg), RunDisplay()
         environments, policy = environments_of(cfg, settings), policy_of(cfg)
         run_dir.mkdir(parents=True, exist_ok=True)
         records, title, weights = RunDir(run_dir), _title(settings), run_dir / "policy.pt"
@@ -110,7 +110,8 @@ class LocalHost:
         display.summary(summary, str(run_dir))
 
     def run_dir(self, cfg: DictConfig) -> Path:
-        return Path(cfg.run_dir)
+        """As it is from here: environments of a run in this process may change its directory."""
+        return Path(cfg.run_dir).absolute()
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
         if cluster != HERE:

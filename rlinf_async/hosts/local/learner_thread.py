@@ -49,15 +49,16 @@ class LearnerThread:
         self._thread.leave(CLOSE_TIMEOUT_S)
 
     def _learn(self, batch: int, pieces: PiecesFromLoop) -> dict[str, float]:
-        return asyncio.run(
-            learn_batch(
-                batch=batch,
-                pieces=pieces,
-                learner=self._learner,
-                streaming=self._streaming,
-                spans=self._spans,
-            )
+        learning = learn_batch(
+            batch=batch,
+            pieces=pieces,
+            learner=self._learner,
+            streaming=self._streaming,
+            spans=self._spans,
         )
+        # Not the loop that asyncio would choose: environments of this process may have told it to.
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            return runner.run(learning)
 
 
 class FailingPieces(PiecePort, Protocol):

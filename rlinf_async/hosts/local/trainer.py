@@ -136,7 +136,9 @@ class LocalTrainer:
                 faults=self._faults,
                 keep_steps=self._keep_steps,
             )
-            return asyncio.run(interruptible(run.train()))
+            # Not the loop that asyncio would choose: environments, which are there, may have told it to.
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                return runner.run(interruptible(run.train()))
 
     def _check(self, shard: Shard) -> None:
         """Whether the environments have the methods that the settings ask for."""

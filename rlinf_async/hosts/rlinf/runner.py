@@ -64,7 +64,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             requests=self._launch_channel("requests", self.settings),
             coordinator=self._launch_channel("coordinator", self.settings, step),
             hooks=self,
-            run_dir=Path(cfg.runner.logger.log_path),
+            run_dir=Path(cfg.runner.logger.log_path).absolute(),
             config=OmegaConf.to_yaml(cfg, resolve=True),
             versions=versions(),
             step=step,
