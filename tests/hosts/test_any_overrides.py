@@ -28,6 +28,8 @@ SETS = int(os.environ.get("RLINF_ASYNC_RANDOM_OVERRIDES", "1000"))
 """Of all three hosts together; thousands find more than CI has time for."""
 LONGEST = 5
 """Lines of an answer that is none."""
+SHARES = {"local": 6, "rlinf": 3, "verl": 1}
+"""Tenths of the sets; veRL's config of a thousand keys takes longest."""
 CONFIGS = {"local": "local/point_reach", "rlinf": "metaworld_ppo_mlp", "verl": "verl_metaworld_ppo_mlp"}
 ASYNC = (
     "mode",
@@ -153,7 +155,7 @@ def test_every_set_of_overrides_is_answered(host, tmp_path, monkeypatch):
     keys = sorted({*rows, *dotted(OmegaConf.to_container(base)), *(f"async.{name}" for name in ASYNC)})
     console = Console(file=io.StringIO(), width=100)
     failures, accepted, refused = [], 0, 0
-    for seed in range(SETS // len(CONFIGS)):
+    for seed in range(SETS * SHARES[host] // 10):
         chosen = overrides_of(seed, keys)
         cfg = overridden(base, chosen)
         if cfg is None:
@@ -168,4 +170,4 @@ def test_every_set_of_overrides_is_answered(host, tmp_path, monkeypatch):
             failures.append((seed, chosen, said))
     assert failures == []
     assert accepted > SETS // 100
-    assert refused > SETS // 20
+    assert refused > SETS // 50

@@ -91,7 +91,12 @@ class Table:
 
     def find(self, key: str) -> Key | None:
         """The row of a dotted key; None if nobody has decided what becomes of it."""
-        return self._exact.get(key) or next((row for row in self.rows if row.matches(key)), None)
+        return self._exact.get(key) or next((row for row in self._wide if row.matches(key)), None)
+
+    @cached_property
+    def _wide(self) -> list[Key]:
+        """The rows of several keys."""
+        return [row for row in self.rows if row.fate == "refused" or set("*?") & set(row.name)]
 
     @cached_property
     def _exact(self) -> dict[str, Key]:

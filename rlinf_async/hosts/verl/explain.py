@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from rlinf_async.entry_points import find
@@ -26,7 +26,8 @@ def explain(config: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: the config cannot run, with the remedy.
     """
-    cfg, settings = plain(config), checked(config)
+    cfg = plain(config)
+    settings = checked(OmegaConf.create(cfg))  # whose keys are not resolved once more
     return {
         **explanation.level_facts(settings.asynchrony),
         "classes": {

@@ -202,33 +202,35 @@ def defaults() -> Mapping[str, Any]:
 
 def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
     """A remark for each key that veRL acts on and that does nothing here, if it is not veRL's default."""
-    usual = _usual(cfg)
+    raw, usual = dotted(defaults()), _resolved_defaults()
+    pointing: Any = None
     for key, value in dotted(cfg).items():
         row = TABLE.find(key)
         if row is None or row.fate != "without effect" or value in (None, {}) or row.allows(value):
             continue
-        if value != usual.get(key):
+        if value in (raw.get(key), usual.get(key)):
+            continue
+        pointing = OmegaConf.create(dict(cfg)) if pointing is None else pointing
+        if value != _pointed_to(key, pointing, raw):
             yield f"{key}={shortened(value)} has no effect: {row.why}"
 
 
-def _usual(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """veRL's defaults; of keys without effect that point to other keys, what they come to in `cfg`."""
-    raw = dotted(defaults())
-    pointers = {
-        key: default
-        for key, default in raw.items()
-        if isinstance(default, str) and "${" in default and (row := TABLE.find(key))
-        if row.fate == "without effect"
-    }
-    pointing: Any = OmegaConf.create(dict(cfg))
-    for key, default in pointers.items():
-        OmegaConf.update(pointing, key, default, force_add=True)
-    for key in pointers:
-        value: Any = OmegaConf.select(pointing, key, throw_on_resolution_failure=False)
-        raw[key] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        if isinstance(raw[key], Mapping):
-            raw |= dotted(raw[key], f"{key}.")
-    return raw
+@cache
+def _resolved_defaults() -> Mapping[str, Any]:
+    """veRL's defaults by dotted keys, of which some point to others, where nobody sets anything."""
+    content: Any = OmegaConf.to_container(OmegaConf.create(dict(defaults())), resolve=True)
+    return dotted(content)
+
+
+def _pointed_to(key: str, pointing: Any, raw: Mapping[str, Any]) -> Any:
+    """What a default that points to another key, or lies in one, comes to; written into `pointing`."""
+    names = key.split(".")
+    for depth in range(len(names), 0, -1):
+        place = ".".join(names[:depth])
+        if isinstance(raw.get(place), str) and "${" in raw[place]:
+            OmegaConf.update(pointing, place, raw[place])
+            return OmegaConf.select(pointing, key, throw_on_resolution_failure=False)
+    return None
 
 
 def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
