@@ -37,6 +37,7 @@ def test_a_wrong_block_ends_a_script_before_ray_starts(runs: Runner, tmp_path: P
     assert "Started a local Ray" not in output
 
 
+@pytest.mark.nightly
 def test_a_run_of_the_bench_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cell.SCENARIOS, "broken", replace(QUICK, extra=("actor.micro_batch_size=7",)))
     result = BenchCell(scenario="broken", mode="full", repetition=0, warm_up=1, steps=1).run()

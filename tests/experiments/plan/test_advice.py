@@ -67,8 +67,6 @@ WORK = {
     "slow training": times(sample=0.05),
     "a costly anchor": times(sample=0.02, score=1.0),
 }
-ALIKE = ("slow inference", "tasks that differ", "inference by the sample", "slow resets", "slow training")
-"""Work in which what is waited for is waited for in others as well."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "train": {"mode": "train"},
     "rollout": {"mode": "rollout"},
@@ -155,9 +153,8 @@ def override(advice: Advice) -> str:
     return f"{advice.setting}={advice.after}"
 
 
-@pytest.mark.parametrize(
-    "work", [pytest.param(work, marks=pytest.mark.nightly) if work in ALIKE else work for work in WORK]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("work", WORK)
 def test_a_run_that_follows_its_advice_is_not_slower(work):
     slower = [
         str(each)

@@ -44,6 +44,7 @@ def predictions():
     return predict_rows(measured_rows(), STEPS)
 
 
+@pytest.mark.nightly
 def test_cells_of_other_scenarios_are_predicted_within_8_percent_and_within_2_5_on_average(predictions):
     held_out = [one for one in predictions if one["scenario"] != CALIBRATED_ON]
     assert len(held_out) == 42
@@ -53,6 +54,7 @@ def test_cells_of_other_scenarios_are_predicted_within_8_percent_and_within_2_5_
     assert abs(worst["error"]) <= 0.08, worst
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "steps", "cells", "mean", "most"),
     [("sixteen_cores", 4, 10, "2.7", "6.7"), ("sixteen_cores_12", 12, 4, "2.1", "2.4")],
@@ -65,6 +67,7 @@ def test_cells_of_another_machine_are_predicted_as_well_with_the_same_costs(name
     assert (f"{statistics.fmean(errors):.1f}", f"{max(errors):.1f}") == (mean, most)  # what docs/plan.md says
 
 
+@pytest.mark.nightly
 def test_the_best_of_rlinfs_modes_is_named_rightly_in_every_scenario(predictions):
     for scenario in {one["scenario"] for one in predictions}:
         stock = [
@@ -76,6 +79,7 @@ def test_the_best_of_rlinfs_modes_is_named_rightly_in_every_scenario(predictions
         assert foreseen["measured"] >= 0.97 * best["measured"], scenario
 
 
+@pytest.mark.nightly
 def test_the_costs_are_those_that_the_calibrating_cells_give(predictions):
     own = [abs(one["error"]) for one in predictions if one["scenario"] == CALIBRATED_ON]
     assert len(own) == 8

@@ -40,6 +40,7 @@ def verl() -> None:
     pytest.importorskip("verl", reason="veRL is not installed")
 
 
+@pytest.mark.nightly
 def test_a_run_in_one_process_is_swept_with_all_levels_off_measured_like_the_others(tmp_path):
     sweep = in_one_process(tmp_path, *SHORT, "settings.global_batch_size=16", modes="off,full")
     console = Console(record=True, width=80)

@@ -29,9 +29,8 @@ if __name__ == "__main__":
 """Wired like RLinf's scripts, but nothing is started: the classes say what would be."""
 
 
-@pytest.mark.parametrize(
-    "group", [pytest.param("+async=off,full,train", marks=pytest.mark.nightly), "+async.mode=off,full,train"]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("group", ["+async=off,full,train", "+async.mode=off,full,train"])
 def test_every_job_of_a_multirun_is_synchronous_or_not_by_its_own_config(tmp_path, group):
     cfg = compose_config("metaworld_ppo_mlp", ["~async", "~warm_start"])
     OmegaConf.save(cfg, tmp_path / "users.yaml")
