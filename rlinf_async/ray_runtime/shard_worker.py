@@ -261,9 +261,9 @@ class ShardWorker(Inspectable):
             for stage, env in enumerate(self.environments(mode)):
                 close = getattr(env, "close", None)
                 if callable(close):
-                    await self._close(self.simulators(mode, stage), close)
+                    await self._close_or_record(self.simulators(mode, stage), close)
 
-    async def _close(self, simulators: SimulatorThread, close: Callable[[], object]) -> None:
+    async def _close_or_record(self, simulators: SimulatorThread, close: Callable[[], object]) -> None:
         try:
             await asyncio.to_thread(simulators.close, close)
         except ShardFailure as failure:

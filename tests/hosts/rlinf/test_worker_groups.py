@@ -56,3 +56,15 @@ def test_rlinfs_own_groups_print_by_the_name_that_is_replaced():
 
     assert worker_group.__name__ == worker_groups.MODULE
     assert "print(" in inspect.getsource(worker_group.WorkerGroupFuncResult._wait_for_results)
+
+
+@pytest.mark.parametrize("name", ["env", "rollout", "actor"])
+def test_no_method_of_ours_has_the_name_of_a_groups_own(name):
+    """RLinf gives a group the methods of its workers, and refuses those that it has itself."""
+    from rlinf.scheduler.worker.worker_group import WorkerGroup
+
+    from rlinf_async.entry_points import load_class
+
+    group = {word for word in dir(WorkerGroup) if not word.startswith("__")}
+    ours = [cls for cls in load_class("rlinf_async.workers", name).__mro__ if "rlinf_async" in cls.__module__]
+    assert {word for cls in ours for word in vars(cls)} & group == set()
