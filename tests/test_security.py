@@ -198,7 +198,7 @@ def test_shared_memory_has_no_name_and_is_no_business_of_other_users():
 
 
 def test_only_one_place_writes_the_config_of_a_run():
-    writers = [path.name for path in PACKAGE.rglob("*.py") if ".config.write_text(" in path.read_text()]
+    writers = [path.name for path in PACKAGE.rglob("*.py") if "write_whole(self.config," in path.read_text()]
     assert writers == ["run_dir.py"]
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from rlinf_async.observe.files import PRIVATE, make_directory, opened, read_regular
+
 LOCK = ".lock"
 
 _HELD: dict[Path, FileLock] = {}
@@ -31,9 +33,9 @@ def claim_directory(directory: Path, *, key: str) -> None:
     if path in _HELD:
         return
     file = path / LOCK
-    lock = FileLock(file, thread_local=False)
+    lock = FileLock(file, mode=PRIVATE, thread_local=False)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         lock.acquire(blocking=False)
     except Timeout:
         raise ClaimedError(
@@ -45,8 +47,8 @@ def claim_directory(directory: Path, *, key: str) -> None:
     except OSError as error:
         raise ValueError(f"{directory}, by {key}, cannot be written: {error.strerror or error}") from error
     _HELD[path] = lock
-    with suppress(OSError):
-        file.write_text(f"{os.getpid()}\n")
+    with suppress(OSError), opened(file, os.O_WRONLY | os.O_TRUNC) as descriptor:
+        os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
 def next_free(directory: Path) -> Path:
@@ -60,7 +62,7 @@ def next_free(directory: Path) -> Path:
 def _of(file: Path) -> str:
     """The process that holds it, in words, if it has said so."""
     with suppress(OSError):
-        text = file.read_text().strip()
+        text = read_regular(file, limit=100).decode(errors="replace").strip()
         if text.isdecimal():
             return f" (process {text})"
     return ""

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlinf_async.core.failures import FailedEnv, frames_of, words_of
-from rlinf_async.observe import record_file
+from rlinf_async.observe import record_file, shapes
+from rlinf_async.observe.plain_data import DamagedError, finite, read_json
 from rlinf_async.observe.processes import Process, kind_and_rank
-from rlinf_async.observe.run_dir import RunDir, finite
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.secrets import said_without_secrets
 
 What = Literal[
@@ -153,17 +154,14 @@ def _earlier(path: Path) -> FaultCounts:
 
 
 def _lines_of(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
+    return record_file.lines_of(path)
 
 
 def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = read_json(line)
+        except DamagedError:
             continue
         if isinstance(record, dict):
             yield record
@@ -171,7 +169,8 @@ def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 def _faults(lines: Iterable[str]) -> list[dict[str, Any]]:
     records = _records(lines)
-    return [one for one in records if one.get("what") in get_args(What) and finite(one.get("time"))]
+    known = (one for one in records if isinstance(one.get("what"), str) and finite(one.get("time")))
+    return [shapes.fault(one) for one in known if one["what"] in get_args(What)]
 
 
 class FailureReader:

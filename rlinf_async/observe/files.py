@@ -66,9 +66,12 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE) -> i
         raise _in_words(error, path) from error
     except ValueError as error:  # a zero in the name
         raise OSError(errno.EINVAL, "it has no name of a file", str(path)) from error
-    if stat.S_ISREG(os.fstat(file).st_mode):
+    found = os.fstat(file).st_mode
+    if stat.S_ISREG(found):
         return file
     os.close(file)
+    if stat.S_ISDIR(found):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "it is no file", str(path))
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from rlinf_async.observe.files import open_regular, read_regular, write_whole
+
 LIMIT = 4 << 20
 """Bytes of a file. What is older lies in another one of that size, and what is older still is gone."""
+MOST_BYTES = 64 << 20
+"""That are read of a file: none that a run has written is so long."""
 
 TRIES = 100
 AGAIN_S = 0.01
@@ -34,7 +37,7 @@ def append(path: Path, line: bytes, *, header: Callable[[], bytes], limit: int =
     """
     moved = False
     while True:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        file = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             _lock(file)
             if not _is(file, path):
@@ -51,11 +54,14 @@ def append(path: Path, line: bytes, *, header: Callable[[], bytes], limit: int =
 
 def read_lines(path: Path) -> list[str]:
     """All lines that are left, the oldest first; none where there is no file."""
-    text = ""
-    for each in (before(path), path):
-        with suppress(OSError):
-            text += each.read_text(errors="replace")
-    return text.splitlines()
+    return lines_of(before(path)) + lines_of(path)
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of one of the two files; none if it is not there, or is no such file."""
+    with suppress(OSError):
+        return read_regular(path, limit=MOST_BYTES).decode(errors="replace").splitlines()
+    return []
 
 
 class NewLines:
@@ -68,7 +74,7 @@ class NewLines:
     def read(self) -> bytes:
         """Whole lines since the last call; one that is still being written is left for the next."""
         try:
-            with self._path.open("rb") as file:
+            with os.fdopen(open_regular(self._path), "rb") as file:
                 new = b""
                 number, size = os.fstat(file.fileno()).st_ino, file.seek(0, os.SEEK_END)
                 if number != self._file or size < self._read:  # another has taken its place
@@ -83,7 +89,7 @@ class NewLines:
 
     def _rest(self) -> bytes:
         """What has been added before the file was moved, if it was."""
-        with suppress(OSError), before(self._path).open("rb") as file:
+        with suppress(OSError), os.fdopen(open_regular(before(self._path)), "rb") as file:
             if self._read and file.seek(0, os.SEEK_END) >= self._read:
                 file.seek(self._read)
                 return file.read()
@@ -114,8 +120,5 @@ def _is(file: int, path: Path) -> bool:
 
 def _move(path: Path, header: bytes) -> None:
     """In two renames, so that there is always a file of each name."""
-    half = path.with_suffix(".half")
-    shutil.copyfile(path, half)
-    half.replace(before(path))
-    half.write_bytes(header)
-    half.replace(path)
+    write_whole(before(path), read_regular(path, limit=MOST_BYTES))
+    write_whole(path, header)

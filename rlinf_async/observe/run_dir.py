@@ -13,23 +13,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from rlinf_async.observe import shapes
+from rlinf_async.observe.files import append, read_regular, write_whole
+from rlinf_async.observe.plain_data import (
+    MAX_JSON_BYTES,
+    MAX_YAML_BYTES,
+    DamagedError,
+    finite,
+    read_json,
+    read_yaml,
+)
 from rlinf_async.observe.record_file import before
 from rlinf_async.observe.secrets import yaml_without_secrets
 
-DEEPEST = 100
 EARLIER = "earlier"
 """The folder for what earlier runs have left in the directory of a run."""
-LARGEST = 1e15
-"""A larger number is no measurement: a damaged file has it, or a sum that has overflowed."""
+MAX_METRICS_BYTES = 512 << 20
+SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "run.json": shapes.facts,
+    "status.json": shapes.status,
+    "summary.json": shapes.summary,
+}
 
 
 class RunDir:
     """The records of one run.
 
-    Reading never fails, as a run may still be going on, or have crashed: what is not there is empty, and so
-    is what cannot be read, which `problems` names in sentences.
+    Reading never fails, as a run may still be going on, or have crashed, or be another's: what is not there
+    is empty, and so is what cannot be read or is of another shape than a run gives it, which `problems` names
+    in sentences. What a run writes is private, and nothing is written or read through links.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -117,24 +129,23 @@ class RunDir:
             file.unlink(missing_ok=True)
         now = {"began": time.time(), "versions": dict(versions), "python": platform.python_version()}
         here = {"cores": _cores()}
-        self.facts.write_text(json.dumps({"title": title, **now, **here, **facts}, indent=2) + "\n")
+        content = {"title": title, **now, **here, **facts}
+        write_whole(self.facts, (json.dumps(content, indent=2) + "\n").encode())
 
     def write_config(self, text: str) -> None:
         """Write a config, as YAML, with `hidden` in the place of secrets."""
-        self.config.write_text(yaml_without_secrets(text))
+        write_whole(self.config, yaml_without_secrets(text).encode())
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append the metrics of a step, as plain numbers in the order of their names."""
         line = {"step": step, **{name: float(value) for name, value in sorted(metrics.items())}}
-        with _warning_of(self.metrics), self.metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with _warning_of(self.metrics):
+            append(self.metrics, (json.dumps(line) + "\n").encode())
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """In one move: whoever reads sees a whole one."""
-        half = self.status.with_suffix(".half")
         with _warning_of(self.status):
-            half.write_text(json.dumps(status))
-            half.replace(self.status)
+            write_whole(self.status, json.dumps(status).encode())
 
     def write_step(self, step: int, total: int) -> None:
         """The status of a run of which this process alone speaks, whenever a step has ended."""
@@ -147,47 +158,45 @@ class RunDir:
         Of a run that has `ended` otherwise than by its last step, `ending` says why in a sentence.
         """
         how = {"ended": ended, **({"ending": ending} if ending else {})}
-        half = self.summary.with_suffix(".half")
+        content = {**summary, **how}
         with _warning_of(self.summary):
-            half.write_text(json.dumps({**summary, **how}, indent=2) + "\n")
-            half.replace(self.summary)
+            write_whole(self.summary, (json.dumps(content, indent=2) + "\n").encode())
 
     def read(self, file: Path) -> dict[str, Any]:
         """The content of a file of JSON or YAML."""
-        parse: Callable[[str], Any] = yaml.safe_load if file.suffix == ".yaml" else json.loads
-        text = self._text(file)
+        is_yaml = file.suffix == ".yaml"
+        text = self._text(file, MAX_YAML_BYTES if is_yaml else MAX_JSON_BYTES)
         try:
-            content = parse(text) if text.strip() else {}
-        except (yaml.YAMLError, ValueError, RecursionError):
-            self.problems.append(f"{file.name} is cut off or damaged, and is left out.")
+            content = (read_yaml(text) if is_yaml else read_json(text)) if text.strip() else {}
+        except DamagedError as error:
+            self.problems.append(f"{file.name} {error}, and is left out.")
             return {}
-        if isinstance(content, dict) and _ends(content):
-            return content
-        self.problems.append(f"{file.name} does not hold what a run writes there, and is left out.")
-        return {}
+        if not isinstance(content, dict):
+            self.problems.append(f"{file.name} does not hold what a run writes there, and is left out.")
+            return {}
+        return SHAPES[file.name](content) if content and file.name in SHAPES else content
 
     def read_metrics(self) -> list[dict[str, float]]:
         """The finite numbers of every step, in order; steps that were taken again are as they were last."""
-        steps: dict[int, dict[str, float]] = {}
-        bad, before = 0, 0
-        for line in self._text(self.metrics).splitlines():
+        steps: list[dict[str, float]] = []
+        bad = 0
+        for line in self._text(self.metrics, MAX_METRICS_BYTES).splitlines():
             numbers = _numbers(line)
             if numbers is None:
                 bad += 1
                 continue
-            step = int(numbers["step"])
-            if step <= before:  # the run was started again, perhaps from a checkpoint
-                steps = {number: metrics for number, metrics in steps.items() if number < step}
-            steps[step], before = numbers, step
+            while steps and steps[-1]["step"] >= numbers["step"]:
+                steps.pop()  # the run was started again, perhaps from a checkpoint
+            steps.append(numbers)
         if bad:
             lines, are = ("1 line", "is") if bad == 1 else (f"{bad} lines", "are")
             self.problems.append(f"{lines} of {self.metrics.name} cannot be read and {are} left out.")
-        return list(steps.values())
+        return steps
 
-    def _text(self, file: Path) -> str:
+    def _text(self, file: Path, limit: int) -> str:
         try:
-            return file.read_text(errors="replace")
-        except FileNotFoundError:
+            return read_regular(file, limit=limit).decode(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
             return ""
         except OSError as error:
             self.problems.append(f"{file.name} cannot be read ({error.strerror}).")
@@ -208,16 +217,6 @@ def _cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _ends(tree: object, above: tuple[int, ...] = ()) -> bool:
-    """Whether plain data has an end: YAML can hold what contains itself."""
-    if not isinstance(tree, dict | list):
-        return True
-    if id(tree) in above or len(above) > DEEPEST:
-        return False
-    inner = tree.values() if isinstance(tree, dict) else tree
-    return all(_ends(each, (*above, id(tree))) for each in inner)
-
-
 def _numbers(line: str) -> dict[str, float] | None:
     """The finite numbers of a line of metrics; None if it is none."""
     try:
@@ -228,9 +227,3 @@ def _numbers(line: str) -> dict[str, float] | None:
         return None
     numbers = {name: value for name, value in record.items() if finite(value)}
     return numbers if "step" in numbers else None
-
-
-def finite(value: Any) -> bool:
-    """Whether this is a number that can be a measurement."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and -LARGEST < value < LARGEST

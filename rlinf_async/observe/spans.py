@@ -12,6 +12,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.observe import shapes
+from rlinf_async.observe.files import make_directory, names_in, open_regular, read_regular
+from rlinf_async.observe.plain_data import DamagedError, finite, read_json
+
 Span = dict[str, Any]
 """`kind`, `began` and `ended` in seconds, and facts; `error` if an exception ended it."""
 
@@ -46,7 +50,7 @@ class SpanLog:
         self._lock = threading.Lock()
         if directory is None:
             return
-        Path(directory).mkdir(parents=True, exist_ok=True)
+        make_directory(Path(directory))
         name = process.replace(" ", "-") or "process"
         self._path = Path(directory) / f"{name}-{os.getpid()}.jsonl"
         self._header = _line({"process": process or name, "pid": os.getpid(), "offset": offset})
@@ -93,7 +97,7 @@ class SpanLog:
         self._size += os.write(self._file, line)
 
     def _open(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._size = os.write(self._file, self._header)
 
 
@@ -125,42 +129,40 @@ def read_spans(directory: Path) -> list[Span]:
     Lines that were cut off, or that somebody else has written, are left out.
     """
     spans: list[Span] = []
-    for path in sorted(directory.glob("*.jsonl")):
+    for path in names_in(directory, ".jsonl"):
         process, offset = path.stem, 0.0
         for record in _records(path):
             if "process" in record:
-                process, offset = str(record["process"]), float(record.get("offset", 0.0))
-            elif _is_span(record):
-                began, end = record["began"] + offset, record["ended"] + offset
-                spans.append({**record, "began": began, "ended": end, "process": process})
+                given = record.get("offset", 0.0)
+                process, offset = str(record["process"]), float(given) if finite(given) else 0.0
+            elif (span := shapes.span(record)) is not None:
+                began, end = span["began"] + offset, span["ended"] + offset
+                spans.append({**span, "began": began, "ended": end, "process": process})
     return sorted(spans, key=lambda span: span["ended"])
 
 
 def read_processes(directory: Path) -> dict[str, int]:
     """The processes that have left spans, by name, with the numbers that their machines knew them by."""
     pids = {}
-    for path in sorted(directory.glob("*.jsonl")):
+    for path in names_in(directory, ".jsonl"):
         header = next(_records(path), {})
         if "process" in header and isinstance(header.get("pid"), int):
             pids[str(header["process"])] = int(header["pid"])
     return pids
 
 
-def _records(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(errors="replace") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                yield record
-
-
-def _is_span(record: Mapping[str, Any]) -> bool:
-    return isinstance(record.get("kind"), str) and all(
-        isinstance(record.get(name), int | float) for name in ("began", "ended")
-    )
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        content = read_regular(path, limit=2 * LIMIT)
+    except OSError:
+        return
+    for line in content.decode(errors="replace").splitlines():
+        try:
+            record = read_json(line)
+        except DamagedError:
+            continue
+        if isinstance(record, dict):
+            yield record
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -53,19 +53,21 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
             **faults,
         }
     record = records.read(records.status)
-    if not record:
-        raise ValueError(f"{run} says nothing about itself: {_reason(records)}")
-    age, pace = now - record["time"], _pace(records, record["total"] - record["step"])
+    if not {"time", "step", "total"} <= record.keys():
+        problems = " ".join(f"; {problem.rstrip('.')}" for problem in records.problems)
+        raise ValueError(f"{run} says nothing about itself: {_reason(records)}{problems}")
+    # A clock that has gone back since makes it no younger than now.
+    age, pace = max(0.0, now - record["time"]), _pace(records, record["total"] - record["step"])
     # Without processes that are asked, it is said when a step ends, and a step may take minutes.
     patience = STALE_S if record["processes"] else max(STALE_S, STEPS * pace.get("step_s", 0.0))
     return {
-        "state": "silent" if age > patience else "moving" if record["still_s"] < 1 else "still",
+        "state": "silent" if age > patience else "moving" if record.get("still_s", 0.0) < 1 else "still",
         "step": record["step"],
         "total": record["total"],
         "pace": pace,
         "seen_s": round(age, 3),
-        "still_s": record["still_s"],
-        "driver": record["driver"],
+        "still_s": record.get("still_s", 0.0),
+        "driver": record.get("driver"),
         "processes": {
             name: {"doing": line, "open": (record["processes"][name] or {}).get("open")}
             for name, line in who_does_what(record["processes"])
@@ -78,7 +80,7 @@ def _faults(run: Path, now: float) -> dict[str, Any]:
     failures = read_failures(run)
     if not failures:
         return {}
-    age = round(now - failures[-1]["time"], 3)
+    age = round(max(0.0, now - failures[-1]["time"]), 3)
     return {"faults": {"counted": str(count_failures(run)), "last": failures[-1], "age_s": age}}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
@@ -28,7 +29,7 @@ def begin_records(
     fresh: bool,
 ) -> RunDir:
     """Begin the run directory. `fresh`: nothing in it is the run's own, as it goes on from no checkpoint."""
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_directory(run_dir)
     records = RunDir(run_dir)
     records.write_config(config)
     records.begin(settings.facts(), title=title_of(settings), versions=versions, fresh=fresh)

@@ -49,9 +49,9 @@ def test_a_run_says_how_many_cores_it_may_use(tmp_path):
 
 def test_a_disk_that_is_full_or_gone_is_a_warning_and_no_end(tmp_path):
     records = RunDir(tmp_path / "gone")
-    for full in (records.metrics, Path("/dev/full")):
+    for full, why in ((records.metrics, "No such"), (Path("/dev/full"), "it is no file")):
         records.metrics = full
-        with pytest.warns(UserWarning, match="cannot be written: No"):
+        with pytest.warns(UserWarning, match=f"cannot be written: {why}"):
             records.log(1, {"loss": 0.5})
     with pytest.warns(UserWarning, match=r"status.json cannot be written: No such file"):
         records.write_status({"step": 1})

@@ -64,6 +64,19 @@ def replay(path: Path) -> Replay:
         ValueError: this is no run directory, or it holds too little.
     """
     files = RunFiles.read(path)
+    try:
+        return _replayed(path, files)
+    except ValueError:
+        raise
+    # Records of a run fit each other; those of a damaged or foreign one can miss anything.
+    except (LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"the records in {path} do not fit each other, and no plan can be made from them "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _replayed(path: Path, files: RunFiles) -> Replay:
     job = of_run(files.facts, files.config)
     times = times_of(files.spans, job)
     steps = [line["async/step_seconds"] for line in files.metrics if "async/step_seconds" in line][1:]

@@ -32,6 +32,7 @@ from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
 from rlinf_async.observe.failures import FaultCounts, count_failures, sentence
+from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import RunSummary, Tally
@@ -68,7 +69,7 @@ class LocalHost:
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         settings, run_dir, display = settings_of(cfg), self.run_dir(cfg), RunDisplay()
         environments, policy = environments_of(cfg, settings), policy_of(cfg)
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(run_dir)
         records, title, weights = RunDir(run_dir), _title(settings), run_dir / "policy.pt"
         records.set_aside(weights=weights, say=display.note)
         records.write_config(OmegaConf.to_yaml(cfg, resolve=True))

@@ -24,6 +24,7 @@ from rlinf_async.hosts.rlinf.workload import env_steps_of, last_step
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import no_steps
 from rlinf_async.observe.failures import FaultCounts, count_failures
+from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import Shares, Spread, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
@@ -87,7 +88,7 @@ class StockRecords:
         self._stages = int(cfg.rollout.get("pipeline_stage_num", 1))
         self._total = last_step(cfg)[1]
         self._run_dir = RunDir(Path(cfg.runner.logger.log_path))
-        self._run_dir.path.mkdir(parents=True, exist_ok=True)
+        make_directory(self._run_dir.path)
         self._run_dir.write_config(OmegaConf.to_yaml(cfg, resolve=True))
         releases = versions()
         self._run_dir.begin(

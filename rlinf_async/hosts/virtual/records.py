@@ -9,6 +9,7 @@ from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
@@ -26,7 +27,7 @@ class Records:
         self._run_dir: RunDir | None = None
         if path is None:
             return
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         self._run_dir = RunDir(path)
         title = (
             f"rlinf-async {__version__}, planned: levels {words(settings.asynchrony.levels)}; "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlinf_async.observe.plain_data import finite
 from rlinf_async.observe.report.content import Section, Table
 from rlinf_async.observe.report.formatting import NONE, duration
 from rlinf_async.observe.report.run_view import Subject
-from rlinf_async.observe.run_dir import finite
 
 MOST_ROWS = 200
 HEADER = ("after", "process", "shard", "what", "error", "what was done", "lost", "took")

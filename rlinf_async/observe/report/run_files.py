@@ -9,8 +9,9 @@ from typing import Any
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.observe.failures import FaultCounts, count_failures, read_failures
+from rlinf_async.observe.plain_data import finite
 from rlinf_async.observe.processes import Process
-from rlinf_async.observe.run_dir import RunDir, finite
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Span, read_spans
 from rlinf_async.observe.status import HOW
 

@@ -44,7 +44,7 @@ def _lasting(spans: Iterable[Span]) -> Iterator[tuple[float, float, int]]:
 
 
 def _queued_requests(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[float, float, int]]:
-    began = {(span["shard"], span["number"]): span["began"] for span in kinds["ask"] if "number" in span}
+    began = {(span.get("shard"), span["number"]): span["began"] for span in kinds["ask"] if "number" in span}
     for forward in kinds["forward"]:
         for request in zip(forward.get("shards", ()), forward.get("numbers", ()), strict=False):
             if request in began:
@@ -53,13 +53,13 @@ def _queued_requests(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[floa
 
 def _queued_trajectories(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[float, float, int]]:
     put = {
-        (span["place"], span["batch"], span["epoch"]): span["ended"]
+        (span["place"], span.get("batch"), span.get("epoch")): span["ended"]
         for span in kinds["put"]
         if "place" in span
     }
     for accept in kinds["accept"]:
         for place, epoch, _, size, *_ in accept.get("pieces", ()):
-            began = put.get((place, accept["batch"], epoch))
+            began = put.get((place, accept.get("batch"), epoch))
             if began is not None:
                 yield began, max(began, accept["began"]), size
 

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlinf_async.observe.spans import Span
 
@@ -33,7 +32,7 @@ def flows_of(spans: Sequence[Span]) -> list[Flow]:
 
 def _actions(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
     asks, steps = (
-        {(span["shard"], span["number"]): span for span in kinds[kind] if "number" in span}
+        {(span.get("shard"), span["number"]): span for span in kinds[kind] if "number" in span}
         for kind in ("ask", "step")
     )
     for forward in kinds["forward"]:
@@ -44,12 +43,12 @@ def _actions(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
 
 
 def _trajectories(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
-    puts = {_rollout(put["place"], put["batch"], put["epoch"]): put for put in kinds["put"]}
+    puts = {(put["place"], put.get("batch"), put.get("epoch")): put for put in kinds["put"] if "place" in put}
     steps: dict[str, list[Span]] = defaultdict(list)
     for step in kinds["optimizer step"]:
         steps[step["process"]].append(step)
     for accept in kinds["accept"]:
-        rollouts = {_rollout(piece[0], accept["batch"], piece[1]) for piece in accept.get("pieces", ())}
+        rollouts = {(piece[0], accept.get("batch"), piece[1]) for piece in accept.get("pieces", ())}
         steps_of_rank = steps[accept["process"]]
         first = bisect_left(steps_of_rank, accept["began"], key=lambda step: float(step["ended"]))
         for rollout in rollouts & puts.keys():
@@ -64,7 +63,3 @@ def _weights(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
         way = [span for span in (copies.get(version), sends.get(version)) if span is not None]
         if way:
             yield Flow("weights", (*way, load))
-
-
-def _rollout(*names: Any) -> tuple[int, ...]:
-    return tuple(int(name) for name in names)

@@ -103,11 +103,11 @@ def test_foreign_spans_are_left_out(tmp_path):
     assert [(span["began"], span["ended"]) for span in RunFiles.read(run).spans] == [(1, 2)]
 
 
-def test_a_damaged_header_costs_the_trace_and_not_the_page(tmp_path):
+def test_a_damaged_header_costs_nothing(tmp_path):
     run = write_run(tmp_path)
+    spans = RunFiles.read(run).spans
     (run / "trace" / "broken-1.jsonl").write_text('{"process": "x", "offset": null}\n')
-    assert RunFiles.read(run).spans == []
-    assert "trace/ cannot be read" in said(run)
+    assert RunFiles.read(run).spans == spans
 
 
 def test_steps_that_were_taken_again_count_as_they_were_last(tmp_path):

@@ -1,0 +1,138 @@
+"""JSON and YAML from a file that nobody vouches for, as plain data of bounded size and depth.
+
+A few lines of YAML can stand for more than fits in memory, by aliases of aliases; a text of brackets can nest
+deeper than the stack; a number can be one that no sum survives. What passes here can be walked by a plain
+recursion, and its numbers can be reckoned with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, TypeGuard
+
+import yaml
+
+DEEPEST = 100
+MAX_JSON_BYTES = 4 << 20
+MAX_YAML_BYTES = 1 << 20
+MAX_YAML_NODES = 50_000
+"""Of a document whose aliases are written out; the largest config of a framework has some thousand."""
+LARGEST = 1e15
+"""A larger number is no measurement: a damaged file has it, or a sum that has overflowed."""
+
+# libyaml reads some ten times faster; not every build of PyYAML has it.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class DamagedError(ValueError):
+    """This is not what a run writes; the message says so in a few words, after the name of a file."""
+
+
+def read_json(text: str) -> Any:
+    """The content of a text of JSON; a number that can be no measurement is None.
+
+    Raises:
+        DamagedError: it is none, or nests too deeply.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise DamagedError("is cut off or damaged") from None
+    return _measurable(content)
+
+
+def read_yaml(text: str) -> Any:
+    """The content of a text of YAML, with texts for the names of what it holds.
+
+    Raises:
+        DamagedError: it is none, or nests too deeply, or is too large when its aliases are written out.
+    """
+    try:
+        _check_events(text)
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _check_size(node)
+            return _named(loader.construct_document(node))
+        finally:
+            loader.dispose()
+    except DamagedError:
+        raise
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError, AttributeError):
+        # PyYAML raises the latter ones of values such as the date 2001-99-99, and of keys that are none.
+        raise DamagedError("is cut off or damaged") from None
+
+
+def finite(value: Any) -> TypeGuard[float]:
+    """Whether this is a number that can be a measurement."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
+def _measurable(tree: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise DamagedError("nests too deeply")
+    if isinstance(tree, dict):
+        return {name: _measurable(value, depth + 1) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [_measurable(value, depth + 1) for value in tree]
+    return None if isinstance(tree, int | float) and not isinstance(tree, bool) and not finite(tree) else tree
+
+
+def _check_events(text: str) -> None:
+    """Without recursion, and before anything is built."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise DamagedError("nests too deeply")
+        if count > MAX_YAML_NODES:
+            raise DamagedError(f"has more than {MAX_YAML_NODES:,} values")
+
+
+def _check_size(root: yaml.Node) -> None:
+    """What an alias stands for counts each time, and is looked at once."""
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: yaml.Node) -> int:
+        if id(node) in open_nodes:
+            raise DamagedError("holds something that contains itself")
+        if id(node) not in sizes:
+            open_nodes.add(id(node))
+            sizes[id(node)] = 1 + sum(size(each) for each in _inner(node))
+            open_nodes.discard(id(node))
+            if sizes[id(node)] > MAX_YAML_NODES:
+                raise DamagedError(f"has more than {MAX_YAML_NODES:,} values, by its aliases")
+        return sizes[id(node)]
+
+    size(root)
+
+
+def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            yield name
+            yield value
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _named(tree: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise DamagedError("nests too deeply")
+    if isinstance(tree, dict):
+        return {_text(name): _named(value, depth + 1) for name, value in tree.items()}
+    if isinstance(tree, list | tuple | set):
+        return [_named(value, depth + 1) for value in tree]
+    return tree if tree is None or isinstance(tree, bool | int | float | str) else _text(tree)
+
+
+def _text(value: Any) -> str:
+    """Python does not write out whole numbers of more than some thousand digits."""
+    try:
+        return str(value)
+    except ValueError:
+        return "a number"

@@ -1,0 +1,135 @@
+"""The shapes of what a run says of itself: whoever reads it gets these, or nothing.
+
+Each function takes plain data and gives what a run could have written: what is missing and may be is left out
+or empty, and so is what is of another type. None stands for a line that says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlinf_async.observe.plain_data import finite
+
+Record = dict[str, Any]
+OF_PIECE = 6
+"""Numbers that a span has of each piece of a batch."""
+
+
+def status(content: Record) -> Record:
+    """Of `status.json`, which has `time`, `step`, `total` and `still_s` if they were measured."""
+    known = _known(content, dict.fromkeys(("time", "still_s"), finite))
+    known = _known(known, dict.fromkeys(("step", "total", "driver"), _is_whole))
+    processes = known.get("processes")
+    given = processes if isinstance(processes, dict) else {}
+    return {**known, "processes": {name: _process(facts) for name, facts in given.items()}}
+
+
+def summary(content: Record) -> Record:
+    """Of `summary.json`."""
+    known = _known(content, {"steps": _is_whole, "seconds": finite, "trajectories": _is_record})
+    if "trajectories" in known:
+        known["trajectories"] = _ledger(known["trajectories"])
+    return known
+
+
+def facts(content: Record) -> Record:
+    """Of `run.json`."""
+    known: Mapping[str, Callable[[Any], bool]] = {
+        "title": _is_text,
+        "python": _is_text,
+        "began": finite,
+        "versions": _is_record,
+        "levels": _is_record,
+        "plan": _is_record,
+        "steps": _is_whole,
+        "cores": _is_whole,
+        "horizon": _is_whole,
+        "max_staleness": _is_whole,
+        "max_batch_size": _is_whole,
+        "micro_batch_size": _is_whole,
+    }
+    return _known(content, known)
+
+
+def span(record: Record) -> Record | None:
+    """A line of a trace: what has begun and ended, and what is known of it."""
+    if not (
+        isinstance(record.get("kind"), str) and finite(record.get("began")) and finite(record.get("ended"))
+    ):
+        return None
+    known: Mapping[str, Callable[[Any], bool]] = {
+        **dict.fromkeys(("shard", "number", "batch", "epoch", "place", "version", "size", "step"), _is_whole),
+        **dict.fromkeys(("shards", "numbers"), _are_whole),
+        "pieces": _are_pieces,
+        "mode": _is_text,
+        "error": _is_text,
+    }
+    return _known(record, known)
+
+
+def fault(record: Record) -> Record:
+    """A line of the record of faults, whose kind and time are known."""
+    numbers = {name: record[name] for name in ("seconds",) if finite(record.get(name))}
+    texts = {
+        name: record[name] for name in ("error", "action", "lost", "trace") if _is_text(record.get(name))
+    }
+    others = {
+        name: fact for name, fact in record.items() if name not in ("seconds", "error", "action", "lost")
+    }
+    others.pop("trace", None)
+    return {
+        **others,
+        **numbers,
+        **texts,
+        "process": str(record.get("process")),
+        "error": texts.get("error", ""),
+    }
+
+
+def _known(content: Record, checks: Mapping[str, Callable[[Any], bool]]) -> Record:
+    """Without what a check does not pass; what has none stays."""
+    return {name: fact for name, fact in content.items() if name not in checks or checks[name](fact)}
+
+
+def _process(content: Any) -> Record | None:
+    """What a process says of itself; None for one that has not answered."""
+    if not isinstance(content, dict):
+        return None
+    spans = content.get("open") if isinstance(content.get("open"), list) else []
+    known = [
+        one
+        for one in spans or []
+        if isinstance(one, dict) and isinstance(one.get("kind"), str) and finite(one.get("seconds"))
+    ]
+    return {**content, "open": known, "ended": _whole(content.get("ended")) or 0}
+
+
+def _ledger(ledger: Record) -> Record:
+    counts = {name: _whole(ledger.get(name)) for name in ("produced", "trained", "in_flight")}
+    refused = ledger.get("refused") if _is_record(ledger.get("refused")) else {}
+    return {**counts, "refused": {name: count for name, count in (refused or {}).items() if _is_whole(count)}}
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if finite(value) else None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and finite(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_record(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_whole(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_whole, value))
+
+
+def _are_pieces(value: Any) -> bool:
+    return isinstance(value, list) and all(_are_whole(each) and len(each) == OF_PIECE for each in value)
