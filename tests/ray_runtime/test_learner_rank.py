@@ -95,10 +95,8 @@ class Coordinator:
         return [piece(ticket(batch=batch), rank=rank, payload=[held])], True
 
 
-def learn(rank, coordinator, *, batches, publication="beside", streaming=True):
-    asynchrony = AsyncConfig.from_mapping(
-        {"mode": "full" if streaming else "train", "publication": publication}
-    )
+def learn(rank, coordinator, *, batches, streaming=True):
+    asynchrony = AsyncConfig.from_mapping({"mode": "full" if streaming else "train"})
     settings = run_settings(asynchrony=asynchrony, batches=batches)
 
     async def run():
