@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -308,9 +309,10 @@ def test_a_thread_that_fails_beside_a_run_takes_one_line(monkeypatch, tmp_path, 
         def fails():
             raise OSError(28, "No space left on device")
 
-        thread = threading.Thread(target=fails, name="writer")
-        thread.start()
-        thread.join()
+        for target, name in ((fails, "writer"), (sys.exit, "leaver")):
+            thread = threading.Thread(target=target, name=name)
+            thread.start()
+            thread.join()
 
     host = SimpleNamespace(
         prepare=lambda cfg: None, ray_cluster=lambda cfg: "none", train=train, run_dir=lambda cfg: tmp_path

@@ -134,11 +134,10 @@ def _ending_in_a_sentence() -> Iterator[None]:
 
 
 def _say_thread(failed: threading.ExceptHookArgs) -> None:
-    """In one line: whoever waits for a thread says what has become of its work."""
-    if failed.exc_value is not None and failed.thread is not None:
-        _say(
-            f"a thread of the driver, {failed.thread.name}, has ended by {short(in_words(failed.exc_value))}"
-        )
+    """In one line: whoever waits for a thread says what has become of its work; SystemExit is no error."""
+    error, thread = failed.exc_value, failed.thread
+    if error is not None and thread is not None and not isinstance(error, SystemExit):
+        _say(f"a thread of the driver, {thread.name}, has ended by {short(in_words(error))}")
 
 
 def _judge(cluster: RayCluster) -> Judge:
