@@ -103,9 +103,7 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     from rlinf_async.compose_errors import refusal, sentence
     from rlinf_async.config_files import unreadable
     from rlinf_async.core.nested import dotted
-    from rlinf_async.plugin import register
 
-    register()
     try:
         return compose_config(name, overrides or [], directory)
     except (HydraException, OmegaConfBaseException) as error:

@@ -30,6 +30,7 @@ from rlinf_async.hosts.host import RayCluster, host_of
 from rlinf_async.observe.attempt import NothingLeftError
 from rlinf_async.observe.ending import DISTURBS, Judge, RunFailed, ending_of, recorded, recorded_ending, short
 from rlinf_async.observe.failures import in_words
+from rlinf_async.plugin import register
 from rlinf_async.ray_runtime.address import choose_cluster
 from rlinf_async.ray_runtime.termination import TERMINATION
 from rlinf_async.supervise import supervise
@@ -94,6 +95,7 @@ def train(
 
     multiprocessing.set_start_method("spawn", force=True)
     cfg = config.compose()
+    register()
     host = or_exit(host_of, cfg)
     cluster = or_exit(host.ray_cluster, cfg)
     if cluster != "none":

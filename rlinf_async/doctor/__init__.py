@@ -63,6 +63,7 @@ def _machine() -> list[Check]:
         machine.check_rendering(),
         vulkan.check_vulkan(),
         machine.check_ray_address(commands, noted=machine.noted_cluster(os.environ), environ=os.environ),
+        machine.check_sockets(os.environ),
         machine.check_dashboard(commands),
         machine.check_memory(available=machine.available_memory(), memory=memory),
         machine.check_shared_memory(free=machine.free_shared_memory(), memory=memory),

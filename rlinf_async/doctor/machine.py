@@ -12,6 +12,7 @@ from pathlib import Path
 from rlinf_async.hosts.presence import is_here
 from rlinf_async.observe.check import Check, probe, skipped
 from rlinf_async.ray_runtime.address import unanswered
+from rlinf_async.ray_runtime.sockets import REMEDY, folder_of_ray, misplaced_sockets
 
 GIB = 1 << 30
 LEAST_SHARED_MEMORY = 2 * GIB
@@ -144,6 +145,13 @@ def check_ray_address(
         remedy = "export RAY_ADDRESS=local, unless that is the cluster you mean"
         return Check("ray address", "warn", detail, remedy)
     return Check("ray address", "ok", "no Ray cluster is running here")
+
+
+def check_sockets(environ: Mapping[str, str]) -> Check:
+    """Whether a Ray that starts here can make its sockets."""
+    if problem := misplaced_sockets(environ):
+        return Check("ray files", "fail", problem, REMEDY)
+    return Check("ray files", "ok", f"in {folder_of_ray(environ)[0]}")
 
 
 def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, MutableMapping
 
+from rlinf_async.ray_runtime.sockets import REMEDY, misplaced_sockets
+
 ADDRESS = "RAY_ADDRESS"
 PATIENCE_S = 3.0
 
@@ -32,11 +34,14 @@ def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) 
     else's processes have.
 
     Raises:
-        ValueError: nothing answers at the address in `environ`, or it says the contrary of `join`.
+        ValueError: nothing answers at the address in `environ`, it says the contrary of `join`, or the folder
+            that it names for Ray's files is one in which Ray cannot make sockets.
     """
     if join and environ.get(ADDRESS) == "local":
         raise ValueError(f"--join, but {ADDRESS}=local asks for a cluster of the run's own; unset {ADDRESS}")
     if own and not join:
         environ[ADDRESS] = environ.get(ADDRESS) or "local"
+    if own and environ.get(ADDRESS) == "local" and (problem := misplaced_sockets(environ)):
+        raise ValueError(f"{problem}; {REMEDY}")
     if problem := unanswered(environ):
         raise ValueError(f"{problem}; start that cluster, or use RAY_ADDRESS=local for one of the run's own")

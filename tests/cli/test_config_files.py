@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,3 +233,17 @@ def test_a_preset_that_is_none_is_told_which_one_is_meant(tmp_path: Path) -> Non
     (tmp_path / "mine.yaml").write_text(BASE)
     assert "async=true names no preset; use async.mode=full" in refusal("explain", tmp_path, "async=true")
     assert "async=false names no preset; use async.mode=off" in refusal("explain", tmp_path, "async=false")
+
+
+@pytest.mark.parametrize("config", ["metaworld_ppo_mlp", "local/point_reach"])
+def test_explain_loads_no_compiler_and_no_worker_classes(config: str) -> None:
+    """Torch's compiler and RLinf's list of models are most of what imports can cost."""
+    code = (
+        "import sys\nfrom rlinf_async.cli import app\n"
+        f"try:\n    app(['explain', {config!r}, '--json'])\n"
+        "except SystemExit as ended:\n    assert not ended.code\n"
+        "heavy = {'torch._dynamo', 'sympy', 'rlinf.workers', 'verl', 'transformers'} & set(sys.modules)\n"
+        "print(heavy or 'nothing', file=sys.stderr)\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.stderr.splitlines()[-1] == "nothing", process.stderr

@@ -8,20 +8,40 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from torch.overrides import TorchFunctionMode
 
 from rlinf_async.hosts.reasons import Reason
 
 MODELS = "rlinf_async.models"
 
 
-def build_without_memory(build: Callable[..., Any], section: Mapping[str, Any], *, key: str) -> Any:
+DRAWS = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "orthogonal_")
+"""How the names of torch's functions end that fill a tensor with random numbers."""
+
+
+class NothingDrawn(TorchFunctionMode):
+    """Leaves out the drawing of first weights, for which torch loads its compiler: seconds of imports."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        tensor = args[0] if args else given.get("tensor")
+        if isinstance(tensor, torch.Tensor) and tensor.is_meta and func.__name__.endswith(DRAWS):
+            return tensor
+        return func(*args, **given)
+
+
+def build_without_memory(
+    build: Callable[..., Any], section: Mapping[str, Any], *, key: str, small: bool = False
+) -> Any:
     """The policy that `build` makes of `section`, which stands at `key`, with parameters that hold nothing.
+
+    A `small` one is made as it is: arithmetic on parameters that hold nothing loads torch's compiler.
 
     Raises:
         ValueError: it cannot be made, with what the builder has said.
     """
     try:
-        with torch.device("meta"):
+        with NothingDrawn(), torch.device("cpu" if small else "meta"):
             return build(OmegaConf.create(dict(section)), torch.float32)
     except Exception as error:
         said = " ".join(str(error).split())[:200]

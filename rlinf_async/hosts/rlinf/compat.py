@@ -14,12 +14,14 @@ import ast
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from rlinf_async.extras import RLINF
 
@@ -135,6 +137,17 @@ def check_rlinf() -> RLinfTree:
     return tree
 
 
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Import RLinf for a look at it, in a process that computes nothing.
+
+    RLinf has torch compile functions as it is imported, which loads torch's compiler: seconds of imports.
+    """
+    torch = importlib.import_module("torch")
+    with patch.object(torch, "compile", lambda function=None, **_: function or (lambda given: given)):
+        yield
+
+
 def fail_unless_cleared() -> None:
     """Let the process end with its own exit status: RLinf's main branch turns most failures into 0.
 
@@ -229,6 +242,18 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     module, _, attribute = dotted_name(name).rpartition(".")
     return getattr(importlib.import_module(module), attribute)
+
+
+def given_to(function: str, file: str) -> set[str]:
+    """The words that calls of `function` begin with in a file of the RLinf that is here."""
+    tree = rlinf_tree()
+    path = tree.root / file if tree is not None else Path("nowhere")
+    if not path.is_file():
+        return set()
+    calls = [node for node in ast.walk(ast.parse(path.read_text(), str(path))) if isinstance(node, ast.Call)]
+    named = [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == function]
+    firsts = [call.args[0] for call in named if call.args]
+    return {first.value for first in firsts if isinstance(first, ast.Constant) and type(first.value) is str}
 
 
 def _missing(root: Path) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
+import rlinf  # noqa: F401  # its resolvers, such as ${multiply:2,3}
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -43,6 +44,11 @@ def asks_for_levels(cfg: DictConfig) -> bool:
         ValueError: the block is not valid.
     """
     return AsyncConfig.from_mapping(read_block(cfg)).active
+
+
+def is_active(cfg: Any) -> bool:
+    """Whether `cfg` is the config of a run in which a level is on."""
+    return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and asks_for_levels(cfg)
 
 
 def uses_us(cfg: DictConfig) -> bool:

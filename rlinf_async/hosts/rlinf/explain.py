@@ -16,15 +16,13 @@ from rlinf_async.hosts.host import HERE, AssumedCluster
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.assertions import failing
-from rlinf_async.hosts.rlinf.config import machines, read_fit, resolve
+from rlinf_async.hosts.rlinf.config import is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import Fit
 from rlinf_async.hosts.rlinf.footprints import footprints
-from rlinf_async.hosts.rlinf.hooks import is_active
 from rlinf_async.hosts.rlinf.host import SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
 from rlinf_async.hosts.rlinf.refusals import other_algorithm
@@ -64,7 +62,6 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
     }
     if not asynchrony.active:
         return facts
-    register_models()
     unbuilt = unbuildable(values["actor"]["model"], key="actor.model")
     beside = [*misnamed(values), *failing(values), *read_by_others(values), *unbuilt]
     settings = resolve(cfg, cluster=placed, beside=beside)

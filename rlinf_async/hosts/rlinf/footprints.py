@@ -16,6 +16,7 @@ from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.footprint_rows import BILLION, GIGABYTE
 from rlinf_async.hosts.kit.models import MODELS, build_without_memory
 from rlinf_async.hosts.model_size import ModelSize, checkpoint_size
+from rlinf_async.hosts.rlinf.compat import without_compiler
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
@@ -110,12 +111,13 @@ def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
     kind = str(model["model_type"])
     builders = {entry.name: entry for entry in entry_points(group=MODELS)}
     if kind == "mlp_policy":
-        from rlinf.models.embodiment.mlp_policy import get_model as build
+        with without_compiler():
+            from rlinf.models.embodiment.mlp_policy import get_model as build
     elif kind in builders:
         build = builders[kind].load()
     else:
         return None
-    policy = build_without_memory(build, model, key="actor.model")
+    policy = build_without_memory(build, model, key="actor.model", small=kind == "mlp_policy")
     return ModelSize(parameters=sum(each.numel() for each in policy.parameters()), source="counted")
 
 

@@ -20,7 +20,7 @@ from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.checkpoints import take_place
-from rlinf_async.hosts.rlinf.config import asks_for_levels, read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.config import asks_for_levels, is_active, read_fit, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
@@ -102,11 +102,6 @@ def _load_users_module() -> None:
         register = getattr(importlib.import_module(name), "register", None)
         if callable(register):
             register()
-
-
-def is_active(cfg: Any) -> bool:
-    """Whether `cfg` is the config of a run in which a level is on."""
-    return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and asks_for_levels(cfg)
 
 
 class Hooks:

@@ -95,8 +95,7 @@ class RLinfHost:
         show(facts, console)
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
-        from rlinf_async.hosts.rlinf.config import machines, resolve, write_back
-        from rlinf_async.hosts.rlinf.hooks import is_active
+        from rlinf_async.hosts.rlinf.config import is_active, machines, resolve, write_back
 
         resolved = copy.deepcopy(cfg)
         if is_active(cfg):

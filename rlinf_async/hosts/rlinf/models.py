@@ -1,9 +1,15 @@
 """Models that RLinf builds by name: those of the `rlinf_async.models` entry points."""
 
-from importlib.metadata import entry_points
-from typing import Any
+from __future__ import annotations
 
-import torch
+import sys
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from rlinf_async.hosts.rlinf import compat
+
+if TYPE_CHECKING:
+    import torch
 
 ENTRY_POINTS = "rlinf_async.models"
 
@@ -14,6 +20,21 @@ def register_models() -> None:
 
     for entry in entry_points(group=ENTRY_POINTS):
         register_model(entry.name, _Builder(entry), category="embodied", force=True)
+
+
+def model_types() -> set[str]:
+    """Every `model_type` of the RLinf that is here, and of the entry points.
+
+    They are read from its sources where it is not imported, as importing its list takes seconds.
+    """
+    loaded = sys.modules.get("rlinf.config")
+    names = set() if loaded is not None else compat.given_to("register", "config.py")
+    if not names:
+        from rlinf.config import SupportedModel
+
+        names = set(SupportedModel.models)
+    builders = compat.given_to("register_model", "models/__init__.py")
+    return {*names, *builders, *entry_points(group=ENTRY_POINTS).names}
 
 
 class _Builder:

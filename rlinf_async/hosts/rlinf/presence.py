@@ -19,6 +19,7 @@ from rlinf_async.hosts.presence import (
     unknown_loggers,
 )
 from rlinf_async.hosts.reasons import Reason, unknown
+from rlinf_async.hosts.rlinf.models import model_types
 
 SIMULATORS = {
     "d4rl": "d4rl",
@@ -80,9 +81,7 @@ def _on_this_machine(cfg: Mapping[str, Any]) -> bool:
 
 
 def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    from rlinf.config import SupportedModel
-
-    name, models = lookup(cfg, "actor.model.model_type"), sorted(SupportedModel.models)
+    name, models = lookup(cfg, "actor.model.model_type"), sorted(model_types())
     if name not in models:
         yield unknown("actor.model.model_type", name, models, "a model of RLinf or of rlinf_async.models")
 
