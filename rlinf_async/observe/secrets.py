@@ -1,8 +1,9 @@
 """Secrets, taken out of what a run writes down of itself: its config, and the errors that it meets.
 
 A run directory is read by colleagues, copied and attached to bug reports. What it holds must stay useful, so
-that here, unlike in a report (`report/redact.py`), everything stays but what is known to be a secret: by the
-name of its key, by its form, or as the value of a variable of the environment with such a name.
+that here, unlike in a report (`report/redact.py`), everything stays but what is a secret by the name of its
+key or by its form. Of the environment only what is allowed stays: the values of variables with known names,
+and those that are no more than a number, a word or a path.
 """
 
 from __future__ import annotations
@@ -18,20 +19,42 @@ HIDDEN = "hidden"
 SHORTEST = 6
 """Characters of a variable's value from which on it is looked for in texts; a shorter one could be a word."""
 
-_SPECIAL = ("pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
+_SPECIAL = ("new", "pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
 """Tokens of a tokenizer, which are no secrets."""
 _KEY = (
     r"(?:(?:[\w-]*[_-])?(?:password|passwd|passphrase|secrets?|credentials?|cookies?|authorization|bearer"
     r"|(?:api|access|account|private|secret|signing|wandb|ssh)[_-]?key"
+    r"|dsn|pass|webhook(?:[_-]ur[il])?"
     rf"|{''.join(f'(?<!{word}[_-])' for word in _SPECIAL)}token)|[\w-]+[_-]pwd)"
 )
 """A name of what is secret. `PWD` alone is the shell's directory."""
 KEY = re.compile(_KEY, re.IGNORECASE)
+_OF_DATA = r"policy|unnorm|image|state|action|task|reward|obs|prompt|video|wrist|main|data|sort|group"
+_ANY_KEY = re.compile(
+    rf"(?!(?:.*[_-])?(?:{_OF_DATA})[_-]key$)[\w-]+[_-]key|pwd|.*webhook.*|dsn.*", re.IGNORECASE
+)
+"""Names of settings that could be a secret's: a key of something else than of data, among others."""
+_VARIABLE = re.compile(
+    r".*(?:PASS|PWD|KEY|SECRET|TOKEN|CRED|AUTH|DSN|WEBHOOK|COOKIE|SIGNATURE).*", re.IGNORECASE
+)
+_SHELL = ("PWD", "OLDPWD")
+_ALLOWED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|HOST|HOSTNAME|EDITOR|DISPLAY|TZ|LANG|LANGUAGE|VIRTUAL_ENV|EMBODIED_PATH|REPO_PATH"
+    r"|(?:CUDA|NVIDIA_VISIBLE|NCCL|OMP|MKL|OPENBLAS|RAY|HYDRA|MUJOCO|PYOPENGL|PYTHON|PYTEST|TORCH|XLA|LC|XDG|CONDA|SLURM"
+    r"|RLINF|VERL|TRANSFORMERS|LD|HF_HOME|HF_HUB)(?:_\w*|PATH|\w*)"
+)
+"""Variables of the environment whose values may be shown, unless their names sound like a secret's."""
+_HARMLESS = re.compile(
+    r"[\d.,:-]+|[A-Za-z][a-z]*(?:[_-][a-z]+)*|[A-Z_]+|(?:~|\.{0,2})/[^@:\s]*(?::/[^@:\s]*)*"
+)
+"""A number, a word or a path: of a variable that nobody knows, these may be shown."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 FORMS = (
     # A user and his password, or a token, in a URL.
-    (re.compile(r"(?<=://)[^\s/@]+(?=@)"), HIDDEN),
+    (re.compile(r"(?<=://)[^\s/:@\"']*:(?!\d+(?:/|$))[^\s\"']+(?=@)"), HIDDEN),
+    (re.compile(r"(?<=://)[^\s/\"']+(?=@)"), HIDDEN),
+    (re.compile(r"(?<=hooks\.slack\.com/)[\w/-]+"), HIDDEN),
     (re.compile(r"\b(authorization[\"']?\s*[:=]\s*[\"']?\w+\s+)[\w.~+/=-]+", re.IGNORECASE), rf"\1{HIDDEN}"),
     (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{HIDDEN}"),
     # `key=value`, `key: value` and `"key": "value"`, in messages, command lines and queries of URLs.
@@ -44,6 +67,8 @@ FORMS = (
     (re.compile(rf"(--?{_KEY}\s+)(?!-)\S+", re.IGNORECASE), rf"\1{HIDDEN}"),
     # What GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS give out, and JSON web tokens.
     (re.compile(r"\b(?:hf|gh[pousr]|github_pat|glpat|sk|pk|xox[abps])[_-][\w-]{16,}"), HIDDEN),
+    # NVIDIA, Google, npm, Replicate, SendGrid, PyPI.
+    (re.compile(r"\b(?:nvapi-|AIza|npm_|r8_|SG\.|pypi-|ya29\.)[\w.-]{16,}"), HIDDEN),
     (re.compile(r"\bA(?:KIA|SIA)[A-Z0-9]{16}\b"), HIDDEN),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN),
     (
@@ -57,7 +82,8 @@ FORMS = (
 
 def is_secret(key: str) -> bool:
     """Whether a key of this name holds a secret."""
-    return KEY.fullmatch(_CAMEL.sub("_", key)) is not None
+    name = _CAMEL.sub("_", key)
+    return key not in _SHELL and any(kind.fullmatch(name) is not None for kind in (KEY, _ANY_KEY))
 
 
 def without_secrets(tree: object) -> Any:
@@ -99,5 +125,16 @@ def _hidden(tree: object) -> Any:
 
 def _of_environment() -> list[str]:
     """The longest first: one may be a part of another."""
-    values = {value for name, value in os.environ.items() if is_secret(name) and len(value) >= SHORTEST}
+    values = {
+        value for name, value in os.environ.items() if len(value) >= SHORTEST and not _shown(name, value)
+    }
     return sorted(values, key=len, reverse=True)
+
+
+def _shown(name: str, value: str) -> bool:
+    """Whether the value of a variable of the environment may be shown."""
+    if name in _SHELL:
+        return True
+    if is_secret(name) or _VARIABLE.fullmatch(name):
+        return False
+    return _ALLOWED.fullmatch(name) is not None or _HARMLESS.fullmatch(value) is not None

@@ -15,6 +15,7 @@ def environment(monkeypatch):
 
 SECRETS = """
 token HF_TOKEN hf-token accessToken password db_passwd DB_PWD client_secret secrets api_key apiKey apikey
+pass pwd dsn smtp_pass slack_webhook_url OPENAI_KEY sentry_dsn
 WANDB_API_KEY wandb_key aws_secret_access_key private-key credentials Authorization cookie ssh_key
 """
 NONE = """
@@ -42,6 +43,8 @@ def test_words_that_only_sound_like_it_stay(key):
     "said",
     [
         f"cannot clone https://alice:{SECRET}@host.example:8080/repo.git",
+        f"git+https://alice:p@{SECRET}@host.example/repo",
+        f"postgres://alice:p/{SECRET}@host.example/db",
         f"redis://:{SECRET}@10.0.0.7:6379/0 is not there",
         f"GET https://host/x?page=2&token={SECRET}&size=3 gave 403",
         f"{{'password': '{SECRET}', 'user': 'a'}}",
@@ -73,6 +76,11 @@ def test_secrets_are_taken_out_of_errors_command_lines_and_urls(said):
         "AKIA" + "Q7" * 8,
         "eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl",
         "from-the-environment",
+        "nvapi-" + "x1" * 20,
+        "AIza" + "x1" * 17,
+        "npm_" + "x1" * 18,
+        "r8_" + "x1" * 18,
+        "SG." + "x1" * 11 + "." + "x1" * 20,
         "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----",
     ],
 )
@@ -100,3 +108,26 @@ def test_a_document_without_secrets_stays_to_the_letter_and_one_with_them_can_be
 @given(st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers(), st.lists))
 def test_numbers_are_not_touched(tree):
     assert without_secrets({"steps": tree}) == {"steps": tree}
+
+
+@pytest.mark.parametrize("name", ["PGPASSWORD", "OPENAI_KEY", "SSHPASS", "SOMETHING_NEW", "RAY_AUTH_TOKEN"])
+def test_a_value_of_the_environment_is_hidden_unless_it_is_allowed(monkeypatch, name):
+    monkeypatch.setenv(name, "hunter2-Value9")
+    assert without_secrets({"x": "hunter2-Value9", "y": "a hunter2-Value9 b"}) == {
+        "x": "hidden",
+        "y": "a hidden b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CUDA_VISIBLE_DEVICES", "0,1,2,3"),
+        ("MY_TASK", "metaworld"),
+        ("DATA", "/data/runs"),
+        ("PWD", "/a/b-c.d"),
+    ],
+)
+def test_what_is_allowed_of_the_environment_stays(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert without_secrets({"x": value}) == {"x": value}
