@@ -12,6 +12,9 @@ from rlinf_async.observe.check import Check, answer, release
 LOAD_ALL = """
 from importlib.metadata import EntryPoint
 from rlinf_async.extras import remedy
+from rlinf_async.hosts.rlinf.compat import without_compiler
+looking = without_compiler()
+looking.__enter__()
 needing = 0
 for name, value, group in {points}:
     try:

@@ -17,6 +17,9 @@ RAY_FIXES = (
 """Ray releases that closed a hole in the dashboard, which RLinf always starts."""
 
 DRIVER_PROBE = """
+from rlinf_async.hosts.rlinf.compat import without_compiler
+looking = without_compiler()
+looking.__enter__()
 from hydra.core.plugins import Plugins
 names = [plugin.__name__ for plugin in Plugins.instance().discover()]
 if "RLinfAsyncSearchPath" not in names:
@@ -29,6 +32,9 @@ plugin.register()
 """
 
 WORKER_PROBE = """
+from rlinf_async.hosts.rlinf.compat import without_compiler
+looking = without_compiler()
+looking.__enter__()
 from rlinf.scheduler.cluster import load_user_extension_module
 load_user_extension_module()
 from rlinf_async import plugin
