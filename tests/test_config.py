@@ -172,7 +172,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"mode": None}, "async.mode=None must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
-        ("async", {"train": True}, "async.train=True must be a block; nearest: async.train.enabled=True"),
+        ("async", {"train": True}, "async.train=True must be a block; nearest: async.train.enabled=true"),
         ("async", {"survive": 3}, "async.survive=3 must be a block; nearest: async.survive.env_restarts=3"),
         ("async.survive", {"env_restarts": -1}, "async.survive.env_restarts=-1 .*nearest: 0"),
         ("async.survive", {"process_restarts": 2.5}, "process_restarts=2.5 must be a whole number"),

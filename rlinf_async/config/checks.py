@@ -61,7 +61,9 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
 def check_block(path: str, content: Any, schema: Any, *, first: str) -> dict[str, Any]:
     """The block at `path`, which may have none but known keys; `first` is what one value could mean."""
     if content is not None and not isinstance(content, Mapping):
-        raise ValueError(f"{path}={content!r} must be a block; nearest: {path}.{first}={content!r}")
+        flag = first == "enabled"
+        meant = content if isinstance(content, int) and isinstance(content, bool) == flag else flag or 1
+        raise ValueError(f"{path}={content!r} must be a block; nearest: {path}.{first}={str(meant).lower()}")
     block = dict(content or {})
     check_keys(path, block, schema)
     return block

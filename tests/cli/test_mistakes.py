@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -259,3 +260,27 @@ def test_everything_that_is_wrong_is_said_at_once():
     assert "2 things stand in the way" in text
     assert "mlp_policy" in text
     assert "nearest number of shards" in text
+
+
+REMEDY = re.compile(
+    r"(?:\buse|\bset|nearest:|\bor) (?P<typed>[a-z_]+(?:\.[a-z_0-9]+)+=[\w.\[\]-]+?)(?=[,;.]?(?:\s|$))"
+)
+"""A setting that an answer advises."""
+
+
+def test_every_setting_that_an_answer_advises_is_accepted_when_typed(tmp_path: Path, began):
+    advised, refused = 0, {}
+    blocks = [f"async.{name}={value}" for name in ("train", "survive") for value in ("true", "1", "yes")]
+    for words in (*SETTINGS, *blocks):
+        if words.startswith("--") or "wandb" in words:
+            continue
+        text = " ".join(CliRunner().invoke(cli.app, ["explain", DEMO, *words.split()]).output.split())
+        for found in REMEDY.finditer(text):
+            advised += 1
+            typed = found["typed"]
+            again = CliRunner().invoke(cli.app, ["explain", DEMO, *words.split(), typed])
+            said = " ".join(again.output.split())
+            if again.exit_code and (said == text or f"{typed} " in said.partition(";")[0]):
+                refused[words] = (typed, said)
+    assert refused == {}
+    assert advised > 9
