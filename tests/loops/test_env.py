@@ -344,3 +344,11 @@ def test_the_first_failure_ends_the_other_loops_and_is_raised_by_itself():
 def test_the_cause_is_raised_rather_than_its_echo():
     with pytest.raises(KeyError):
         run(together([fails(PeerError("echo")), fails(KeyError("cause"))]))
+
+
+def test_a_loop_that_says_it_was_cancelled_and_was_not_is_a_failure_and_no_silent_end():
+    async def others():
+        await asyncio.sleep(60)
+
+    with pytest.raises(RuntimeError, match="as if it were cancelled, and nobody has cancelled it"):
+        run(together([fails(asyncio.CancelledError()), others()]))
