@@ -21,7 +21,11 @@ import torch
 from rlinf_async.core.types import Correction
 
 LOG_BOUND = 20.0
-"""Where `|log(pi_prox / mu)|` is cut before it is exponentiated, so that no weight is infinite."""
+"""Where a log-ratio is cut before it is exponentiated, so that no ratio is infinite: an infinite one times a
+gradient or an advantage of 0 is no number."""
+ROUNDING = 32
+"""Units in the last place of the largest score of a group, within which two scores count as equal: sums of
+the same rewards in different orders differ by some."""
 
 
 def importance_weight(
@@ -38,8 +42,7 @@ def importance_weight(
     """
     if correction == "none":
         return torch.ones_like(proximal, dtype=torch.float32)
-    difference = proximal.detach().float() - behaviour.detach().float()
-    rho = torch.exp(difference.clamp(-LOG_BOUND, LOG_BOUND))
+    rho = bounded_ratio(proximal.detach().float(), behaviour.detach().float())
     if correction == "decoupled":
         return rho
     return torch.where(rho <= max_weight, rho, 0.0) if correction == "mis" else rho.clamp(max=max_weight)
@@ -63,7 +66,27 @@ def weight_measures(
     measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": -log_ratios}
     if correction == "decoupled":
         return measures
-    return measures | {"actor/behaviour_bounded": (log_ratios.exp() > max_weight).float()}
+    return measures | {"actor/behaviour_bounded": (bounded_ratio(proximal, behaviour) > max_weight).float()}
+
+
+def bounded_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
+    """`exp(logprobs - old_logprobs)` with the difference cut at `LOG_BOUND`: finite for all finite inputs."""
+    return torch.exp((logprobs - old_logprobs).clamp(-LOG_BOUND, LOG_BOUND))
+
+
+def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
+    """`logprobs` as they are where they differ from `old_logprobs` by at most `LOG_BOUND`; else cut to that.
+
+    For losses of others, which exponentiate the difference as it is. A cut entry has no gradient.
+    """
+    difference = (logprobs - old_logprobs).detach()
+    cut = old_logprobs + difference.clamp(-LOG_BOUND, LOG_BOUND)
+    return torch.where(difference.abs() <= LOG_BOUND, logprobs, cut.detach())
+
+
+def without_masked(mask: torch.Tensor | None, values: torch.Tensor, *, fill: float = 0.0) -> torch.Tensor:
+    """`values` with `fill` where `mask`, which broadcasts to them, is false, and no gradient there."""
+    return values if mask is None else torch.where(mask, values, fill)
 
 
 def loglinear(current: torch.Tensor, behaviour: torch.Tensor, staleness: torch.Tensor) -> torch.Tensor:
@@ -90,7 +113,7 @@ def ppo_loss(
     dual_clip: float | None = None,
 ) -> torch.Tensor:
     """The clipped surrogate per element (Schulman et al. 2017, eq. 7), optionally dual-clipped."""
-    ratio = torch.exp(logprobs - old_logprobs)
+    ratio = bounded_ratio(logprobs, old_logprobs)
     clipped = torch.clamp(ratio, 1.0 - clip_low, 1.0 + clip_high)
     loss = torch.max(-advantages * ratio, -advantages * clipped)
     if dual_clip is not None:
@@ -121,12 +144,14 @@ def gae(
     Returns:
         Advantages and returns, [T, B] each.
     """
-    alive = (~dones[1:]).to(rewards.dtype)
     advantages = torch.zeros_like(rewards)
     running = torch.zeros_like(rewards[0])
     for step in reversed(range(rewards.shape[0])):
-        delta = rewards[step] + gamma * values[step + 1] * alive[step] - values[step]
-        running = delta + gamma * lam * alive[step] * running
+        ended = dones[step + 1]
+        # Left out, not multiplied by 0: what follows an end may be no number.
+        follows = (gamma * values[step + 1]).masked_fill(ended, 0.0)
+        delta = rewards[step] + follows - values[step]
+        running = delta + (gamma * lam * running).masked_fill(ended, 0.0)
         advantages[step] = running
     return advantages, advantages + values[:-1]
 
@@ -139,9 +164,25 @@ def group_relative(scores: torch.Tensor, group_size: int) -> torch.Tensor:
     """
     if scores.shape[0] % group_size:
         raise ValueError(f"{scores.shape[0]} episodes do not divide into groups of {group_size}")
-    groups = scores.view(-1, group_size)
+    silent = without_signal(scores, group_size)
+    groups = scores.reshape(-1, group_size).to(torch.promote_types(scores.dtype, torch.float32))
     centred = groups - groups.mean(dim=1, keepdim=True)
-    return (centred / (groups.std(dim=1, keepdim=True) + 1e-6)).view(-1)
+    relative = centred / (groups.std(dim=1, keepdim=True) + 1e-6)
+    return relative.masked_fill(silent[:, None], 0.0).view(-1)
+
+
+def without_signal(scores: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Groups whose members scored the same, up to the rounding of sums, [groups] bool.
+
+    Divided by their deviation, which is rounding too, they would train on noise of the size of a signal.
+
+    Args:
+        scores: numbers, the members of a group side by side, in any shape.
+    """
+    groups = scores.detach().reshape(-1, group_size)
+    groups = groups.to(torch.promote_types(groups.dtype, torch.float32))
+    spread = groups.amax(dim=1) - groups.amin(dim=1)
+    return spread <= ROUNDING * torch.finfo(groups.dtype).eps * groups.abs().amax(dim=1)
 
 
 def valid_steps(dones: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from rlinf_async.core.objectives import loglinear
+from rlinf_async.core.objectives import bounded_ratio, loglinear
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, slice_samples
 
@@ -153,7 +153,7 @@ def _taken(samples: Tree, rows: torch.Tensor) -> Tree:
 
 
 def _totals(log_ratios: torch.Tensor) -> dict[str, torch.Tensor]:
-    ratios = log_ratios.exp()
+    ratios = bounded_ratio(log_ratios, torch.zeros_like(log_ratios))
     return {
         "count": torch.tensor(log_ratios.numel()),
         "ratio": ratios.sum(),

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.objectives import (
+    bounded_logprobs,
     gae,
     group_relative,
     importance_weight,
@@ -12,6 +13,9 @@ from rlinf_async.core.objectives import (
     ppo_loss,
     valid_steps,
     value_loss,
+    weight_measures,
+    without_masked,
+    without_signal,
 )
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
@@ -267,3 +271,108 @@ def test_groups_that_hardly_differ_are_divided_by_a_little_more_than_their_sprea
 def test_an_end_concerns_the_later_steps_of_its_own_episode_alone():
     dones = torch.tensor([[0, 0, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]]).bool()
     assert valid_steps(dones).long().tolist() == [[1, 1, 1], [1, 0, 1], [1, 0, 1]]
+
+
+EXTREMES = (0.0, 1.0, -1.0, 88.0, 100.0, -100.0, 1000.0, -1000.0, 3e38, -3e38)
+
+
+@pytest.mark.parametrize("dual_clip", [None, 3.0])
+@pytest.mark.parametrize("advantage", [0.0, 1.0, -1.0])
+@pytest.mark.parametrize("log_ratio", EXTREMES)
+def test_a_policy_however_far_away_has_a_finite_loss_and_gradient(log_ratio, advantage, dual_clip):
+    logprobs = torch.tensor([log_ratio], requires_grad=True)
+    loss = ppo_loss(logprobs, torch.zeros(1), torch.tensor([advantage]), **CLIP, dual_clip=dual_clip)
+    loss.sum().backward()
+    ratio = np.exp(np.clip(log_ratio, -20, 20))
+    expected = -min(ratio * advantage, np.clip(ratio, 0.8, 1.28) * advantage)
+    if dual_clip is not None and advantage < 0:
+        expected = min(expected, -dual_clip * advantage)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert torch.isfinite(logprobs.grad).all()
+
+
+def test_an_advantage_of_0_and_a_clipped_ratio_have_no_gradient():
+    logprobs = torch.tensor([100.0, 100.0, -100.0], requires_grad=True)
+    ppo_loss(logprobs, torch.zeros(3), torch.tensor([0.0, 1.0, -1.0]), **CLIP).sum().backward()
+    assert logprobs.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("correction", ["decoupled", "tis", "mis"])
+@pytest.mark.parametrize("difference", EXTREMES)
+def test_no_weight_and_no_measure_of_it_is_infinite(difference, correction):
+    given = {"correction": correction, "max_weight": 2.0}
+    proximal, behaviour = torch.tensor([difference]), torch.zeros(1)
+    weights = importance_weight(proximal, behaviour, **given)
+    measures = weight_measures(weights, proximal, behaviour, **given)
+    assert torch.isfinite(weights).all()
+    assert all(torch.isfinite(measure).all() for measure in measures.values())
+    if correction != "decoupled":
+        assert measures["actor/behaviour_bounded"].item() == float(difference > np.log(2.0))
+
+
+def test_log_probabilities_are_kept_to_the_bit_until_they_are_cut():
+    old = torch.randn(1000) * 3
+    near = (old + torch.randn(1000)).requires_grad_()
+    assert torch.equal(bounded_logprobs(near, old), near)
+    far = torch.tensor([-7.0, 93.0], requires_grad=True)
+    cut = bounded_logprobs(far, torch.tensor([93.0, -7.0]))
+    assert cut.tolist() == [73.0, 13.0]
+    cut.sum().backward()
+    assert far.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e30])
+def test_what_is_masked_counts_nothing_and_has_no_gradient(bad):
+    mask = torch.tensor([True, False])
+    values = torch.tensor([2.0, bad], requires_grad=True)
+    (without_masked(mask, values) ** 2).sum().backward()
+    assert without_masked(mask, values).tolist() == [2.0, 0.0]
+    assert values.grad.tolist() == [4.0, 0.0]
+
+
+SILENT = {
+    "seven of 0.7": (torch.full((7,), 0.7), 7),
+    "sums of 300": (torch.full((300, 3), 1.7).sum(0), 3),
+    "sums in another order": (
+        torch.stack([torch.tensor([0.1, 0.2, 0.3, 1e3]).sum(), torch.tensor([1e3, 0.3, 0.2, 0.1]).sum()]),
+        2,
+    ),
+    "zeros": (torch.zeros(8), 4),
+    "half precision": (torch.full((6,), 0.7, dtype=torch.bfloat16), 3),
+    "double precision": (torch.full((5,), 0.1, dtype=torch.float64) * 3, 5),
+    "whole numbers": (torch.full((4,), 7), 4),
+    "large ones": (torch.full((5,), -1e30), 5),
+    "groups of one": (torch.tensor([0.3, 5.0]), 1),
+}
+
+
+@pytest.mark.parametrize(("scores", "size"), SILENT.values(), ids=SILENT)
+def test_a_group_without_signal_has_advantages_of_exactly_0(scores, size):
+    assert without_signal(scores, size).all()
+    advantages = group_relative(scores, size)
+    assert torch.equal(advantages, torch.zeros_like(advantages))
+
+
+@given(
+    st.floats(-1e3, 1e3, width=32),
+    st.integers(2, 16),
+    st.integers(1, 300),
+    st.randoms(use_true_random=False),
+)
+def test_equal_returns_are_silent_in_whichever_order_their_rewards_are_added(reward, size, steps, random):
+    rewards = [reward * random.random() for _ in range(steps)]
+    shuffled = [random.sample(rewards, steps) for _ in range(size)]
+    scores = torch.tensor(shuffled, dtype=torch.float32).sum(dim=1)
+    assert (group_relative(scores, size) == 0).all()
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_group_with_signal_keeps_rlinfs_advantages_to_the_bit(size):
+    scores = torch.rand(4 * size).round(decimals=2)
+    scores[:2] = torch.tensor([0.0, 1e-4])  # a small signal is one
+    scores[2:size] = 0.0
+    groups = scores.view(-1, size)
+    expected = (groups - groups.mean(dim=1, keepdim=True)) / (groups.std(dim=1, keepdim=True) + 1e-6)
+    assert not without_signal(scores, size)[0]
+    loud = ~without_signal(scores, size)
+    assert torch.equal(group_relative(scores, size).view(-1, size)[loud], expected[loud])

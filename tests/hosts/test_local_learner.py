@@ -402,3 +402,33 @@ def test_a_step_whose_gradients_are_not_finite_is_left_out_and_counted():
     learner.accept([piece(opinionated(1), batch=1)])
     assert "async/steps_skipped" not in learner.finish()
     assert any(not torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_samples_after_the_end_leave_loss_and_gradients_finite_whatever_is_in_them():
+    def trained(bad):
+        settings = settings_of({"mode": "off"})
+        given = piece(policy())
+        for name in ("logprobs", "values", "rewards"):
+            given.payload[name][3:HORIZON, 0] = bad  # the first environment has ended with decision 2
+        model = policy()
+        training = LocalTraining(settings=settings, model=model)
+        training.begin(0)
+        rollout = training.rollout([given])
+        training.estimate(rollout)
+        training.train_micro_batch(training.samples(rollout, torch.arange(HORIZON * ENVS)), steps=False)
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    for clean, dirty in zip(trained(0.0), trained(float("nan")), strict=True):
+        assert torch.isfinite(dirty).all()
+        assert torch.allclose(clean, dirty)
+
+
+@pytest.mark.parametrize(("rewards", "silent"), [(0.7, 2), (None, 0)])
+def test_a_batch_reports_how_many_groups_had_no_signal(rewards, silent):
+    settings = settings_of({"mode": "off"}, algorithm="grpo", group_size=3)
+    training = LocalTraining(settings=settings, model=policy())
+    training.begin(0)
+    given = piece(policy(), ends_at=HORIZON)
+    given.payload["rewards"] = torch.full((HORIZON, ENVS), rewards) if rewards else torch.rand(HORIZON, ENVS)
+    training.estimate(training.rollout([given]))
+    assert training.finish()["train/groups_without_signal"] == silent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlinf_async.core.objectives import gae, group_relative, valid_steps
+from rlinf_async.core.objectives import gae, group_relative, valid_steps, without_masked, without_signal
 from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -45,12 +45,25 @@ def estimated(rollout: Tensors, settings: LocalSettings) -> Tensors:
     }
 
 
+def silent_groups(rollout: Tensors, settings: LocalSettings) -> int:
+    """Groups of a rollout whose members scored the same; 0 where none are compared."""
+    if settings.algorithm != "grpo":
+        return 0
+    return int(without_signal(_scores(rollout), settings.group_size).sum())
+
+
+def _scores(rollout: Tensors) -> torch.Tensor:
+    """The return of each first episode, [B]."""
+    valid = valid_steps(rollout["ended"])
+    return without_masked(valid, rollout["rewards"]).sum(dim=0)
+
+
 def _advantages(
     rollout: Tensors, valid: torch.Tensor, settings: LocalSettings
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rewards, dones = rollout["rewards"], rollout["ended"]
     if settings.algorithm == "grpo":
-        relative = group_relative((rewards * valid).sum(dim=0), settings.group_size)
+        relative = group_relative(_scores(rollout), settings.group_size)
         return relative * valid, torch.zeros_like(rewards)
     if settings.horizon_ends:
         dones = torch.cat([dones[:-1], torch.ones_like(dones[-1:])])

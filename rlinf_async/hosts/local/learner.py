@@ -8,11 +8,18 @@ from contextlib import contextmanager
 
 import torch
 
-from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, valid_steps, value_loss
+from rlinf_async.core.objectives import (
+    importance_weight,
+    loglinear,
+    ppo_loss,
+    valid_steps,
+    value_loss,
+    without_masked,
+)
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
-from rlinf_async.hosts.local.estimates import anchored, estimated
+from rlinf_async.hosts.local.estimates import anchored, estimated, silent_groups
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.loops.skipped_steps import SkippedSteps
@@ -82,6 +89,7 @@ class LocalTraining:
         self._batch = batch
         self._metrics: dict[str, list[float]] = defaultdict(list)
         self._count = 0.0
+        self._silent = 0
         self._skipped.begin(batch, self._settings.asynchrony.advanced)
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
@@ -112,6 +120,7 @@ class LocalTraining:
 
     def estimate(self, rollout: Tree) -> torch.Tensor:
         rollout.update(estimated(rollout, self._settings))  # type: ignore[arg-type]
+        self._silent += silent_groups(rollout, self._settings)  # type: ignore[arg-type]
         return rollout["valid"]  # type: ignore[return-value]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
@@ -138,6 +147,8 @@ class LocalTraining:
 
     def finish(self) -> dict[str, float]:
         means = {name: sum(values) / len(values) for name, values in self._metrics.items()}
+        if self._settings.algorithm == "grpo":
+            means["train/groups_without_signal"] = float(self._silent)
         return means | self._skipped.pop()
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
@@ -163,10 +174,16 @@ class LocalTraining:
     def _accumulate(self, samples: Tensors) -> None:
         settings, share = self._settings, samples["share"]
         logprobs, values = self.model.evaluate(samples["states"], samples["actions"])
-        anchor = self._anchor(samples, logprobs)
+        valid = samples["valid"]
+        logprobs, values = (
+            without_masked(_over_parts(valid, logprobs), logprobs),
+            without_masked(valid, values),
+        )
+        behaviour = without_masked(_over_parts(valid, logprobs), samples["logprobs"])
+        anchor = without_masked(_over_parts(valid, logprobs), self._anchor(samples, logprobs))
         weights = importance_weight(
             anchor,
-            samples["logprobs"],
+            behaviour,
             correction=settings.asynchrony.correction,
             max_weight=settings.asynchrony.train.weight_bound,
         )
@@ -174,7 +191,8 @@ class LocalTraining:
         policy = ppo_loss(logprobs, anchor, advantages, clip_low=settings.clip, clip_high=settings.clip)
         loss = (_of_decisions(policy) * share).sum()
         if settings.algorithm == "ppo":
-            critic = value_loss(values, samples["values"], samples["returns"], clip=settings.value_clip)
+            old_values, returns = (without_masked(valid, samples[name]) for name in ("values", "returns"))
+            critic = value_loss(values, old_values, returns, clip=settings.value_clip)
             loss = loss + (critic * share).sum()
         torch.autograd.backward(loss)
         count = samples["counted"].sum()

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from rlinf.algorithms.registry import calculate_adv_and_returns
+from rlinf.algorithms.registry import calculate_adv_and_returns, get_adv_and_returns, register_advantage
+
+from rlinf_async.core.objectives import without_signal
+
+GRPO = "grpo"
+
+
+class GroupAdvantages:
+    """RLinf's advantages of GRPO, but 0 for groups without signal, which it counts.
+
+    RLinf divides what rounding has left of equal scores by its own deviation: seven scores of 0.7 have
+    advantages of 0.06 there.
+    """
+
+    def __init__(self) -> None:
+        own = get_adv_and_returns(GRPO)
+        self._base: Callable[..., Any] = own._base if isinstance(own, GroupAdvantages) else own
+        self._silent = 0
+
+    def register(self) -> GroupAdvantages:
+        """Make this what RLinf finds under the name of GRPO, in this process."""
+        register_advantage(GRPO)(self)
+        return self
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """As RLinf's: `rewards` [groups, members] are the scores of trajectories; advantages [..., B]."""
+        advantages, returns = self._base(**kwargs)
+        silent = without_signal(kwargs["rewards"], kwargs["group_size"])
+        self._silent += int(silent.sum())
+        members = silent.repeat_interleave(kwargs["group_size"]).to(advantages.device)
+        return advantages.masked_fill(members, 0.0), returns
+
+    def pop_silent(self) -> int:
+        """Groups without signal since this was asked before."""
+        silent, self._silent = self._silent, 0
+        return silent
 
 
 def estimate(cfg: DictConfig, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:

@@ -115,6 +115,12 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
         )
     if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
         lines.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
+    starts, compared = int(cfg.env.train.get("group_size") or 1), int(cfg.algorithm.get("group_size") or 1)
+    if cfg.algorithm.adv_type == "grpo" and starts % compared:
+        lines.append(
+            f"algorithm.group_size={compared} compares environments that env.train.group_size={starts} has "
+            f"begin differently; set env.train.group_size={compared} for groups of one start"
+        )
     return [*lines, *explanation.remarks(settings, auto_reset=bool(cfg.env.train.auto_reset))]
 
 

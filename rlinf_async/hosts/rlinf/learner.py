@@ -15,7 +15,7 @@ from rlinf.utils.metric_utils import compute_rollout_metrics
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.rlinf.advantages import estimate
+from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_dict_for_train
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
 from rlinf_async.hosts.rlinf.premise import compare, judge
@@ -57,6 +57,7 @@ class FSDPTraining:
         self._settings = settings
         self._premise = actor.premise if settings.asynchrony.advanced.measures else Premise()
         self._critic = settings.advantage == "gae"
+        self._groups = GroupAdvantages().register() if settings.advantage == "grpo" else None
 
     def working(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -131,7 +132,13 @@ class FSDPTraining:
         return self._named(compute_rollout_metrics(concatenate(self._reports, dim=1)), trained)
 
     def _named(self, rollout: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, float]:
-        return prefixed("rollout", rollout) | prefixed("train", {**train, **self._examined})
+        return prefixed("rollout", rollout) | prefixed("train", {**train, **self._examined, **self._silent()})
+
+    def _silent(self) -> dict[str, float]:
+        """Groups of the batch, on all ranks, whose members scored the same."""
+        if self._groups is None:
+            return {}
+        return self.summed({"groups_without_signal": float(self._groups.pop_silent())})
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         def flat(name: str) -> torch.Tensor:

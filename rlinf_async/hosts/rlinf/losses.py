@@ -10,7 +10,13 @@ import torch
 from rlinf.algorithms.registry import get_policy_loss, register_policy_loss
 
 from rlinf_async.config import TrainConfig
-from rlinf_async.core.objectives import importance_weight, loglinear, weight_measures
+from rlinf_async.core.objectives import (
+    bounded_logprobs,
+    importance_weight,
+    loglinear,
+    weight_measures,
+    without_masked,
+)
 
 NAME = "rlinf_async_corrected"
 
@@ -62,12 +68,15 @@ class CorrectedLoss:
             self._micro_batch = None
 
     def __call__(self, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        behaviour, mask = kwargs["old_logprobs"], kwargs["loss_mask"]
-        proximal = self._proximal(kwargs["logprobs"].detach(), behaviour)
+        mask = kwargs["loss_mask"]
+        current, behaviour = (without_masked(mask, kwargs[name]) for name in ("logprobs", "old_logprobs"))
+        proximal = without_masked(mask, self._proximal(current.detach(), behaviour))
         bounds: Any = {"correction": self._train.correction, "max_weight": self._train.weight_bound}
         weights = importance_weight(proximal, behaviour, **bounds)
-        advantages = kwargs["advantages"] * weights
-        changed = {"old_logprobs": proximal, "advantages": advantages}
+        advantages = without_masked(mask, kwargs["advantages"]) * weights
+        # RLinf exponentiates before it masks, and cuts nothing unless it is told to.
+        logprobs = bounded_logprobs(current, proximal)
+        changed = {"logprobs": logprobs, "old_logprobs": proximal, "advantages": advantages}
         loss, metrics = self._base(**{**self._defaults, **kwargs, **changed})
         return loss, metrics | _means(weight_measures(weights, proximal, behaviour, **bounds), mask)
 

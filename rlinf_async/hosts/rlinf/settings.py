@@ -157,6 +157,17 @@ def _evaluating(cfg: Mapping[str, Any]) -> bool:
     return cfg["runner"].get("val_check_interval", -1) > 0
 
 
+def _group_size(cfg: Mapping[str, Any]) -> int:
+    """Environments that stay together: those that begin alike, and those whose advantages are compared.
+
+    RLinf compares `algorithm.group_size` neighbours, whatever `env.train.group_size` says of their starts.
+    """
+    alike = int(cfg["env"]["train"].get("group_size") or 1)
+    algorithm = cfg["algorithm"]
+    compared = int(algorithm.get("group_size") or 1) if algorithm["adv_type"] == "grpo" else 1
+    return math.lcm(alike, compared)
+
+
 def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
     train = cfg["env"]["train"]
     one_each = ShardPlan(
@@ -166,7 +177,7 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         learner_ranks=sizes["actor"],
         shards_per_worker=1,
         rollout_epochs=int(train.get("rollout_epoch", 1)),
-        group_size=int(train.get("group_size") or 1),
+        group_size=_group_size(cfg),
     )
     return divide(
         one_each,

@@ -17,7 +17,7 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.utils.torch_functional import masked_whiten
 
-from rlinf_async.core.objectives import gae
+from rlinf_async.core.objectives import gae, without_signal
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.hosts.verl.estimators import WITH_VALUES, streams
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -90,7 +90,20 @@ def _by_verl(
     if settings.estimator.startswith("grpo"):
         inputs["norm_adv_by_std_in_grpo"] = settings.norm_by_std
     advantages, returns = get_adv_estimator_fn(settings.estimator)(**inputs)
+    if settings.estimator.startswith("grpo"):
+        # What rounding has left of equal scores, divided by its own deviation, is no signal.
+        silent = without_signal(rewards.sum(dim=1), settings.plan.group_size)
+        members = silent.repeat_interleave(settings.plan.group_size)[:, None]
+        advantages, returns = (each.masked_fill(members, 0.0) for each in (advantages, returns))
     return advantages.T.contiguous(), returns.T.contiguous()
+
+
+def silent_groups(rollout: Tensors, settings: VerlSettings) -> int:
+    """Groups of this rank's trajectories whose members scored the same; 0 where none are compared."""
+    if settings.plan.group_size < 2:
+        return 0
+    rewards, _ = _of_first_episode(rollout, settings)
+    return int(without_signal(rewards.sum(dim=0), settings.plan.group_size).sum())
 
 
 def _bootstrapped(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:

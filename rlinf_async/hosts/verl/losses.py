@@ -13,7 +13,7 @@ from verl.utils.metric import AggregationType, Metric
 from verl.utils.torch_functional import masked_mean
 from verl.workers.config import ActorConfig
 
-from rlinf_async.core.objectives import importance_weight, loglinear, weight_measures
+from rlinf_async.core.objectives import importance_weight, loglinear, weight_measures, without_masked
 from rlinf_async.hosts.verl.policy_losses import TOKENS
 from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
 
@@ -67,13 +67,13 @@ class PolicyLoss:
         self, model_output: Mapping[str, torch.Tensor], data: TensorDict
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         mask = data["response_mask"].bool()
-        logprobs = at_level(model_output["logprobs"].float(), self.settings)
+        logprobs = without_masked(mask, at_level(model_output["logprobs"].float(), self.settings))
         anchor, weights, metrics = self._anchor(logprobs, data, mask)
         compute = get_policy_loss_fn(self.actor.policy_loss.get("loss_mode", "vanilla"))
         loss, measures = compute(
             old_log_prob=anchor,
             log_prob=logprobs,
-            advantages=data["advantages"],
+            advantages=without_masked(mask, data["advantages"]),
             response_mask=mask,
             loss_agg_mode=self.loss_agg_mode,
             config=self.actor,
@@ -87,10 +87,10 @@ class PolicyLoss:
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, Any]]:
         """`log pi_prox`, around which the ratio is clipped, and the weight of each entry."""
         train, correction = self.settings.asynchrony.train, self.settings.asynchrony.correction
-        anchor = data["old_log_probs"]
+        anchor = without_masked(mask, data["old_log_probs"])
         if correction == "none":
             return anchor, None, {}
-        behaviour = data["behaviour_log_probs"]
+        behaviour = without_masked(mask, data["behaviour_log_probs"])
         if train.proximal == "loglinear":
             anchor = loglinear(logprobs.detach(), behaviour, data["staleness"][:, None])
         weights = importance_weight(anchor, behaviour, correction=correction, max_weight=train.weight_bound)

@@ -17,7 +17,7 @@ from verl.workers.config import ActorConfig
 from rlinf_async.core.premise import Premise, judge
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, valid_decisions
+from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.estimators import WITH_VALUES
 from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
@@ -105,6 +105,7 @@ class EngineTraining:
         self._examined: dict[str, float] = {}
         self._batch = 0
         self._count = 0.0
+        self._silent = 0
         self._measures = StepMeasures()
         self._reports: list[Tensors] = []
 
@@ -168,6 +169,7 @@ class EngineTraining:
 
     def _complete(self, rollout: Tensors, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
         rollout["advantages"], rollout["returns"] = advantages, returns
+        self._silent += silent_groups(rollout, self._settings)
         rollout["valid"] = valid_decisions(rollout, self._settings)
         return rollout["valid"]
 
@@ -251,6 +253,9 @@ class EngineTraining:
 
     def _named(self, trained: Mapping[str, float]) -> dict[str, float]:
         rollouts = of_rollouts(self._reports, self._group)
+        if self._settings.plan.group_size > 1:
+            silent = self.summed({"groups_without_signal": float(self._silent)})
+            trained = {**trained, **silent}
         return prefixed("rollout", rollouts) | prefixed("train", {**trained, **self._examined})
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:

@@ -5,7 +5,9 @@ from omegaconf import OmegaConf
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from rlinf_async.hosts.rlinf.advantages import estimate
+from rlinf.algorithms.registry import register_advantage
+
+from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
 
@@ -63,3 +65,21 @@ def test_the_groups_of_pieces_that_arrive_in_any_order_are_those_of_the_whole_ba
         found[:, 4 * piece : 4 * piece + 4] = estimate(config("grpo"), part, normalize=False)["advantages"]
     assert torch.equal(found, whole)
     assert whole.abs().max() > 0.5
+
+
+def test_a_group_without_signal_has_no_advantage_and_is_counted_and_others_are_rlinfs():
+    given = rollout()
+    theirs = estimate(config("grpo"), given, normalize=True)["advantages"]
+    groups = GroupAdvantages().register()
+    try:
+        assert GroupAdvantages()._base is not groups  # whoever registers again wraps RLinf's own
+        assert torch.equal(estimate(config("grpo"), given, normalize=True)["advantages"], theirs)
+        assert groups.pop_silent() == 0
+        given["rewards"][:, :4] = 0.7
+        given["dones"][:, :4] = False
+        found = estimate(config("grpo"), given, normalize=True)["advantages"]
+        assert (found[:, :4] == 0).all()
+        assert torch.equal(found[:, 4:], theirs[:, 4:])
+        assert (groups.pop_silent(), groups.pop_silent()) == (1, 0)
+    finally:
+        register_advantage("grpo")(groups._base)

@@ -300,3 +300,26 @@ def test_log_probabilities_are_summed_to_the_level_of_the_ratio_in_any_layout(la
     assert result.shape == shape
     assert result.sum() == logprobs.sum()
     assert np.array_equal(result.reshape(BATCH, -1).numpy(), summed(logprobs, level))
+
+
+@all_shapes
+@pytest.mark.parametrize("bad", [float("nan"), 1e4, -1e4])
+def test_samples_that_are_masked_or_far_away_leave_loss_and_gradients_finite(level, rewards, bad):
+    fields, proximal = micro_batch(level, rewards)
+    mask = fields["loss_mask"]
+    masked = ~mask.repeat_interleave(CHUNKS * DIMS // mask.shape[1], dim=1)
+    assert masked.any()
+    logprobs = fields["logprobs"].detach().clone()
+    fields["advantages"] = fields["advantages"].clone()
+    fields["advantages"][0] = 0.0
+    expected, _ = ours(fields, proximal)
+    logprobs[masked] = bad
+    if bad == bad:  # one that counts, too, where there is nothing to learn
+        logprobs[0] = bad
+    fields["logprobs"] = logprobs.requires_grad_()
+    loss, metrics = ours(fields, proximal)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert torch.isfinite(logprobs.grad).all()
+    assert (logprobs.grad[masked] == 0).all()
+    assert all(np.isfinite(float(value)) for value in metrics.values())

@@ -251,3 +251,19 @@ def test_everything_about_sizes_that_stands_in_the_way_is_said_at_once():
         read({"actor.global_batch_size": 7, **EVALUATING}, rollout={"shards": 3 + 1, "max_batch_size": 4})
     assert "actor.global_batch_size=7" in str(caught.value)
     assert "exceeds max_batch_size=4" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("adv_type", "compared", "alike", "together"),
+    [("grpo", 4, 1, 4), ("grpo", 4, 4, 4), ("grpo", 2, 4, 4), ("grpo", 4, 2, 4), ("gae", 4, 1, 1)],
+)
+def test_environments_whose_advantages_are_compared_stay_together(adv_type, compared, alike, together):
+    changes = {
+        "algorithm.adv_type": adv_type,
+        "algorithm.loss_type": "actor" if adv_type == "grpo" else "actor_critic",
+        "algorithm.group_size": compared,
+        "env.train.group_size": alike,
+    }
+    plan = read(changes).plan
+    assert plan.group_size == together
+    assert plan.envs_per_shard % together == 0

@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.objectives import gae
 from rlinf_async.core.tensors import concatenate
-from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, valid_decisions
+from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.estimators import WITHIN_GROUPS
 from tests.hosts.verl.engines import config, pieces, rollout, settings
 
@@ -109,3 +109,16 @@ def test_pieces_side_by_side_are_estimated_as_the_whole():
     parts = [estimated(one.payload, of, ALGORITHM)[0] for one in pieces(of, fields)]
     whole = concatenate([one.payload for one in pieces(of, fields)], dim=1)
     assert torch.equal(torch.cat(parts, dim=1), estimated(whole, of, ALGORITHM)[0])
+
+
+def test_a_group_without_signal_has_no_advantage_and_is_counted():
+    of = settings(asynchrony={"mode": "streamer"}, estimator="grpo", normalizes=False, group_size=4)
+    fields = rollout(of, seed=5)
+    before, _ = estimated(fields, of, ALGORITHM)
+    fields["ended"][:, :4] = False
+    fields["rewards"][:, :4] = 0.7
+    advantages, returns = estimated(fields, of, ALGORITHM)
+    assert (advantages[:, :4] == 0).all()
+    assert (returns[:, :4] == 0).all()
+    assert torch.equal(advantages[:, 4:], before[:, 4:])
+    assert silent_groups(fields, of) == 1
