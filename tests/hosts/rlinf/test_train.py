@@ -7,40 +7,21 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 from rlinf_async.compose import compose_config  # noqa: E402
 from rlinf_async.hosts.rlinf import train as module  # noqa: E402
 from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, HOOKS, OURS  # noqa: E402
-from rlinf_async.hosts.rlinf.train import _starting_ray, train  # noqa: E402
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    made = []
-    monkeypatch.setattr(ray, "init", lambda **kwargs: made.append(kwargs))
-    return made
+from rlinf_async.hosts.rlinf.train import launch, train  # noqa: E402
+from rlinf_async.ray_runtime import starting  # noqa: E402
 
 
 @pytest.mark.parametrize("dashboard", [False, True])
-def test_a_cluster_that_a_run_starts_serves_a_dashboard_only_if_asked_to(calls, monkeypatch, dashboard):
+def test_a_cluster_that_a_run_starts_serves_a_dashboard_only_if_asked_to(monkeypatch, dashboard):
+    calls = []
+    monkeypatch.setattr(starting.TERMINATION, "install", lambda: None)
+    monkeypatch.setattr(ray, "init", lambda **given: calls.append(given))
+    monkeypatch.setattr(module, "_run", lambda *_, **__: ray.init(address="auto", namespace="n"))
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    with _starting_ray(dashboard=dashboard):
-        ray.init(address="auto", namespace="n")
+    launch(None, None, dashboard=dashboard)
     monkeypatch.delenv("RAY_ADDRESS")
-    with _starting_ray(dashboard=dashboard):
-        ray.init(namespace="n")
-    assert [call["include_dashboard"] for call in calls] == [dashboard, dashboard]
-    assert calls[0]["address"] == "auto"
-
-
-def test_a_cluster_that_is_there_is_joined_as_it_is(calls, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with _starting_ray(dashboard=False):
-        ray.init(address="auto", namespace="n")
-    assert calls == [{"address": "auto", "namespace": "n"}]
-
-
-def test_rays_own_start_is_back_afterwards(calls):
-    before = ray.init
-    with _starting_ray(dashboard=False):
-        assert ray.init is not before
-    assert ray.init is before
+    launch(None, None, dashboard=dashboard)  # joins a cluster, which is as it is
+    assert [call.get("include_dashboard") for call in calls] == [dashboard, None]
 
 
 @pytest.mark.parametrize("mode", ["off", "full"])
