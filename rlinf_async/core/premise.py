@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlinf_async.core.ratios import SAMPLES
+from rlinf_async.core.probe_size import SAMPLES
 from rlinf_async.core.tensors import Tree, map_tensors
 
 Sums = dict[str, float]

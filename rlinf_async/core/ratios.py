@@ -9,10 +9,8 @@ import torch
 
 from rlinf_async.core.objectives import bounded_ratio, loglinear
 from rlinf_async.core.past_weights import PastWeights
+from rlinf_async.core.probe_size import SAMPLES
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, slice_samples
-
-SAMPLES = 32
-"""Samples per staleness, batch and learner rank on which ratios are measured at most."""
 
 Sums = dict[str, float]
 Pair = tuple[torch.Tensor, torch.Tensor]

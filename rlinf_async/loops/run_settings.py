@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.ratios import SAMPLES
+from rlinf_async.core.probe_size import SAMPLES
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker

@@ -30,7 +30,8 @@ from typing import Protocol
 import torch
 
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.ratios import SAMPLES, RatioProbe, averages
+from rlinf_async.core.probe_size import SAMPLES
+from rlinf_async.core.ratios import RatioProbe, averages
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
 from rlinf_async.core.types import Piece

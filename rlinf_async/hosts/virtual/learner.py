@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.ratios import SAMPLES
+from rlinf_async.core.probe_size import SAMPLES
 from rlinf_async.core.tensors import Tree, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.virtual.times import TrainingTimes
