@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
+from rlinf_async.hosts.rlinf import entropy
 from rlinf_async.hosts.rlinf.chance import shared_chance
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
@@ -29,9 +30,6 @@ def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]
 
 def _means_of_micro_batches(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Parts of RLinf's loss that are divided before the batch is complete."""
-    algorithm, train = cfg["algorithm"], cfg["env"]["train"]
-    masked = not train.get("auto_reset") and not train.get("ignore_terminations")
-    if algorithm.get("entropy_bonus", 0) and masked:
-        yield "the entropy bonus is a mean over the valid samples of each micro-batch"
-    if algorithm.get("filter_rewards", False) and not masked:
+    yield from entropy.in_parts(cfg)
+    if cfg["algorithm"].get("filter_rewards", False) and not entropy.is_masked(cfg):
         yield "filtered losses are means over the valid samples of each micro-batch"

@@ -15,6 +15,7 @@ from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.host import HERE, AssumedCluster
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.rlinf import entropy
 from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.config import is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
@@ -77,6 +78,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
             *TABLE.without_effect(values),
             *undecided(values),
             *effects(values, settings, placed),
+            *entropy.remarks(values),
             *_remarks(cfg, settings),
         ],
     }

@@ -11,6 +11,7 @@ from rlinf_async.hosts.kit.keys import Key, shortened
 from rlinf_async.hosts.kit.kinds import Block, Flag, Whole
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.resets import cannot_reset_ahead
+from rlinf_async.hosts.rlinf import entropy
 from rlinf_async.hosts.rlinf.offload import overlap
 from rlinf_async.hosts.rlinf.settings import LOSSES
 from rlinf_async.hosts.tasks import cannot_take_on
@@ -156,6 +157,7 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
     train = lookup(cfg, "env.train") or {}
     yield from cannot_take_on(train, asynchrony)
     yield from cannot_reset_ahead(train, asynchrony)
+    yield from entropy.rescaled(cfg, asynchrony)
     interval = lookup(cfg, "runner.val_check_interval") or -1
     if asynchrony.deterministic and interval > 0:
         yield Reason(

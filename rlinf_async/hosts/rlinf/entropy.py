@@ -1,0 +1,66 @@
+"""The bonus for entropy as RLinf counts it, which is a sum in some configs and a mean in others.
+
+With `entropy_type: chunk_level`, RLinf multiplies one entropy per sample, [N], by a mask [N, 1]. The product
+is [N, N], so that the bonus is the sum over the micro-batch, of masked samples, too. Its weight in an
+optimizer step then goes by the samples of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.exactness import OWN_MODELS
+from rlinf_async.hosts.reasons import Reason
+
+A_MEAN = "algorithm.entropy_type=action_level"
+"""What makes the bonus a mean over valid samples, of what each action of a chunk adds up to."""
+
+
+def is_masked(cfg: Mapping[str, Any]) -> bool:
+    """Whether decisions after the end of an episode are left out of RLinf's losses."""
+    return not lookup(cfg, "env.train.auto_reset") and not lookup(cfg, "env.train.ignore_terminations")
+
+
+def is_summed(cfg: Mapping[str, Any]) -> bool:
+    """Whether the bonus is a sum over the micro-batch. Models of this package have a row for each action."""
+    return (
+        bool(lookup(cfg, "algorithm.entropy_bonus"))
+        and lookup(cfg, "algorithm.entropy_type") == "chunk_level"
+        and lookup(cfg, "actor.model.model_type") not in OWN_MODELS
+        and is_masked(cfg)
+    )
+
+
+def in_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """How the bonus of a step depends on which samples share a micro-batch."""
+    if not lookup(cfg, "algorithm.entropy_bonus") or not is_masked(cfg):
+        return
+    if is_summed(cfg):
+        yield "the entropy bonus is a sum over all samples of each micro-batch that has a valid one"
+    else:
+        yield "the entropy bonus is a mean over the valid samples of each micro-batch"
+
+
+def remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """A word to those whose bonus is another one than its name says."""
+    if is_summed(cfg):
+        size = lookup(cfg, "actor.micro_batch_size")
+        yield (
+            "algorithm.entropy_type=chunk_level with masked episodes: RLinf's entropy bonus is a sum over a "
+            f"micro-batch, so that its weight grows with actor.micro_batch_size={size}; {A_MEAN} is a mean"
+        )
+
+
+def rescaled(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Micro-batches of level 3 in which the bonus would weigh more or less than in RLinf's."""
+    size, given = lookup(cfg, "actor.micro_batch_size"), asynchrony.streamer.micro_batch_size
+    if asynchrony.streamer.enabled and given not in ("auto", size) and is_summed(cfg):
+        yield Reason(
+            f"async.streamer.micro_batch_size={given} would change the weight of the entropy bonus, which is "
+            "a sum over a micro-batch with algorithm.entropy_type=chunk_level and masked episodes; leave it "
+            f"at actor.micro_batch_size={size}, or set {A_MEAN}",
+            "async.streamer.micro_batch_size=auto",
+        )
