@@ -98,6 +98,41 @@ def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by_the_n
     asyncio.run(main())
 
 
+def test_weights_that_are_not_finite_are_not_offered(channel):
+    async def main():
+        model = layer(0)
+        with torch.no_grad():
+            model.bias[1] = torch.nan
+        channel.answers[0].set_result(None)
+        sender = sender_of(model)
+        await sender.offer(3, channel, SpanLog(None))
+        with pytest.raises(RuntimeError, match="bias"):
+            await sender.sent()
+        assert channel.offered == []
+
+    asyncio.run(main())
+
+
+def test_only_copies_that_name_all_weights_of_the_first_are_offered_as_whole(channel):
+    async def main():
+        model = layer(0)
+        sender, every = sender_of(model), weights.types_of(model)
+        channel.answers.append(Future())
+        for version, names in enumerate((every, ["bias"], every)):
+            sender.expect({name: every[name] for name in names})
+            channel.answers[version].set_result(None)
+            await sender.offer(version, channel, SpanLog(None))
+            await sender.sent()
+        assert channel.whole == [True, False, True]
+        assert [{name for chunk in chunks for name in chunk} for _, chunks, _ in channel.offered] == [
+            {"weight", "bias"},
+            {"bias"},
+            {"weight", "bias"},
+        ]
+
+    asyncio.run(main())
+
+
 def test_ranks_that_do_not_send_offer_nothing(channel):
     async def main():
         sender = sender_of(layer(0), sends=False)

@@ -63,6 +63,17 @@ def test_an_episode_that_has_ended_stays_ended_where_nothing_resets_it(thread):
     ]
 
 
+def test_an_episode_stays_ended_when_its_environment_no_longer_says_so(thread):
+    shard = train_shard(Walks(SIZE, most=9), thread)
+
+    async def main():
+        await shard.start()
+        # Everybody walks a unit, and back to where nobody has arrived.
+        return [(await shard.step(moves(SIZE, length))).ended.tolist() for length in (0.5, -0.5, -0.5)]
+
+    assert asyncio.run(main()) == [[True, False, False]] * 3
+
+
 def test_rewards_of_a_decision_are_summed(thread):
     outputs = rollout(train_shard(Walks(SIZE, most=4), thread))
     assert [output.rewards.tolist() for output in outputs] == [[0.0] * SIZE, *[[1.0] * SIZE] * 4]
