@@ -131,7 +131,7 @@ def test_a_process_is_named_by_its_command_without_what_changes(command, title):
 
 
 def test_faults_are_counted_where_they_are_injected_and_in_the_books():
-    found = faulty.run({"env_restarts": 1000, "window_s": 0.001}, batches=3)
+    found = faulty.run({"survive": {"env_restarts": 1000}, "advanced": {"window_s": 0.001}}, batches=3)
     assert found["injected"]["env failed"] > 0
     assert found["refused"] == found["faults"] == found["injected"]
     assert (found["trained"], found["in_flight"], found["finite"]) == (3 * faulty.SHARDS, 0, True)
@@ -139,7 +139,7 @@ def test_faults_are_counted_where_they_are_injected_and_in_the_books():
 
 
 def test_without_restarts_the_first_error_ends_the_run():
-    found = faulty.run({"env_restarts": 0})
+    found = faulty.run({"survive": {"env_restarts": 0}})
     assert faulty.passed("no restarts", found)
     assert not faulty.passed("the default budget", found)
 
