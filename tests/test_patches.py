@@ -320,9 +320,49 @@ for given, stock, patched in (("3", "5", "3"), (None, "5", "5")):
 """
 
 
+ENTROPY = """
+import sys
+import torch
+from rlinf.utils.utils import masked_mean, reshape_entropy
+
+for size in (4, 16):
+    given = torch.arange(size * 6.0).reshape(size, 6)
+    mask = (torch.arange(size) % 2 == 0).reshape(size, 1)
+    of_each = given.sum(dim=-1)
+    expected = {"stock": of_each.sum(), "patched": of_each[::2].mean()}[sys.argv[1]]
+    entropy = reshape_entropy(given, entropy_type="chunk_level", action_dim=3, batch_size=size)
+    assert torch.allclose(masked_mean(entropy, mask), expected)
+    assert torch.allclose(masked_mean(entropy, None), of_each.mean())
+"""
+
+EQUAL_REWARDS = """
+import sys
+import torch
+from rlinf.algorithms.advantages import compute_grpo_advantages, compute_grpo_dynamic_advantages
+
+def advantages(rewards):
+    size = rewards.numel()
+    yield compute_grpo_advantages(rewards, torch.ones(1, size), size)[0]
+    for mode in ("trajectory", "turn"):
+        given = rewards.reshape(size, 1), torch.ones(1, size), size, list(range(size))
+        yield compute_grpo_dynamic_advantages(*given, advantage_mode=mode)[0]
+
+rounded = torch.full((4,), 510.0)
+rounded[0] = torch.nextafter(rounded[0], torch.tensor(600.0))
+for equal in (torch.full((7,), 0.7), rounded):
+    for found in advantages(equal):
+        assert (found == 0).all() == (sys.argv[1] == "patched"), found
+for apart in (torch.tensor([0.0, 1.0, 1.0, 1.0]), torch.tensor([510.0, 510.1, 510.0, 509.9])):
+    for found in advantages(apart):
+        assert torch.allclose(found, (apart - apart.mean()) / (apart.std() + 1e-6)), found
+"""
+
+
 @pytest.mark.parametrize("side", patching.SIDES)
 @pytest.mark.parametrize(
-    "script", [TIED, SELECTING, RENDERING], ids=["tied weights", "stored log-probabilities", "rendering"]
+    "script",
+    [TIED, SELECTING, RENDERING, ENTROPY, EQUAL_REWARDS],
+    ids=["tied weights", "stored log-probabilities", "rendering", "entropy", "equal rewards"],
 )
 def test_a_fault_of_rlinf_is_there_without_its_patch_and_gone_with_it(script, side, request, tmp_path):
     place = tmp_path / "script.py"
