@@ -16,13 +16,15 @@ from rlinf_async.doctor import gpu, installation, machine
 from rlinf_async.extras import remedy
 from rlinf_async.hosts.host import every
 from rlinf_async.observe.check import Check, version, without
+from rlinf_async.observe.forking import shared_interpreter
 
 __all__ = ["Check", "run_checks"]
 
 
 def run_checks() -> list[Check]:
     """Every check, in the order in which a reader should mend what they find."""
-    return [*_installed(), *_machine()]
+    with shared_interpreter():
+        return [*_installed(), *_machine()]
 
 
 def _installed() -> list[Check]:

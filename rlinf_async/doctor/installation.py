@@ -7,14 +7,12 @@ from importlib import metadata
 from importlib.metadata import EntryPoint
 
 from rlinf_async.extras import INSTALL_AGAIN, pip_install
+from rlinf_async.hosts.rlinf.checks import GROUND
 from rlinf_async.observe.check import Check, answer, release
 
 LOAD_ALL = """
 from importlib.metadata import EntryPoint
 from rlinf_async.extras import remedy
-from rlinf_async.hosts.rlinf.compat import without_compiler
-looking = without_compiler()
-looking.__enter__()
 needing = 0
 for name, value, group in {points}:
     try:
@@ -64,7 +62,9 @@ def check_entry_points(points: Sequence[EntryPoint]) -> Check:
     """Whether every class that is offered under our groups can be imported."""
     if not points:
         return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
-    output, failure = answer(LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]))
+    output, failure = answer(
+        LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]), ground=GROUND
+    )
     if failure:
         return Check(
             "entry points", "fail", failure, "install what it names, or remove the package that declares it"

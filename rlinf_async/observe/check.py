@@ -12,6 +12,8 @@ from typing import Literal
 
 from packaging.version import Version
 
+from rlinf_async.observe.forking import forked
+
 Status = Literal["ok", "warn", "fail", "skip"]
 
 
@@ -46,27 +48,35 @@ def failures(checks: Iterable[Check]) -> list[Check]:
     return [check for check in checks if check.status == "fail"]
 
 
-def probe(code: str, *, env: Mapping[str, str] | None = None, timeout: float = 120) -> str | None:
-    """Runs `code` in a fresh interpreter; None when it succeeds, else the last line that it wrote."""
-    return answer(code, env=env, timeout=timeout)[1]
+def probe(
+    code: str, *, env: Mapping[str, str] | None = None, ground: Sequence[str] = (), timeout: float = 120
+) -> str | None:
+    """Runs `code` in a process of its own; None when it succeeds, else the last line that it wrote."""
+    return answer(code, env=env, ground=ground, timeout=timeout)[1]
 
 
 def answer(
-    code: str, *, env: Mapping[str, str] | None = None, timeout: float = 120
+    code: str, *, env: Mapping[str, str] | None = None, ground: Sequence[str] = (), timeout: float = 120
 ) -> tuple[str, str | None]:
-    """What `code` prints in a fresh interpreter, and what `probe` says of it."""
-    # -P keeps the current folder off the path: a checkout there must not stand in for the installed package.
-    command = [sys.executable, "-P", "-c", code]
+    """What `code` prints in a process of its own, and what `probe` says of it.
+
+    `ground` is code that only imports; within `shared_interpreter` probes share what it has imported.
+    """
     try:
-        process = subprocess.run(
-            command, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout
-        )
+        process = forked(code, env=env or {}, ground=ground, timeout=timeout)
+        process = process or _fresh(code, env or {}, timeout)
     except subprocess.TimeoutExpired:
         return "", f"no answer within {timeout:g} s"
     if process.returncode == 0:
         return process.stdout, None
     lines = process.stderr.strip().splitlines()
     return process.stdout, lines[-1] if lines else f"exit status {process.returncode}"
+
+
+def _fresh(code: str, env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+    # -P keeps the current folder off the path: a checkout there must not stand in for the installed package.
+    command = [sys.executable, "-P", "-c", code]
+    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=timeout)
 
 
 def version(package: str) -> str | None:

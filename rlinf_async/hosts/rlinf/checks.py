@@ -16,6 +16,17 @@ RAY_FIXES = (
 )
 """Ray releases that closed a hole in the dashboard, which RLinf always starts."""
 
+GROUND = (
+    "import torch",
+    """
+from rlinf_async.hosts.rlinf.compat import without_compiler
+with without_compiler():
+    import rlinf.scheduler.cluster
+    import rlinf_async.hosts.rlinf.hooks
+""",
+)
+"""Shared by the hooks; where it fails, they say why."""
+
 DRIVER_PROBE = """
 from rlinf_async.hosts.rlinf.compat import without_compiler
 looking = without_compiler()
@@ -86,7 +97,7 @@ def check_ray(installed: str | None) -> Check:
 
 def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
     """Whether Hydra, in a process that has RLinf, finds and runs our plugin."""
-    failure = probe(code)
+    failure = probe(code, ground=GROUND)
     if failure:
         return Check("driver hook", "fail", failure, INSTALL_AGAIN)
     return Check("driver hook", "ok", "Hydra brings the plugin to runs that ask for it")
@@ -94,7 +105,7 @@ def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
 
 def check_worker_hook(code: str = WORKER_PROBE) -> Check:
     """Whether RLinf's worker start, which only logs a failure, loads our plugin."""
-    failure = probe(code, env={"RLINF_EXT_MODULE": "rlinf_async.plugin"})
+    failure = probe(code, env={"RLINF_EXT_MODULE": "rlinf_async.plugin"}, ground=GROUND)
     if failure:
         return Check(
             "worker hook", "fail", failure, "import rlinf_async.plugin in Python and mend what it raises"

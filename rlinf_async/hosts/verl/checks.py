@@ -52,7 +52,7 @@ def check_plugins(environ: Mapping[str, str]) -> Check:
 
 def check_trainer(code: str = TRAINER_PROBE) -> Check:
     """Whether veRL, which only logs that a plugin fails, knows our trainer mode."""
-    failure = probe(code)
+    failure = probe(code, ground=["import torch"])
     if failure:
         return Check("verl trainer", "fail", failure, f"import it to see why; {INSTALL_AGAIN}")
     return Check("verl trainer", "ok", f"trainer.v1.trainer_mode={MODE} is registered")
