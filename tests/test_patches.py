@@ -333,6 +333,15 @@ for size in (4, 16):
     entropy = reshape_entropy(given, entropy_type="chunk_level", action_dim=3, batch_size=size)
     assert torch.allclose(masked_mean(entropy, mask), expected)
     assert torch.allclose(masked_mean(entropy, None), of_each.mean())
+
+from rlinf_async.hosts.rlinf.entropy import is_summed
+
+config = {
+    "algorithm": {"entropy_bonus": 0.01, "entropy_type": "chunk_level"},
+    "actor": {"model": {"model_type": "mlp_policy"}},
+    "env": {"train": {}},
+}
+assert is_summed(config) == (sys.argv[1] == "stock")
 """
 
 EQUAL_REWARDS = """

@@ -31,7 +31,16 @@ def is_summed(cfg: Mapping[str, Any]) -> bool:
         and lookup(cfg, "algorithm.entropy_type") == "chunk_level"
         and lookup(cfg, "actor.model.model_type") not in OWN_MODELS
         and is_masked(cfg)
+        and _has_one_dimension()
     )
+
+
+def _has_one_dimension() -> bool:
+    """Whether the installed RLinf, which a patch may have mended, gives an entropy of [N]."""
+    import torch  # what explains a config without a bonus needs neither
+    from rlinf.utils.utils import reshape_entropy
+
+    return bool(reshape_entropy(torch.zeros(2, 2), "chunk_level").dim() == 1)
 
 
 def in_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
