@@ -23,6 +23,9 @@ from rlinf_async.core.types import Correction
 LOG_BOUND = 20.0
 """Where a log-ratio is cut before it is exponentiated, so that no ratio is infinite: an infinite one times a
 gradient or an advantage of 0 is no number."""
+IMPOSSIBLE = 1e4
+"""How far from 0 a log-probability is put that is infinite, for losses that subtract two of them: the
+difference of two infinite ones is no number."""
 ROUNDING = 32
 """Units in the last place of the largest score of a group, within which two scores count as equal: sums of
 the same rewards in different orders differ by some."""
@@ -74,14 +77,18 @@ def bounded_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.T
     return torch.exp((logprobs - old_logprobs).clamp(-LOG_BOUND, LOG_BOUND))
 
 
-def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
-    """`logprobs` as they are where they differ from `old_logprobs` by at most `LOG_BOUND`; else cut to that.
+def bounded_logprobs(
+    logprobs: torch.Tensor, old_logprobs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as they are where they differ by at most `LOG_BOUND`; else finite, and `logprobs` cut to that.
 
     For losses of others, which exponentiate the difference as it is. A cut entry has no gradient.
     """
+    old_logprobs = torch.nan_to_num(old_logprobs, nan=torch.nan, posinf=IMPOSSIBLE, neginf=-IMPOSSIBLE)
     difference = (logprobs - old_logprobs).detach()
     cut = old_logprobs + difference.clamp(-LOG_BOUND, LOG_BOUND)
-    return torch.where(difference.abs() <= LOG_BOUND, logprobs, cut.detach())
+    near = difference.abs() <= LOG_BOUND
+    return torch.where(near, logprobs, cut.detach()), old_logprobs
 
 
 def without_masked(mask: torch.Tensor | None, values: torch.Tensor, *, fill: float = 0.0) -> torch.Tensor:

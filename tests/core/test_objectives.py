@@ -313,12 +313,33 @@ def test_no_weight_and_no_measure_of_it_is_infinite(difference, correction):
 def test_log_probabilities_are_kept_to_the_bit_until_they_are_cut():
     old = torch.randn(1000) * 3
     near = (old + torch.randn(1000)).requires_grad_()
-    assert torch.equal(bounded_logprobs(near, old), near)
+    kept, anchor = bounded_logprobs(near, old)
+    assert torch.equal(kept, near)
+    assert torch.equal(anchor, old)
     far = torch.tensor([-7.0, 93.0], requires_grad=True)
-    cut = bounded_logprobs(far, torch.tensor([93.0, -7.0]))
+    cut, _ = bounded_logprobs(far, torch.tensor([93.0, -7.0]))
     assert cut.tolist() == [73.0, 13.0]
     cut.sum().backward()
     assert far.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "difference"),
+    [("inf", 0.0, 20.0), ("-inf", 0.0, -20.0), (0.0, "-inf", 20.0), (0.0, "inf", -20.0)],
+)
+def test_what_a_policy_never_does_or_always_does_is_cut_like_anything_else_that_is_far(
+    now, before, difference
+):
+    logprobs = torch.tensor([float(now)], requires_grad=True)
+    cut, anchor = bounded_logprobs(logprobs, torch.tensor([float(before)]))
+    (cut - anchor).exp().sum().backward()
+    assert (cut - anchor).item() == pytest.approx(difference, abs=1e-2)
+    assert logprobs.grad.item() == 0.0
+    behaviour = torch.tensor([float(before)])
+    weights = importance_weight(logprobs, behaviour, correction="decoupled", max_weight=2.0)
+    assert weights.item() == pytest.approx(np.exp(difference))
+    loss = ppo_loss(logprobs, behaviour, torch.tensor([1.0]), **CLIP)
+    assert loss.item() == pytest.approx(-min(np.exp(difference), 1.28), rel=1e-6)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e30])

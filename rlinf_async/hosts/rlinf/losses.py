@@ -19,6 +19,8 @@ from rlinf_async.core.objectives import (
 )
 
 NAME = "rlinf_async_corrected"
+CRITIC = ("values", "prev_values", "returns")
+"""What RLinf squares before it masks."""
 
 
 class CorrectedLoss:
@@ -75,9 +77,10 @@ class CorrectedLoss:
         weights = importance_weight(proximal, behaviour, **bounds)
         advantages = without_masked(mask, kwargs["advantages"]) * weights
         # RLinf exponentiates before it masks, and cuts nothing unless it is told to.
-        logprobs = bounded_logprobs(current, proximal)
-        changed = {"logprobs": logprobs, "old_logprobs": proximal, "advantages": advantages}
-        loss, metrics = self._base(**{**self._defaults, **kwargs, **changed})
+        logprobs, anchor = bounded_logprobs(current, proximal)
+        changed = {"logprobs": logprobs, "old_logprobs": anchor, "advantages": advantages}
+        critic = {name: without_masked(mask, kwargs[name]) for name in CRITIC if kwargs.get(name) is not None}
+        loss, metrics = self._base(**{**self._defaults, **kwargs, **changed, **critic})
         return loss, metrics | _means(weight_measures(weights, proximal, behaviour, **bounds), mask)
 
     def _proximal(self, current: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:

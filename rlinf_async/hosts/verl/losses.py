@@ -13,7 +13,13 @@ from verl.utils.metric import AggregationType, Metric
 from verl.utils.torch_functional import masked_mean
 from verl.workers.config import ActorConfig
 
-from rlinf_async.core.objectives import importance_weight, loglinear, weight_measures, without_masked
+from rlinf_async.core.objectives import (
+    bounded_logprobs,
+    importance_weight,
+    loglinear,
+    weight_measures,
+    without_masked,
+)
 from rlinf_async.hosts.verl.policy_losses import TOKENS
 from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
 
@@ -70,8 +76,10 @@ class PolicyLoss:
         logprobs = without_masked(mask, at_level(model_output["logprobs"].float(), self.settings))
         anchor, weights, metrics = self._anchor(logprobs, data, mask)
         compute = get_policy_loss_fn(self.actor.policy_loss.get("loss_mode", "vanilla"))
+        # Some of veRL's losses cut nothing before they exponentiate, or subtract infinite numbers.
+        logprobs, old_logprobs = bounded_logprobs(logprobs, anchor)
         loss, measures = compute(
-            old_log_prob=anchor,
+            old_log_prob=old_logprobs,
             log_prob=logprobs,
             advantages=without_masked(mask, data["advantages"]),
             response_mask=mask,
@@ -103,7 +111,7 @@ class PolicyLoss:
     def _entropy(self, entropy: torch.Tensor, data: TensorDict) -> tuple[torch.Tensor, dict[str, Any]]:
         mask = data["response_mask"].bool()
         mean = agg_loss(
-            loss_mat=at_level(entropy.float(), self.settings).expand_as(mask),
+            loss_mat=without_masked(mask, at_level(entropy.float(), self.settings).expand_as(mask)),
             loss_mask=mask,
             loss_agg_mode=self.loss_agg_mode,
             **self.actor.global_batch_info,
@@ -116,10 +124,11 @@ class PolicyLoss:
         """Every entry of a decision bears its value, so that any way to average gives it the same weight."""
         mask = data["response_mask"].bool()
         values = model_output["values"].float().reshape(len(mask), 1).expand_as(mask)
+        values = without_masked(mask, values)  # veRL squares before it masks
         loss, clipped = compute_value_loss(
             vpreds=values,
-            returns=data["returns"],
-            values=data["values"],
+            returns=without_masked(mask, data["returns"]),
+            values=without_masked(mask, data["values"]),
             response_mask=mask,
             cliprange_value=self.settings.value_clip,
             loss_agg_mode=self.loss_agg_mode,

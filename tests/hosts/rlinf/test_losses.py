@@ -317,8 +317,13 @@ def test_samples_that_are_masked_or_far_away_leave_loss_and_gradients_finite(lev
     if bad == bad:  # one that counts, too, where there is nothing to learn
         logprobs[0] = bad
     fields["logprobs"] = logprobs.requires_grad_()
+    for name in ("values", "prev_values", "returns"):
+        fields[name] = fields[name].detach().masked_fill(~mask, bad)
+    fields["values"].requires_grad_()
     loss, metrics = ours(fields, proximal)
     loss.backward()
+    assert torch.isfinite(fields["values"].grad).all()
+    assert (fields["values"].grad[~mask] == 0).all()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     assert torch.isfinite(logprobs.grad).all()
     assert (logprobs.grad[masked] == 0).all()

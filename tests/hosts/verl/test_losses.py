@@ -177,3 +177,40 @@ def test_log_probabilities_that_are_no_whole_actions_name_the_key():
         summed_to(torch.zeros(2, 6), "action", 4)
     assert summed_to(torch.ones(2, 6), "action", 3).tolist() == [[3, 3], [3, 3]]
     assert summed_to(torch.ones(2), "token", 3).shape == (2, 1)
+
+
+@pytest.mark.parametrize("mode", ["vanilla", "gspo", "clip_cov", "kl_cov", "dppo_tv"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e4, -1e4])
+def test_decisions_that_are_masked_or_far_away_leave_loss_and_gradients_finite(bad, mode):
+    of = settings(asynchrony={"mode": "train"})
+    entropy = f"{ACTOR}.entropy_coeff=0.1"
+    compute = loss_of(of, f"{ACTOR}.policy_loss.loss_mode={mode}", entropy)
+
+    def trained(fill, *, far):
+        said = scores()
+        masked = torch.arange(N) % 3 == 0
+        for each in said.values():
+            each[masked] = fill
+        ratios = summed_to(said["logprobs"], of.ratio_level, ACTION).shape[1]
+        data = batch(ratios, behaviour_log_probs=torch.full((N, ratios), -0.5))
+        data["advantages"] = data["advantages"].clone()
+        data["advantages"][1] = 0.0  # counts, and has nothing to teach
+        if far and fill == fill:
+            said["logprobs"][1] = fill
+        for name in ("old_log_probs", "behaviour_log_probs", "advantages", "returns", "values"):
+            data[name] = data[name].clone()
+            data[name][masked] = fill
+        for each in said.values():
+            each.requires_grad_()
+        loss, _ = compute(model_output=said, data=data)
+        loss.backward()
+        return loss, masked, said
+
+    clean, _, _ = trained(0.0, far=False)
+    loss, masked, said = trained(bad, far="cov" not in mode)
+    assert torch.isfinite(loss)
+    if mode != "kl_cov":  # it measures how far away an entry is
+        torch.testing.assert_close(loss, clean)
+    for each in said.values():
+        assert torch.isfinite(each.grad).all()
+        assert (each.grad[masked] == 0).all()
