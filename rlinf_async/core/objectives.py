@@ -77,9 +77,7 @@ def bounded_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.T
     return torch.exp((logprobs - old_logprobs).clamp(-LOG_BOUND, LOG_BOUND))
 
 
-def bounded_logprobs(
-    logprobs: torch.Tensor, old_logprobs: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both as they are where they differ by at most `LOG_BOUND`; else finite, and `logprobs` cut to that.
 
     For losses of others, which exponentiate the difference as it is. A cut entry has no gradient.

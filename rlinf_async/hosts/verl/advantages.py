@@ -19,7 +19,7 @@ from verl.utils.torch_functional import masked_whiten
 
 from rlinf_async.core.objectives import gae, without_signal
 from rlinf_async.core.tensors import Tensors
-from rlinf_async.hosts.verl.estimators import WITH_VALUES, streams
+from rlinf_async.hosts.verl.estimators import COMPARING, WHITENED, WITH_VALUES, streams
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 
@@ -90,12 +90,21 @@ def _by_verl(
     if settings.estimator.startswith("grpo"):
         inputs["norm_adv_by_std_in_grpo"] = settings.norm_by_std
     advantages, returns = get_adv_estimator_fn(settings.estimator)(**inputs)
-    if settings.estimator.startswith("grpo"):
-        # What rounding has left of equal scores, divided by its own deviation, is no signal.
-        silent = without_signal(rewards.sum(dim=1), settings.plan.group_size)
-        members = silent.repeat_interleave(settings.plan.group_size)[:, None]
+    if settings.estimator in COMPARING:
+        members = _without_signal(rewards, settings)[:, None]
         advantages, returns = (each.masked_fill(members, 0.0) for each in (advantages, returns))
     return advantages.T.contiguous(), returns.T.contiguous()
+
+
+def _without_signal(rewards: torch.Tensor, settings: VerlSettings) -> torch.Tensor:
+    """Sequences, [B] bool, whose advantages would be what rounding has left of equal scores.
+
+    It may be as large as a signal, as it is divided by a deviation that is rounding, too.
+    """
+    silent = without_signal(rewards.sum(dim=1), settings.plan.group_size)
+    if settings.estimator in WHITENED:
+        silent = silent.all().expand_as(silent)  # the advantage of one silent group is the mean of all others
+    return silent.repeat_interleave(settings.plan.group_size)
 
 
 def silent_groups(rollout: Tensors, settings: VerlSettings) -> int:

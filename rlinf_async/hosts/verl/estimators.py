@@ -8,7 +8,10 @@ WITH_VALUES = frozenset({"gae"})
 WITHIN_GROUPS = frozenset({"grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo"})
 """Estimators that compare the members of a group only, and groups never cross a piece."""
 
-COMPARING = WITHIN_GROUPS | {"gpg", "reinforce_plus_plus_baseline"}
+WHITENED = frozenset({"reinforce_plus_plus_baseline"})
+"""Estimators that compare the members of a group, and normalise that over the batch."""
+
+COMPARING = WITHIN_GROUPS | WHITENED | {"gpg"}
 """Estimators that compare the members of a group, of which one alone has no advantage."""
 
 REFUSED = {

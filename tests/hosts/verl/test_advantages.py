@@ -10,7 +10,7 @@ import torch
 from rlinf_async.core.objectives import gae
 from rlinf_async.core.tensors import concatenate
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
-from rlinf_async.hosts.verl.estimators import WITHIN_GROUPS
+from rlinf_async.hosts.verl.estimators import COMPARING, WITHIN_GROUPS
 from tests.hosts.verl.engines import config, pieces, rollout, settings
 
 from verl.trainer.ppo import core_algos  # isort: skip
@@ -122,3 +122,17 @@ def test_a_group_without_signal_has_no_advantage_and_is_counted():
     assert (returns[:, :4] == 0).all()
     assert torch.equal(advantages[:, 4:], before[:, 4:])
     assert silent_groups(fields, of) == 1
+
+
+@pytest.mark.parametrize("estimator", sorted(COMPARING))
+def test_a_batch_without_any_signal_has_no_advantage_whoever_compares_its_members(estimator):
+    of = settings(asynchrony={"mode": "train"}, estimator=estimator, normalizes=True, group_size=4)
+    fields = rollout(of, seed=5)
+    fields["ended"][:] = False
+    fields["rewards"][:] = 171.3
+    fields["rewards"][0, ::4] += 1e-4  # lost in the sum
+    advantages, _ = estimated_whole(fields, of, ALGORITHM)
+    assert (advantages == 0).all()
+    fields["rewards"][0, 0] += 1.0
+    advantages, _ = estimated_whole(fields, of, ALGORITHM)
+    assert advantages.abs().max() > 0.1
