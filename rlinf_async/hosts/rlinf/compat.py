@@ -167,29 +167,30 @@ def interact_step(worker: Any, actions: object, stage: int, env: object) -> tupl
 
     RLinf's main branch returns a third value, for recorders that these runs do not have.
     """
-    through: Any = _InStage(worker, "env_list", {stage: env})
-    output, info, *_ = type(worker).env_interact_step(through, actions, stage)
+    with _in_stage(worker.env_list, stage, env):
+        output, info, *_ = worker.env_interact_step(actions, stage)
     return output, info
 
 
 def evaluate_step(worker: Any, actions: object, stage: int, env: object) -> tuple[Any, dict[str, Any]]:
     """The same of `env_evaluate_step`."""
-    through: Any = _InStage(worker, "eval_env_list", {stage: env})
-    output, info, *_ = type(worker).env_evaluate_step(through, actions, stage)
+    with _in_stage(worker.eval_env_list, stage, env):
+        output, info, *_ = worker.env_evaluate_step(actions, stage)
     return output, info
 
 
-class _InStage:
-    """RLinf's env worker with other environments in one stage, for as long as a method of it runs."""
+@contextmanager
+def _in_stage(envs: Any, stage: int, env: object) -> Iterator[None]:
+    """`env` stands in this stage for a step. Other stages, in other threads, are left alone.
 
-    def __init__(self, worker: Any, name: str, envs: Mapping[int, object]) -> None:
-        vars(self).update(_worker=worker, **{name: envs})
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._worker, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._worker, name, value)
+    The worker itself must stay what it is: a subclass of it may call `super()`.
+    """
+    own, envs[stage] = envs[stage], env
+    try:
+        yield
+    finally:
+        if envs[stage] is env:  # else others have been built in its place, while this step hung
+            envs[stage] = own
 
 
 async def wait_env_delay(worker: Any, stage: int) -> None:

@@ -35,6 +35,9 @@ class Bordered:
         """`steps`: of a decision."""
         self._env, self._contract, self._steps = env, contract.of(getattr(env, "unwrapped", env)), steps
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
     def reset(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return self._contract.reset(self._env.reset())
 
