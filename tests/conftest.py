@@ -1,4 +1,5 @@
 import os
+import signal
 from contextlib import suppress
 
 from hypothesis import HealthCheck, settings
@@ -7,6 +8,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", settings.get_profile("shared machine"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "shared machine"))
+
+# A shell has the jobs in its background ignore interrupts; tests that send one are to see it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Ray starts a cluster for whoever calls it without one: in a test, a thread that outlives what stood in for
 # Ray. It reads this when it is imported; the runs that tests start are to have Ray as users have it.

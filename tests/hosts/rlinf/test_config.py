@@ -31,7 +31,7 @@ def test_a_config_without_the_block_is_off():
 def test_every_way_to_say_off_is_off_or_an_error_that_says_how(text):
     cfg = OmegaConf.create(text)
     if text == "async: off":
-        with pytest.raises(ValueError, match=r"async=False must be a block; nearest: async\.mode=False"):
+        with pytest.raises(ValueError, match=r"async=false must be a block; use async\.mode=off"):
             read_fit(cfg)
     else:
         assert not read_fit(cfg).asynchrony.active
