@@ -4,6 +4,7 @@ import asyncio
 import copy
 import threading
 import warnings
+import weakref
 from concurrent.futures import Future
 from unittest import mock
 
@@ -14,6 +15,7 @@ import torch
 
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime import weights
+from rlinf_async.ray_runtime.copied_weights import CopiedWeights
 from rlinf_async.ray_runtime.wire import pack
 
 
@@ -177,6 +179,22 @@ def test_memory_is_used_again_as_long_as_the_names_agree():
     first = weights.places_for(chosen, {}, {})
     assert weights.places_for(chosen, {}, first) is first
     assert weights.places_for({"weight": chosen["weight"]}, {}, first).keys() == {"weight"}
+
+
+def test_the_memory_of_the_first_copy_is_let_go_where_later_ones_hold_less():
+    state, copied = layer(0).state_dict(), CopiedWeights()
+
+    def take():
+        names = copied.choose(state, changing={"bias"})
+        memory = weakref.ref(copied.places({name: state[name] for name in names})[names[0]])
+        copied.copied()
+        return names, memory
+
+    first, whole = take()
+    assert whole() is None
+    later, part = take()
+    assert (first, later) == (["weight", "bias"], ["bias"])
+    assert part() is not None
 
 
 def test_chunks_are_bounded_and_hold_everything_once(monkeypatch):
