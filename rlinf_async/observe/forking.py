@@ -125,7 +125,7 @@ class ForkingInterpreter:
             return ""
         if not select.select([process.stdout], [], [], timeout)[0]:
             self._end()
-            raise subprocess.TimeoutExpired("probe", timeout)
+            raise subprocess.TimeoutExpired(process.args, timeout)
         said = process.stdout.readline().strip()
         if not said:  # it has ended: what it imported for the probe has crashed it
             self._end()

@@ -50,6 +50,7 @@ def test_a_trainer_that_reads_no_async_block_is_not_given_one(mode, block, answe
 
 
 def test_our_own_commands_name_the_trainer_that_they_train_with():
+    pytest.importorskip("verl", reason="needs veRL")
     with pytest.raises(ValueError, match=r"veRL's own loop, which its own commands start; use .*vla_async"):
         VerlHost().explain(with_mode("sync"))
 
