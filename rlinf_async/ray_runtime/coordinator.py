@@ -102,6 +102,10 @@ class Coordinator(Inspectable):
     async def pop_trained(self, batch: int) -> TrainedBatch:
         return self._broker.pop_trained(batch)
 
+    async def collected(self, version: int) -> None:
+        """Wait until nobody needs the weights before `version` any more."""
+        await self._broker.collected(version)
+
     async def offer_weights(self, version: int, payload: Sequence[Any], whole: bool) -> None:
         """`payload` holds references, so that the weights themselves do not come here.
 

@@ -1,4 +1,6 @@
 import asyncio
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -6,8 +8,10 @@ import torch
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+import rlinf_async
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.ray_runtime.coordinator import PieceClient, TrajectoryClient
+from rlinf_async.ray_runtime.coordinator import Coordinator, PieceClient, TrajectoryClient
+from rlinf_async.ray_runtime.request_channel import RequestChannel
 from tests.loops.virtual import run
 from tests.making import piece, ticket
 
@@ -70,3 +74,15 @@ def test_a_rollout_is_asked_for_by_the_coordinator_and_kept_no_longer():
         assert await client.admit(2) == (2, 3)
 
     run(main())
+
+
+PACKAGE = Path(rlinf_async.__file__).parent
+CALLS = re.compile(r"(coordinator|requests|channel)\.([a-z_]+)\.remote\(")
+
+
+def test_every_remote_call_of_the_coordinator_and_of_the_request_channel_is_one_of_their_methods():
+    # Ray finds a name that is not there when it is called, in the midst of a run.
+    found = {call for path in PACKAGE.rglob("*.py") for call in CALLS.findall(path.read_text())}
+    assert len(found) > 15
+    classes = {"coordinator": Coordinator, "requests": RequestChannel, "channel": RequestChannel}
+    assert [(who, name) for who, name in sorted(found) if not hasattr(classes[who], name)] == []
