@@ -10,7 +10,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from rlinf_async.observe.attempt import VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.ending import DISTURBS
-from rlinf_async.observe.failures import read_failures, record_failure
+from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import Newest, find_newest, sequence_of
 
@@ -69,13 +68,13 @@ def supervise(
     with tempfile.TemporaryDirectory(prefix="rlinf-async-") as scratch, _passing_on() as child:
         while True:
             restart += 1
-            place, since = Path(scratch, str(restart)), time.time()
+            place = Path(scratch, str(restart))
             status = child.run([*command, *override], place)
             if status in FINAL or child.asked:
                 return status
             attempt = read_attempt(place)
             progress.note(attempt)
-            cause = _cause(attempt, status, since)
+            cause = _cause(attempt, status)
             if restart > restarts:
                 say(f"it has failed {restart} times, and --restarts={restarts}: {cause}")
                 return status
@@ -157,11 +156,11 @@ def _newest(attempt: Attempt | None, before: dict[str, int]) -> Newest:
     return newest
 
 
-def _cause(attempt: Attempt | None, status: int, since: float) -> str:
+def _cause(attempt: Attempt | None, status: int) -> str:
     """Why an attempt has ended: as its record has it, or else its exit status in words, which is recorded."""
     run_dir = Path(attempt.run_dir) if attempt else None
-    records = read_failures(run_dir) if run_dir else []
-    errors = [one["error"] for one in records if one["what"] == "run failed" and one["time"] >= since]
+    records = attempt.faults() if attempt else []
+    errors = [one["error"] for one in records if one["what"] == "run failed"]
     if errors:
         return str(errors[-1]).splitlines()[0]
     words = _in_words(status)

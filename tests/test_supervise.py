@@ -131,6 +131,31 @@ def test_what_was_written_under_a_clock_that_goes_back_is_gone_on_from(tmp_path)
     assert "from step 2" in said[1]
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_the_cause_is_that_of_the_attempt_under_a_clock_that_is_set(tmp_path, hours):
+    script = f"""
+    now = time.time()
+    time.time = lambda: now + {hours} * 3600 * attempt
+    announce(); train(attempt)
+    if attempt == 1: fail("first")
+    if attempt == 2: fail("second")
+    if attempt == 3: sys.exit(7)
+    """
+    _, said, _ = run(tmp_path, script)
+    causes = ["first", "second", "the run has ended with status 7"]
+    assert [sentence.rpartition(", in 0 s: ")[2] for sentence in said] == causes
+
+
+def test_the_cause_is_known_where_the_record_before_was_put_aside(tmp_path):
+    script = """
+    announce(); train(attempt)
+    if attempt == 2: RunDir(root).failures.unlink()
+    if attempt < 3: fail(f"attempt {attempt}")
+    """
+    _, said, _ = run(tmp_path, script)
+    assert [sentence.rpartition(", in 0 s: ")[2] for sentence in said] == ["attempt 1", "attempt 2"]
+
+
 def test_it_gives_up_after_so_many_restarts(tmp_path):
     status, said, attempts = run(tmp_path, "announce(); train(attempt); fail('Bang: no')", restarts=2)
     assert (status, len(attempts)) == (1, 3)

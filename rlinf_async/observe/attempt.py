@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from rlinf_async.observe.failures import read_failures
 
 VARIABLE = "RLINF_ASYNC_ATTEMPT"
 """The environment variable that names a file to tell it in; without it, nobody wants to know."""
@@ -23,12 +26,22 @@ class Attempt:
     newest: int = 0
     """The number of the newest that was there before it began; what it writes has higher ones."""
 
+    last_fault: dict[str, Any] | None = None
+    """The last of the record of faults before it began; what it records stands behind that one."""
+
     def announce(self) -> None:
         """Tell it to whoever has started this process, if somebody listens."""
         if place := os.environ.get(VARIABLE):
+            *_, last = [None, *read_failures(Path(self.run_dir))]
             half = Path(f"{place}.half")
-            half.write_text(json.dumps(asdict(self)))
+            half.write_text(json.dumps(asdict(replace(self, last_fault=last))))
             half.replace(place)
+
+    def faults(self) -> list[dict[str, Any]]:
+        """What it has recorded, in order; all that is there, where what was there before was put aside."""
+        records = read_failures(Path(self.run_dir))
+        others = [number for number, fault in enumerate(records, 1) if fault == self.last_fault]
+        return records[others[-1] :] if others else records
 
 
 def read_attempt(place: Path) -> Attempt | None:

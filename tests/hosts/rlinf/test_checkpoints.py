@@ -131,7 +131,13 @@ def test_whoever_has_started_the_run_is_told_where_it_is(tmp_path, monkeypatch):
         resume="++runner.resume_dir=auto",
         newest=0,
     )
-    assert set(json.loads((tmp_path / "told").read_text())) == {"run_dir", "checkpoints", "resume", "newest"}
+    assert set(json.loads((tmp_path / "told").read_text())) == {
+        "run_dir",
+        "checkpoints",
+        "resume",
+        "newest",
+        "last_fault",
+    }
 
 
 def test_an_experiment_that_leads_out_of_the_run_directory_is_refused(tmp_path):
