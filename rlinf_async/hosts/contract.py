@@ -8,7 +8,7 @@ what an observation consists of is learnt from the first one, and later ones are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +20,9 @@ from rlinf_async.hosts.observations import kept
 Tensors = dict[str, torch.Tensor]
 Place = Literal["reset", "step", "final"]
 """Where an observation was shown; the last is that of an episode which another has followed."""
+
+TOLD = ("final_info", "episode", "intervene_action", "intervene_flag")
+"""What of the information after a step is read, beside final observations."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,10 @@ class Contract:
     Every method raises a ValueError that names them, the field, what they gave and what was expected.
     """
 
-    def __init__(self, shard: int, size: int) -> None:
+    def __init__(self, shard: int, size: int, *, fields: Collection[str] = ()) -> None:
+        """`fields`: of observations that policies are shown, if they are not shown all."""
         self._shard, self._size = shard, size
+        self._shown = frozenset(fields)
         self._name = ""
         self._known: dict[Place, dict[str, Field]] = {}
         self._proven = False
@@ -105,7 +110,7 @@ class Contract:
                 self._refusal(f"a {_sort(given)} by reset", "a pair of an observation and information")
             )
         observation, info = given
-        return self.observation(observation) if observes else observation, self._info(info)
+        return self.observation(observation) if observes else observation, self._info(info, told=())
 
     def step(self, given: Any, *, steps: int, observes: bool = True) -> Step:
         """What `chunk_step` has returned for a decision of so many steps.
@@ -130,8 +135,9 @@ class Contract:
         name = "final observation" if place == "final" else "observation"
         if not isinstance(given, Mapping):
             raise ValueError(self._refusal(f"the {name} as {_sort(given)}", "a mapping of fields"))
+        read = {field: given[field] for field in given if not self._shown or field in self._shown}
         try:
-            own: dict[str, Any] = kept(given)
+            own: dict[str, Any] = kept(read)
         except TypeError as error:
             raise ValueError(
                 self._refusal(f"the {name} with a field that cannot be copied ({error})", "arrays")
@@ -174,7 +180,8 @@ class Contract:
         copied: torch.Tensor = tensor.detach().to("cpu", copy=True).contiguous()
         return copied
 
-    def _info(self, given: Any) -> dict[str, Any]:
+    def _info(self, given: Any, told: Collection[str] = TOLD) -> dict[str, Any]:
+        """Information, of which `told` is read beside final observations."""
         if given is None:
             return {}
         if not isinstance(given, Mapping):
@@ -182,12 +189,15 @@ class Contract:
         info = dict(given)
         if info.get("final_observation") is not None:
             info["final_observation"] = self.observation(info["final_observation"], "final")
-        if info.get("final_info") is not None:
-            info["final_info"] = self._info(info["final_info"])
-        if info.get("episode") is not None:
-            info["episode"] = self._statistics(info["episode"])
-        taken = ("intervene_action", "intervene_flag")
-        return info | {name: kept(info[name]) for name in taken if info.get(name) is not None}
+        for name in told:
+            if info.get(name) is not None:
+                info[name] = self._told(name, info[name])
+        return info
+
+    def _told(self, name: str, given: Any) -> Any:
+        if name == "final_info":
+            return self._info(given)
+        return self._statistics(given) if name == "episode" else kept(given)
 
     def _statistics(self, given: Any) -> Tensors:
         """Statistics of episodes, [B, ...] each, by name."""
@@ -228,6 +238,21 @@ class Contract:
         return f"the environments of shard {self._shard}{who} have given {given}; expected was {expected}"
 
 
+def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:
+    """Whether environments reset themselves, and go on beyond their ends, as their `section` says.
+
+    Raises:
+        ValueError: they do not; the section stands at `key`.
+    """
+    for name in ("auto_reset", "ignore_terminations"):
+        does, wants = bool(getattr(env, name, section[name])), bool(section[name])
+        if does != wants:
+            raise ValueError(
+                f"{key}.{name}={wants}, and {type(env).__name__}.{name} is {does}; "
+                f"use {key}.{name}={str(does).lower()}, or another env_class"
+            )
+
+
 def last(values: object) -> Any:
     """What stands after the last step: environments may show all steps of a decision, or the last one."""
     if isinstance(values, list | tuple):
@@ -243,6 +268,8 @@ def _fields(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Fi
                 yield from _fields(value, f"{path}.")
             case torch.Tensor():
                 yield path, Field(_numeric(value), tuple(value.shape) or None)
+            case bool() | int() | float() | np.generic():
+                yield path, Field(_numeric(torch.as_tensor(value)))
             case list() | tuple():
                 yield path, Field("list" if isinstance(value, list) else "tuple", (len(value),))
             case _:

@@ -1,6 +1,7 @@
 """What environments give is held to what they have to give, and to what they gave first, on every host."""
 
 import asyncio
+from itertools import product
 
 import numpy as np
 import pytest
@@ -122,9 +123,16 @@ def host(request):
     return host_or_skip(request.param)
 
 
+UNREAD = ("rlinf", "a new field")
+"""RLinf shows its policies the fields that it knows."""
+
+
 @pytest.mark.parametrize("since", [2, 3], ids=["the second step", "the third step"])
-@pytest.mark.parametrize("what", [*REFUSED, *LATER])
-def test_whatever_else_is_given_later_is_a_fault_that_names_it(host, what, since):
+@pytest.mark.parametrize(
+    ("name", "what"), [each for each in product(HOSTS, [*REFUSED, *LATER]) if each != UNREAD]
+)
+def test_whatever_else_is_given_later_is_a_fault_that_names_it(name, what, since):
+    host = host_or_skip(name)
     alter, field, given, expected = (REFUSED | LATER)[what]
     with pytest.raises(ShardFailure) as raised:
         plays(host, altered(alter, since=since))

@@ -115,3 +115,32 @@ class NoInformation(Altered):
 def test_information_may_be_missing(name):
     with host_or_skip(name)(NoInformation) as playing:
         assert all(output.episodes == {} for output in playing.play())
+
+
+def sometimes_whole(given):
+    """A number of all environments that is written in several ways."""
+    age = float(given["observation"]["states"][0, 2])
+    given["observation"]["height"] = [
+        1.5,
+        np.float64(1.5),
+        np.float32(1.5),
+        torch.tensor(1.5),
+        np.array(1.5),
+    ][int(age)]
+
+
+@pytest.mark.parametrize("name", ["local", "workers"])
+def test_a_number_may_be_written_in_several_ways(name):
+    with host_or_skip(name)(altered(sometimes_whole, since=0)) as playing:
+        assert [float(output.observation["height"]) for output in playing.play()] == [1.5] * 5
+
+
+def tells_at_the_reset(given):
+    """What nobody reads there."""
+    if "rewards" not in given:
+        given["info"] |= {"episode": "none yet", "final_info": 3}
+
+
+def test_what_a_reset_tells_and_nobody_reads_may_be_anything(host):
+    with host(altered(tells_at_the_reset, since=0)) as playing:
+        assert len(playing.play(2)) == 10

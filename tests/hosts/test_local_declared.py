@@ -8,7 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.local import LocalSettings
+from rlinf_async.hosts.local import LocalSettings, declared
 from rlinf_async.hosts.local.declared import DeclaredPolicy, environments_of, policy_of
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.loops.request_broker import Pending
@@ -164,3 +164,69 @@ def test_shards_that_show_different_fields_are_seen_in_batches_of_their_own(rank
     assert rank._model.policy.sizes == [3, 2]
     lengths = [answer.inputs["lengths"].flatten().tolist() for answer in found]
     assert lengths == [[1], [3, 4], [2, 5]]
+
+
+class Arrays(Words):
+    """Answers in numpy's arrays."""
+
+    def predict_action_batch(self, env_obs, mode="train", **_):
+        actions, result = super().predict_action_batch(env_obs, mode)
+        own = {name: value.detach().numpy() for name, value in result.items() if name != "forward_inputs"}
+        inputs = {name: value.numpy() for name, value in result["forward_inputs"].items()}
+        return actions.numpy(), {**own, "forward_inputs": inputs}
+
+
+def test_a_policy_may_answer_in_arrays():
+    torch.manual_seed(0)
+    one, other = DeclaredPolicy(Words()), DeclaredPolicy(Arrays())
+    other.load_state_dict(one.state_dict())
+    noise = torch.randn(2, 1)
+    with torch.no_grad():
+        expected, found = (policy.act(seen("a", "bb"), noise) for policy in (one, other))
+    for field in range(3):
+        assert torch.equal(found[field], expected[field])
+    assert all(torch.equal(found[3][name], value) for name, value in expected[3].items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda actions, result: actions, "has to return actions and a mapping"),
+        (lambda actions, result: (actions[:, 0], result), r"actions \[2, 3\] for 2 environments"),
+        (lambda actions, result: (actions[:1], result), r"actions \[1, 2, 3\] for 2 environments"),
+        (
+            lambda actions, result: (actions, {**result, "prev_values": torch.zeros(3, 1)}),
+            r"prev_values \[3, 1\] for 2 environments",
+        ),
+        (
+            lambda actions, result: (actions, {**result, "forward_inputs": {"lengths": torch.tensor(1)}}),
+            r"forward_inputs\.lengths \[\] for 2 environments",
+        ),
+    ],
+)
+def test_what_a_policy_gives_that_is_of_another_shape_is_named(change, message, monkeypatch):
+    policy = DeclaredPolicy(Words())
+    given = policy.policy.predict_action_batch
+    monkeypatch.setattr(policy.policy, "predict_action_batch", lambda **seen: change(*given(**seen)))
+    with pytest.raises(ValueError, match=message):
+        policy.act(seen("a", "bb"), torch.zeros(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("auto_reset", r"Fixed\.auto_reset is true: a rollout of the local host begins with a reset"),
+        ("ignore_terminations", r"env\.ignore_terminations=False, and Fixed\.ignore_terminations is True"),
+    ],
+)
+def test_environments_that_reset_themselves_whatever_their_section_says_are_refused(
+    name, message, monkeypatch
+):
+    class Fixed:
+        def __init__(self, *_):
+            setattr(self, name, True)
+
+    monkeypatch.setattr(declared, "load_class", lambda group, name: Fixed)
+    cfg = OmegaConf.create({"env": {"env_class": "fixed"}})
+    with pytest.raises(ValueError, match=message):
+        environments_of(cfg, LocalSettings())(0, 4)

@@ -18,7 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.core.tensors import Tree, map_tensors
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.contract import Contract
+from rlinf_async.hosts.contract import Contract, check_resets
+from rlinf_async.hosts.decisions import decided
 from rlinf_async.hosts.local.chance import OwnChance
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
@@ -59,6 +60,12 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         shard_section = OmegaConf.create({**section, "seed": seed})
         shard = first // size
         env = make(shard_section, size, shard, settings.plan.shards, None)
+        if getattr(env, "auto_reset", False):
+            raise ValueError(
+                f"{type(env).__name__}.auto_reset is true: a rollout of the local host begins with a reset; "
+                "use another env_class"
+            )
+        check_resets(env, section, key="env")
         return DeclaredEnvs(env, size, Contract(shard, size))
 
     return build
@@ -172,10 +179,15 @@ class DeclaredPolicy(ActorCritic):
     def act(self, states: Seen, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
         """Actions [B, chunk, action_dim], log-probabilities [B], values [B], and what they are scored by."""
         with OwnChance(int(noise.double().sum().mul(2**20)) % 2**63):
-            actions, result = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
+            given = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
+        actions, result = decided(given, len(noise))
         logprobs = result["prev_logprobs"].float().flatten(1).sum(dim=1)
-        values = result.get("prev_values")
-        return torch.as_tensor(actions).float(), logprobs, _values(values, logprobs), result["forward_inputs"]
+        return (
+            actions.float(),
+            logprobs,
+            _values(result.get("prev_values"), logprobs),
+            result["forward_inputs"],
+        )
 
     def evaluate(self, states: Seen, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of `states`, which are forward inputs of [..., B] samples, as many as actions or one more row."""

@@ -53,7 +53,7 @@ class _Shard:
         self._worker = worker
         self._stage = stage
         self._simulators = simulators
-        self._contract = Contract(simulators.shard, size)
+        self._contract = Contract(simulators.shard, size, fields=EnvOutput(obs={}).to_dict()["obs"])
 
     def _bordered(self, env: Any) -> Bordered:
         return Bordered(env, self._contract, self._worker.model_cfg.num_action_chunks)

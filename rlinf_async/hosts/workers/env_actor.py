@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.contract import check_resets
 from rlinf_async.hosts.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.simulators import simulators_apart
@@ -128,11 +129,5 @@ class EnvActor(ShardWorker):
             total_num_processes=plan.shards,
             worker_info=None,
         )
-        for name in ("auto_reset", "ignore_terminations"):
-            does, wants = bool(getattr(env, name, section[name])), bool(section[name])
-            if does != wants:
-                raise ValueError(
-                    f"env.{mode}.{name}={wants}, and {type(env).__name__}.{name} is {does}; "
-                    f"use env.{mode}.{name}={str(does).lower()}, or another env_class"
-                )
+        check_resets(env, section, key=f"env.{mode}")
         return env

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.tensors import map_tensors
+from rlinf_async.hosts.decisions import decided
 from rlinf_async.hosts.observations import asked, each_alike, merge
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.workers.policy import build_policy
@@ -55,7 +56,7 @@ class InferenceActor(InferenceWorker):
 
     def _answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         observations = [payload["obs"] for payload in payloads]
-        actions, result = self._act(observations, mode)
+        actions, result = self._act(observations, sum(sizes), mode)
         fields: dict[str, torch.Tensor | None] = {"actions": actions.cpu()}
         if mode == "train":
             fields |= {"logprobs": result["prev_logprobs"].cpu(), "values": _values(result)}
@@ -84,15 +85,17 @@ class InferenceActor(InferenceWorker):
         if self._settings.asynchrony.deterministic:
             self.sampling_seed = own
 
-    def _act(self, parts: list[Mapping[str, Any]], mode: str) -> tuple[torch.Tensor, dict[str, Any]]:
+    def _act(
+        self, parts: list[Mapping[str, Any]], size: int, mode: str
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
         """Actions, and what the policy says of them."""
         observations = merge(parts)
         with torch.no_grad():
-            actions, result = self._policy.predict_action_batch(env_obs=observations, mode=mode)
-        return torch.as_tensor(actions), result
+            given = self._policy.predict_action_batch(env_obs=observations, mode=mode)
+        return decided(given, size)
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
-        return _values(self._act(observations, "train")[1])
+        return _values(self._act(observations, size, "train")[1])
 
 
 def _values(result: Mapping[str, Any]) -> torch.Tensor | None:
