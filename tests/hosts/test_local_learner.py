@@ -1,3 +1,4 @@
+import asyncio
 import copy
 
 import pytest
@@ -5,11 +6,13 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.config import advanced as advanced_config
-from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.estimates import estimated
+from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
 
 HORIZON, ENVS = 4, 6
@@ -432,3 +435,50 @@ def test_a_batch_reports_how_many_groups_had_no_signal(rewards, silent):
     given.payload["rewards"] = torch.full((HORIZON, ENVS), rewards) if rewards else torch.rand(HORIZON, ENVS)
     training.estimate(training.rollout([given]))
     assert training.finish()["train/groups_without_signal"] == silent
+
+
+class Dropping(GaussianPolicy):
+    """A policy with dropout, which is a policy of its own in every pass while it trains."""
+
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.backbone.append(torch.nn.Dropout(0.5))
+
+
+def test_anchors_and_measured_ratios_are_scored_without_dropout_and_training_has_it():
+    acting, now = opinionated(0, Dropping).eval(), opinionated(1, Dropping)
+    learner = learner_of(settings_of({"mode": "train"}), now)
+    learner.begin(0)
+    given = piece(acting)
+    rollout = learner.training.rollout([given])
+    learner.training.anchor(rollout)
+    inputs, *_ = learner.training.probe_samples(rollout)
+    measured, _ = learner.training.score(inputs)
+    assert now.training  # gradients are those of the policy with dropout, as on RLinf
+    now.eval()
+    states, actions = given.payload["states"], given.payload["actions"]
+    torch.testing.assert_close(rollout["proximal"], now.logprobs(states[:-1], actions))
+    torch.testing.assert_close(rollout["values"], now.values(states))
+    torch.testing.assert_close(measured, rollout["proximal"].flatten())
+
+
+def test_inference_acts_and_scores_without_dropout():
+    model = opinionated(0, Dropping)
+    rank = InferenceRank(0, model=model, busy=BusyMeter())
+    states, noise = torch.randn(ENVS, 2), torch.randn(ENVS, 2)
+    acting = {"states": states, "noise": noise}
+    scoring = {"samples": {"states": states, "actions": noise}}
+    payloads = [("train", acting), ("score", scoring)]
+
+    def ask(mode, payload):
+        request = ActionRequest(shard=0, number=0, size=ENVS, payload=payload, mode=mode)
+        return asyncio.run(rank.act([Pending(number=0, request=request)]))[0]
+
+    answer, scores = (ask(*each) for each in payloads)
+    rank.close()
+    assert model.training
+    model.eval()
+    actions, logprobs, _ = model.act(states, noise)
+    torch.testing.assert_close(answer.actions, actions)
+    torch.testing.assert_close(answer.logprobs, logprobs)
+    torch.testing.assert_close(scores["scores"]["logprobs"], model.logprobs(states, noise))

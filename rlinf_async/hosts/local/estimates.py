@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from rlinf_async.core.objectives import gae, group_relative, valid_steps, without_masked, without_signal
@@ -10,10 +13,21 @@ from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 
 
+@contextmanager
+def as_inference(model: ActorCritic) -> Iterator[None]:
+    """Without dropout and the like, as inference acts: a score is of the policy, and not of a draw of it."""
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+
+
 @torch.no_grad()
 def anchored(rollout: Tensors, model: ActorCritic) -> Tensors:
     """`proximal` log-probabilities, and `values` of all T + 1 observations, by the policy that is trained."""
-    proximal, values = model.evaluate(rollout["states"], rollout["actions"])
+    with as_inference(model):
+        proximal, values = model.evaluate(rollout["states"], rollout["actions"])
     return {"proximal": proximal, "values": values}
 
 

@@ -48,7 +48,7 @@ class InferenceRank:
     def __init__(self, rank: int, *, model: ActorCritic, busy: BusyMeter, watch: Watch = unwatched) -> None:
         self._rank = rank
         self._busy = busy
-        self._model = copy.deepcopy(model)
+        self._model = copy.deepcopy(model).eval()
         # Environments stand still while they wait for an answer; a learner has more to do anyway.
         self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
         self._version = 0

@@ -19,7 +19,7 @@ from rlinf_async.core.objectives import (
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
-from rlinf_async.hosts.local.estimates import anchored, estimated, silent_groups
+from rlinf_async.hosts.local.estimates import anchored, as_inference, estimated, silent_groups
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.loops.skipped_steps import SkippedSteps
@@ -73,7 +73,7 @@ class LocalTraining:
         watch: Watch = unwatched,
         spans: SpanLog = UNRECORDED,
     ) -> None:
-        self.model = model
+        self.model = model.train()
         self._spans = spans
         self._queue = DeviceQueue(model, "learner", watch=watch)
         self._settings = settings
@@ -165,7 +165,8 @@ class LocalTraining:
         return flat, tensors["staleness"].flatten().cpu(), pair
 
     def score(self, inputs: Tree) -> Pair:
-        scored = self.model.logprobs(inputs["states"], inputs["actions"])  # type: ignore[arg-type]
+        with as_inference(self.model):
+            scored = self.model.logprobs(inputs["states"], inputs["actions"])  # type: ignore[arg-type]
         return scored, inputs["logprobs"]  # type: ignore[return-value]
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:

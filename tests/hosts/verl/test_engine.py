@@ -5,11 +5,13 @@ import pytest
 pytest.importorskip("verl", reason="needs veRL")
 
 import json
+from types import SimpleNamespace
 
 import torch
 
 from rlinf_async.demo.policies.mlp import build_gaussian_mlp
 from rlinf_async.hosts.verl.model_config import dress
+from rlinf_async.hosts.verl.scoring import forward
 from tests.hosts.verl.engines import learner, learner_of, pieces, rollout, settings, weights
 
 pytestmark = pytest.mark.verl
@@ -113,3 +115,17 @@ def test_weights_that_were_written_to_shards_are_those_that_the_next_pass_sees()
         after = engine.scores(inputs, values=True)["values"]
     assert before.abs().max() > 0
     assert after.abs().max() == 0
+
+
+def test_actions_are_scored_without_dropout_and_training_has_it():
+    dropout = torch.nn.Dropout(0.5)
+    engine = SimpleNamespace(
+        module=dropout.train(),
+        scores=lambda inputs, values: {"logprobs": dropout(inputs["states"])},
+        reshard=lambda: None,
+    )
+    part = {"states": torch.ones(4, 8)}
+    first, second = forward(engine, [part, part], values=False)
+    assert torch.equal(first["logprobs"], part["states"])
+    assert torch.equal(second["logprobs"], part["states"])
+    assert dropout.training
