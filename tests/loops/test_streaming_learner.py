@@ -22,6 +22,7 @@ class Training:
 
     def __init__(self):
         self.micro_batches, self.noted = [], {}
+        self.kept = None
 
     def working(self):
         return nullcontext()
@@ -33,6 +34,7 @@ class Training:
         return concatenate([piece.payload for piece in pieces], dim=1)
 
     def estimate(self, rollout):
+        self.kept = rollout["number"].tolist()
         rollout["advantages"] = rollout["number"].float()
 
     def samples(self, rollout, order):
@@ -42,7 +44,8 @@ class Training:
         self.micro_batches[-1].append((samples["number"].tolist(), steps))
 
     def train_whole(self, rollout):
-        return None
+        self.kept = rollout["number"].tolist()
+        return {}
 
     def note(self, name, value):
         self.noted[name] = value
@@ -127,3 +130,11 @@ def test_update_epochs_train_the_same_samples_again_in_an_order_of_the_seed():
 
 def test_batches_are_shuffled_anew():
     assert train().micro_batches != train(batches=2).micro_batches[1:]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_pieces_that_are_kept_are_joined_by_their_places_in_the_batch_and_not_as_they_came(streams):
+    asynchrony = AsyncConfig(streamer=StreamerConfig(enabled=streams, normalization="running"))
+    orders = itertools.permutations(range(4))
+    found = [train(order=order, asynchrony=asynchrony, normalizes=True).kept for order in orders]
+    assert found == [(torch.arange(16).view(4, 4).T).tolist()] * 24

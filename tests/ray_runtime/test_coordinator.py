@@ -9,11 +9,13 @@ import torch
 pytest.importorskip("ray", reason="Ray is not installed")
 
 import rlinf_async
+from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.ray_runtime.coordinator import Coordinator, PieceClient, TrajectoryClient
 from rlinf_async.ray_runtime.request_channel import RequestChannel
+from rlinf_async.ray_runtime.wire import pack
 from tests.loops.virtual import run
-from tests.making import piece, ticket
+from tests.making import piece, plan, rollout, run_settings, ticket
 
 
 class Channel:
@@ -72,6 +74,80 @@ def test_a_rollout_is_asked_for_by_the_coordinator_and_kept_no_longer():
         with pytest.raises(KeyError):
             client.give(0)
         assert await client.admit(2) == (2, 3)
+
+    run(main())
+
+
+class Holding:
+    """Ray's handle of an env worker whose rollouts have two parts; what they hold is their own number."""
+
+    def __init__(self):
+        self.give_rollout = SimpleNamespace(options=self._options)
+
+    def _options(self, num_returns):
+        def remote(number):
+            loop = asyncio.get_running_loop()
+            given = [loop.create_future() for _ in range(num_returns)]
+            for part, one in enumerate(given):
+                one.set_result(pack({"held": torch.tensor([number, part])}))
+            return given
+
+        return SimpleNamespace(remote=remote)
+
+
+def handle(coordinator):
+    """Ray's handle of a coordinator in this process."""
+
+    def remote(name):
+        return SimpleNamespace(remote=getattr(coordinator, name))
+
+    return SimpleNamespace(take_pieces=remote("take_pieces"))
+
+
+def test_a_learner_rank_gets_the_data_of_its_own_part_where_a_rollout_is_for_several_ranks():
+    of = plan(total_envs=8, shards_per_worker=2, learner_ranks=4, rollout_epochs=2)
+    settings = run_settings(plan=of, global_batch_size=16, max_batch_size=4)
+    assert of.parts == 2
+
+    async def main():
+        coordinator = Coordinator(settings, 0)
+        await coordinator.introduce("worker", Holding())
+        for shard in (1, 0, 0, 1):
+            given = await coordinator.admit(shard, 0)
+            number = 10 * shard + given.epoch
+            await coordinator.put_rollout(given, rollout(of, given), "worker", number)
+        for rank in range(4):
+            pieces, last = await PieceClient(handle(coordinator), rank=rank).take(0, whole=True)
+            assert (len(pieces), last) == (2, True)
+            for found in pieces:
+                number = 10 * found.ticket.shard + found.ticket.epoch
+                assert found.rank == rank
+                assert found.payload["held"].tolist() == [number, found.part]
+
+    run(main())
+
+
+def test_weights_of_a_deterministic_run_are_offered_when_nobody_needs_those_before():
+    asynchrony = AsyncConfig.from_mapping({"mode": "train", "deterministic": True})
+    of = plan(shards_per_worker=1)
+    settings = run_settings(asynchrony=asynchrony, plan=of, batches=4)
+
+    async def main():
+        coordinator = Coordinator(settings, 0)
+        await coordinator.offer_weights(0, ["first"], True)  # nobody has any yet
+        assert (await coordinator.next_weights(0, 0))[0] == 0
+        await coordinator.introduce("worker", Holding())
+        await coordinator.weights_applied(0, 0, 0)
+        offering = asyncio.ensure_future(coordinator.offer_weights(1, ["second"], True))
+        waiting = asyncio.ensure_future(coordinator.next_weights(0, 0))
+        for _ in range(2):  # batches 0 and 1 are acted by version 0
+            await asyncio.wait([offering, waiting], timeout=1)
+            assert not offering.done()
+            assert not waiting.done()
+            given = await coordinator.admit(0, 0)
+            await coordinator.put_rollout(given, rollout(of, given), "worker", given.batch)
+        await offering
+        assert (await waiting)[0] == 1
 
     run(main())
 

@@ -5,8 +5,10 @@ import inspect
 import os
 import pickle
 import threading
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing import connection
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.ray_runtime.memory import read
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each, in_threads
 from tests.hostile_errors import RAISED
-from tests.making import run_settings
+from tests.making import plan, run_settings
 
 
 class Closing:
@@ -218,3 +220,38 @@ class Recording(Worker):
 
     def recorder(self, settings, stage, ticket, episodes):
         return episodes
+
+
+class Evaluating(Worker):
+    """Its evaluation shards ask once each; it notes under which numbers."""
+
+    eval_rollouts = 1
+
+    def __init__(self, *, rank):
+        super().__init__(rank=rank)
+        self.asked = []
+
+    def _policy(self, settings, requests):
+        async def act(request):
+            self.asked.append((request.shard, request.mode))
+
+        return SimpleNamespace(rollout=lambda shard: nullcontext(self.asked.append(shard)), act=act)
+
+    def eval_shard(self, stage):
+        async def give(*_):
+            return None
+
+        shown = {"horizon": 1, "size": 1, "episodes": [], "observation": lambda output: output}
+        return SimpleNamespace(**shown, start=give, step=give, finish=lambda: None)
+
+
+def test_evaluation_shards_ask_under_numbers_that_no_training_shard_has():
+    of = plan(total_envs=8, env_workers=2, shards_per_worker=2)
+    settings, asked = run_settings(plan=of, global_batch_size=8, max_batch_size=4), []
+    for rank in (0, 1):
+        worker = Evaluating(rank=rank)
+        asyncio.run(worker.evaluate_shards(settings, object()))
+        asked += worker.asked
+    numbers = [shard for one in asked for shard in (one if isinstance(one, tuple) else (one,))]
+    assert sorted(shard for shard in numbers if isinstance(shard, int)) == [4, 4, 5, 5, 6, 6, 7, 7]
+    assert not set(range(of.shards)) & set(numbers)
