@@ -113,7 +113,7 @@ class Coordinator(Inspectable):
         """
         if self._deterministic and self._weights.version is not None:
             # No sooner than the rollouts that need the version before have ended.
-            pass
+            await self._broker.collected(version)
         self._weights.offer(version, payload, whole=whole)
 
     async def next_weights(self, rank: int, generation: int) -> tuple[int, Sequence[Any]] | None:
