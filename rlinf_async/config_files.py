@@ -7,6 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from rlinf_async.observe.files import read_named
+from rlinf_async.observe.plain_data import MAX_YAML_BYTES
+
 MAX_VALUES = 100_000
 """In one file, with every alias written out; the largest configs of RLinf have a few hundred."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -41,8 +44,8 @@ def check_not_empty(path: Path) -> None:
 
 def _text(path: Path) -> str:
     try:
-        raw = path.read_bytes()
-    except OSError as error:  # a folder, a link to itself, somebody else's
+        raw = read_named(path, limit=MAX_YAML_BYTES)
+    except OSError as error:  # a folder, a link to itself, a pipe, somebody else's
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if raw.startswith(UTF_16):
         raise ValueError(f"{path} is in UTF-16; save it as UTF-8")

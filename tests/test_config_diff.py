@@ -31,6 +31,15 @@ def run_config(tmp_path: Path) -> str:
     return str(tmp_path / "config.yaml")
 
 
+def test_a_config_of_somebody_elses_run_is_read_within_bounds(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("# " + "x" * (2 << 20))
+    result = invoke("-n", "metaworld_ppo_mlp", "--diff", str(config))
+    assert result.exit_code == 2
+    assert "config.yaml cannot be read: it has more than 1,048,576 bytes" in result.output
+    assert "Traceback" not in result.output
+
+
 def test_only_what_differs_is_listed_by_its_dotted_key():
     found = diff("metaworld_ppo_mlp", "metaworld_grpo_mlp")
     assert found["a"] == "metaworld_ppo_mlp"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+from rlinf_async.experiments.outputs import write_output
 from rlinf_async.extras import pip_install
 from rlinf_async.observe.report.palette import GREY, LIGHT_ORANGE, ORANGE
 
@@ -38,6 +41,17 @@ def finish(panel: Any, title: str) -> None:
     panel.set_title(title, fontsize=9)
     panel.tick_params(labelsize=7)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure in the format that the end of the name says, PNG where it says none.
+
+    Raises:
+        ValueError: there is no such format, or the file cannot be written.
+    """
+    picture = BytesIO()
+    figure.savefig(picture, dpi=150, format=path.suffix.removeprefix(".") or "png")
+    write_output(path, picture.getvalue())
 
 
 def _colour(mode: str) -> str:

@@ -39,6 +39,15 @@ def read_regular(path: Path, *, limit: int) -> bytes:
         return content
 
 
+def read_named(path: Path, *, limit: int) -> bytes:
+    """As `read_regular`, of a file that the user has named, who may have done so by a link.
+
+    Raises:
+        OSError: as `read_regular`.
+    """
+    return read_regular(Path(os.path.realpath(path)), limit=limit)
+
+
 @contextmanager
 def opened(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE) -> Iterator[int]:
     """A file by its descriptor, as `os.open` gives it, if it is one, and no link.

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.observe.files import read_regular
+from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
 
 FILE = "async_state.json"
+COUNTS = ("produced", "trained", "env_steps_trained")
+REMEDY = "go on from another checkpoint"
 
 
 def write_ledger(directory: Path, *, version: int, ledger: Ledger) -> None:
@@ -24,14 +29,26 @@ def write_ledger(directory: Path, *, version: int, ledger: Ledger) -> None:
 
 
 def read_ledger(directory: Path) -> Ledger:
-    """The books at a checkpoint; empty where it has none, as those of a framework's own runs."""
+    """The books at a checkpoint; empty where it has none, as those of a framework's own runs.
+
+    Raises:
+        ValueError: there is a file that holds no books.
+    """
     path = Path(directory) / FILE
-    if not path.exists():
+    try:
+        state = read_json(read_regular(path, limit=MAX_JSON_BYTES).decode(errors="replace"))
+    except FileNotFoundError:
         return Ledger()
-    state = json.loads(path.read_text())
-    return Ledger(
-        produced=state["produced"],
-        trained=state["trained"],
-        env_steps_trained=state["env_steps_trained"],
-        refused=Counter(state["refused"]),
-    )
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; {REMEDY}") from error
+    except DamagedError as error:
+        raise ValueError(f"{path} {error}; {REMEDY}") from error
+    counts: dict[str, Any] = {name: state.get(name) for name in COUNTS} if isinstance(state, dict) else {}
+    refused = state.get("refused") if isinstance(state, dict) else None
+    if not isinstance(refused, dict) or not all(map(_is_count, (*counts.values(), *refused.values()))):
+        raise ValueError(f"{path} lacks counts of trajectories ({', '.join(COUNTS)}, refused); {REMEDY}")
+    return Ledger(**counts, refused=Counter(refused))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

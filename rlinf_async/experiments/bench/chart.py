@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.experiments.bench.sides import SIDES
-from rlinf_async.experiments.chart import bars, finish, new_figure
+from rlinf_async.experiments.chart import bars, finish, new_figure, save
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
@@ -35,7 +35,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     over = SIDES[rows[0]["host"]].over
     label = f"fresh environment steps per second, over {over}"
     figure.supxlabel(textwrap.fill(label, width=40 * columns), fontsize=9)
-    figure.savefig(path, dpi=150)
+    save(figure, path)
     return path
 
 

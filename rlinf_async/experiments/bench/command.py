@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from rlinf_async.experiments.bench.results import Results
 from rlinf_async.experiments.bench.scenarios import SCENARIOS
 from rlinf_async.experiments.bench.sides import SIDES
 from rlinf_async.experiments.cells import run_in_turn
+from rlinf_async.experiments.outputs import write_json
 from rlinf_async.hosts.host import load
 
 WARM_UP, STEPS = 3, 4
@@ -106,7 +106,7 @@ def write(path: Path, results: Results, *, host: str = "rlinf") -> None:
         "rows": results.rows(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    write_json(path, content)
 
 
 def _known(what: str, names: Sequence[str], choices: Any) -> Sequence[str]:

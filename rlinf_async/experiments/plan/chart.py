@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlinf_async.experiments.chart import finish, new_figure
+from rlinf_async.experiments.chart import finish, new_figure, save
 from rlinf_async.experiments.plan.prediction import Prediction
 
 
@@ -37,5 +37,5 @@ def draw(placed: Mapping[int, Sequence[Prediction]], path: Path) -> Path:
     panel.set_ylabel("environment steps per second", fontsize=8)
     panel.legend(fontsize=7)
     finish(panel, "planned")
-    figure.savefig(path, dpi=150)
+    save(figure, path)
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from rlinf_async.experiments.outputs import write_json
 from rlinf_async.experiments.plan import table
 from rlinf_async.experiments.plan.job import Job, of_config
 from rlinf_async.experiments.plan.prediction import Prediction, foresee
@@ -110,7 +110,7 @@ def show(plan: Plan, console: Console) -> None:
 
 def write(plan: Plan, path: Path) -> None:
     """The plan as JSON."""
-    path.write_text(json.dumps(plan.as_dict(), indent=2) + "\n")
+    write_json(path, plan.as_dict())
 
 
 def write_run(plan: Plan, path: Path) -> None:

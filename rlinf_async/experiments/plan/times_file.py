@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from rlinf_async.core.names import did_you_mean
+from rlinf_async.experiments.outputs import write_output
 from rlinf_async.hosts.virtual.simulators import Draws, SimulatorTimes
 from rlinf_async.hosts.virtual.times import (
     PolicyTimes,
@@ -19,6 +20,8 @@ from rlinf_async.hosts.virtual.times import (
     WayTimes,
     WeightTimes,
 )
+from rlinf_async.observe.files import read_named
+from rlinf_async.observe.plain_data import MAX_YAML_BYTES, DamagedError, read_yaml
 
 PARTS: Mapping[str, type[Any]] = {
     "simulators": SimulatorTimes,
@@ -38,12 +41,16 @@ def read_times(path: Path) -> Times:
     Raises:
         ValueError: it cannot be read, lacks a part, or has a key or a value that is none.
     """
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}; see docs/plan.md for what is in one")
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+        content = read_yaml(read_named(path, limit=MAX_YAML_BYTES).decode())
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}; see docs/plan.md for what is in one") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8; save the file as UTF-8") from error
+    except DamagedError as error:
+        raise ValueError(f"{path} cannot be read as YAML: it {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no parts; it needs {', '.join(NEEDED)}")
     missing = [name for name in NEEDED if name not in content]
@@ -55,7 +62,7 @@ def read_times(path: Path) -> Times:
 
 def write_times(path: Path, times: Times) -> None:
     """Write what `read_times` reads."""
-    path.write_text(yaml.safe_dump(_plain(asdict(times)), sort_keys=False))
+    write_output(path, yaml.safe_dump(_plain(asdict(times)), sort_keys=False))
 
 
 def _part(name: str, value: object) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -12,10 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from rlinf_async.experiments.outputs import write_json
 from rlinf_async.experiments.process import last_words, run_command
 from rlinf_async.experiments.sweep.settings import Setting
 from rlinf_async.experiments.sweep.steps import GOAL, Averages, read_own, read_stock
 from rlinf_async.hosts.workload import Workload
+from rlinf_async.observe.files import read_regular
+from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
 from rlinf_async.observe.run_dir import RunDir
 
 TRAIN = (sys.executable, "-m", "rlinf_async.cli", "train")
@@ -38,17 +40,25 @@ class Record:
 
     @classmethod
     def read(cls, directory: Path) -> Record | None:
+        """What was kept; None where nothing was.
+
+        Raises:
+            ValueError: there is something else.
+        """
         path = directory / RECORD
-        if not path.exists():
+        try:
+            plain = read_json(read_regular(path, limit=MAX_JSON_BYTES).decode(errors="replace"))
+            return cls(**{**plain, "overrides": tuple(plain["overrides"])})
+        except FileNotFoundError:
             return None
-        plain = json.loads(path.read_text())
-        return cls(**{**plain, "overrides": tuple(plain["overrides"])})
+        except (OSError, DamagedError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is no record of a run of a sweep; remove it to have that run again"
+            ) from error
 
     def write(self, directory: Path) -> None:
         """Write the record, whole or not at all."""
-        draft = directory / f"{RECORD}.draft"
-        draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        draft.rename(directory / RECORD)
+        write_json(directory / RECORD, asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.experiments.chart import bars, finish, new_figure
+from rlinf_async.experiments.chart import bars, finish, new_figure, save
 from rlinf_async.experiments.sweep.rows import Row
 from rlinf_async.experiments.sweep.table import significant
 
@@ -31,7 +31,7 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
     throughput, seconds = figure.subplots(1, 2, sharey=True)
     _throughput(throughput, rows)
     _seconds(seconds, rows)
-    figure.savefig(path, dpi=150)
+    save(figure, path)
     return path
 
 

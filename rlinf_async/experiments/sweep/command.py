@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rlinf_async.experiments.cells import run_in_turn
+from rlinf_async.experiments.outputs import write_output
 from rlinf_async.experiments.sweep.axes import axes_section
 from rlinf_async.experiments.sweep.cell import SweepCell
 from rlinf_async.experiments.sweep.chart import draw
@@ -83,9 +84,9 @@ def _write(sweep: Sweep) -> list[Row]:
     """The table of what is done by now."""
     table, folder = rows(outcomes(sweep)), sweep.directory
     title = f"{folder.identity['config_name']}, seeds: {sweep.seeds}"
-    (folder.path / "table.md").write_text(markdown(table, title=title, off=sweep.off, goal=sweep.goal))
-    (folder.path / "table.csv").write_text(as_csv(table))
-    (folder.path / "table.tex").write_text(latex(table, goal=sweep.goal))
+    write_output(folder.path / "table.md", markdown(table, title=title, off=sweep.off, goal=sweep.goal))
+    write_output(folder.path / "table.csv", as_csv(table))
+    write_output(folder.path / "table.tex", latex(table, goal=sweep.goal))
     return table
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rlinf_async.observe.files import open_regular, read_regular
+from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
 
 IDENTITY = "sweep.json"
 
@@ -29,13 +33,27 @@ class SweepDirectory:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; choose a directory by --output")
         record = self.path / IDENTITY
-        text = record.read_text() if record.exists() else ""
-        if text:
-            self._compare(json.loads(text))
+        if (other := self._read(record)) is not None:
+            self._compare(other)
         elif self.path.exists() and any(path != record for path in self.path.iterdir()):
             raise ValueError(
                 f"{self.path} holds something that is no sweep; choose another --output, or an empty one"
             )
+
+    def _read(self, record: Path) -> Mapping[str, Any] | None:
+        """Which sweep the directory has; None where it has none, or one that was ended as it began."""
+        try:
+            text = read_regular(record, limit=MAX_JSON_BYTES).decode(errors="replace")
+            content = read_json(text) if text else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ValueError(f"{record} cannot be read: {error.strerror}; choose another --output") from error
+        except DamagedError as error:
+            raise ValueError(f"{record} {error}; choose another --output") from error
+        if content is not None and not isinstance(content, dict):
+            raise ValueError(f"{record} says of no sweep which it is; choose another --output")
+        return content
 
     def _compare(self, other: Mapping[str, Any]) -> None:
         for key, value in self.identity.items():
@@ -44,6 +62,15 @@ class SweepDirectory:
                     f"{self.path} holds another sweep, with {key}={other.get(key)!r} instead of {value!r}; "
                     "choose another --output"
                 )
+
+    def _opened(self) -> int:
+        record = self.path / IDENTITY
+        try:
+            return open_regular(record, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise ValueError(
+                f"{record} cannot be written: {error.strerror}; choose another --output"
+            ) from error
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -54,7 +81,7 @@ class SweepDirectory:
         """
         self.check()
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / IDENTITY).open("a+") as file:
+        with os.fdopen(self._opened(), "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

@@ -1,6 +1,7 @@
 """The command: what it finds, says and writes."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rlinf_async.cli.planning import plan
+from rlinf_async.experiments.chart import new_figure, save
+from rlinf_async.experiments.outputs import write_json
 from rlinf_async.experiments.plan import command
 from rlinf_async.experiments.plan.search import scale, search
 from rlinf_async.experiments.plan.table import recommendation
@@ -140,6 +143,48 @@ def test_times_that_cannot_be_read_are_refused_by_name(tmp_path, content, said):
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(ValueError, match=said):
         read_times(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff", "is not UTF-8"),
+        (b"[" * 10_000, "nests too deeply"),
+        (b"simulators: {", "cut off or damaged"),
+        (b" " * (2 << 20), "has more than 1,048,576 bytes"),
+    ],
+)
+def test_a_file_of_times_that_is_damaged_or_endless_is_refused_in_a_sentence(tmp_path, content, said):
+    path = tmp_path / "times.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        read_times(path)
+
+
+def test_times_may_be_named_by_a_link_and_are_not_waited_for_at_a_pipe(tmp_path):
+    write_times(tmp_path / "times.yaml", times())
+    (tmp_path / "link.yaml").symlink_to("times.yaml")
+    assert read_times(tmp_path / "link.yaml") == times()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ValueError, match=r"pipe\.yaml cannot be read: it is no file"):
+        read_times(tmp_path / "pipe.yaml")
+
+
+def test_what_is_written_does_not_go_through_a_link(tmp_path):
+    theirs, link = tmp_path / "theirs", tmp_path / "link.png"
+    theirs.write_text("theirs")
+    link.symlink_to(theirs)
+    figure = new_figure(1.0, 1.0)
+    for write in (
+        lambda: write_json(link, {}),
+        lambda: save(figure, link),
+        lambda: write_times(link, times()),
+    ):
+        with pytest.raises(ValueError, match=r"link\.png cannot be written: it is a symbolic link"):
+            write()
+    assert theirs.read_text() == "theirs"
+    save(figure, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_plan_of_a_config_has_no_replay(tmp_path):

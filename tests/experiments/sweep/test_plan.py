@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from rlinf_async import cli
 from rlinf_async.compose import compose_config
+from rlinf_async.experiments.sweep.cell import Record
 from rlinf_async.experiments.sweep.plan import plan
 from rlinf_async.hosts.rlinf.host import RLinfHost
 
@@ -130,6 +132,28 @@ def test_a_place_that_is_not_the_sweeps_is_refused(tmp_path):
         ValueError, match=r"another sweep, with overrides=\['runner.max_epochs=4'\] instead of"
     ):
         planned(tmp_path, "runner.max_epochs=5")
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "link"])
+def test_a_record_of_a_sweep_that_is_none_is_named(tmp_path, name):
+    place, record = tmp_path / "sweep", tmp_path / "sweep" / "sweep.json"
+    place.mkdir()
+    (place / name).write_text("[1]")
+    if name == "link":
+        record.symlink_to(place / name)
+    with pytest.raises(ValueError, match=r"sweep\.json .*(says of no sweep|symbolic link).*another --output"):
+        planned(tmp_path, output=place)
+    record.unlink()
+    os.mkfifo(record)
+    with pytest.raises(ValueError, match=r"it is no file; choose another --output"):
+        planned(tmp_path, output=place)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"status": "done"}', '{"overrides": 3}'])
+def test_a_record_of_a_run_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "cell.json").write_text(text)
+    with pytest.raises(ValueError, match=r"cell\.json is no record of a run of a sweep; remove it"):
+        Record.read(tmp_path)
 
 
 def test_a_config_of_the_users_is_found_by_the_runs_wherever_they_are_started(tmp_path, monkeypatch):
