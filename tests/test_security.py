@@ -42,6 +42,7 @@ ALLOWED = {
     "demo/simulators/camera.py": {BY_NAME},
     "experiments/process.py": {STARTS},
     "observe/check.py": {STARTS},
+    "observe/forking.py": {STARTS},
     "supervise.py": {STARTS},
     "hosts/rlinf/compat.py": {BY_NAME},
     "hosts/rlinf/hooks.py": {BY_NAME},

@@ -12,10 +12,11 @@ from typing import Any
 from unittest.mock import patch
 
 import ray
+from ray._private import services
 
 from rlinf_async.observe.ending import short
 from rlinf_async.observe.failures import in_words
-from rlinf_async.ray_runtime.address import ADDRESS
+from rlinf_async.ray_runtime.access import require_token
 from rlinf_async.ray_runtime.termination import TERMINATION
 
 WAITS_S = (5.0, 20.0)
@@ -33,8 +34,9 @@ class RayNotStarted(RuntimeError):
 def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Iterator[None]:
     """In this block `ray.init` is tried again where it fails to start a cluster of the run's own.
 
-    `options` are given to it in that case. A cluster that exists is joined, or is not, as ever. Signals are
-    heeded as `TERMINATION` has it once Ray is there, which would answer SIGTERM by aborting the process.
+    `options` are given to it in that case, and the cluster asks for a token (`access`). A cluster that exists
+    is joined, or is not, as ever. Signals are heeded as `TERMINATION` has it once Ray is there, which would
+    answer SIGTERM by aborting the process.
     """
     start: Init = ray.init
     if getattr(start, "tried_again", False):
@@ -42,8 +44,10 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
         return
 
     def init(*args: Any, **kwargs: Any) -> Any:
-        own = os.environ.get(ADDRESS) == "local" or kwargs.get("address") in (None, "local")
+        own = _starts(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
         given = {**kwargs, **(options or {})} if own else kwargs
+        if own:
+            require_token(os.environ, shared=bool(given.get("include_dashboard")))
         context = tried_again(lambda: start(*args, **given), say=say) if own else start(*args, **given)
         TERMINATION.install()
         return context
@@ -51,6 +55,14 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
     init.tried_again = True  # type: ignore[attr-defined]
     with patch.object(ray, "init", init):
         yield
+
+
+def _starts(address: str | None, folder: str | None) -> bool:
+    """Whether `ray.init` with this address and folder starts a cluster, and does not look for one to join."""
+    find: Any = services.canonicalize_bootstrap_address
+    with suppress(ConnectionError, ValueError, OSError):  # of which Ray speaks itself
+        return find(address, folder) is None
+    return False
 
 
 def tried_again(start: Callable[[], Any], *, say: Say, wait: Callable[[float], Any] | None = None) -> Any:

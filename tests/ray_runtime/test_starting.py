@@ -20,7 +20,7 @@ class Start:
     """Fails with each of `errors` in turn, then starts."""
 
     def __init__(self, *errors):
-        self.errors, self.calls = list(errors), []
+        self.errors, self.calls, self.asked = list(errors), [], []
 
     def __call__(self, **options):
         self.calls.append(options)
@@ -77,9 +77,11 @@ def test_what_a_failed_try_has_started_is_ended_and_nothing_else():
 
 
 @pytest.fixture
-def init(monkeypatch):
-    """Ray's own `init`, which fails once."""
+def init(monkeypatch, tmp_path):
+    """Ray's own `init`, which fails once; there is no cluster on this machine."""
     start = Start(LATE)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(starting, "require_token", lambda environ, **how: start.asked.append(how))
     monkeypatch.setattr(ray, "init", start)
     monkeypatch.setattr(starting, "WAITS_S", (0.0,))
     monkeypatch.setattr(starting, "TERMINATION", SimpleNamespace(install=lambda: start.calls.append("heeds")))
@@ -97,11 +99,27 @@ def test_a_cluster_of_its_own_is_started_again_with_its_options(monkeypatch, ini
         ray.init(**given)
     assert init.calls == [{**given, **options}] * 2 + ["heeds"]
     assert ray.init is init
+    assert init.asked == [{"shared": False}]
 
 
-def test_a_cluster_that_is_there_is_joined_or_not(monkeypatch, init):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.7:6379")
+def test_the_token_of_a_cluster_with_a_dashboard_can_be_had_from_ray(monkeypatch, init):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    with starting_ray(say=lambda text: None, options={"include_dashboard": True}):
+        ray.init()
+    assert init.asked == [{"shared": True}]
+
+
+@pytest.mark.parametrize("given", [{"address": "auto"}, {}, {"address": "127.0.0.1:6379"}])
+@pytest.mark.parametrize("where", ["variable", "file of ray start"])
+def test_a_cluster_that_is_there_is_joined_or_not(monkeypatch, init, tmp_path, where, given):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if where == "variable":
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    else:
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
     options = {"include_dashboard": False}
     with starting_ray(say=lambda text: None, options=options), pytest.raises(Exception, match="timed out"):
-        ray.init(address="auto")
-    assert init.calls == [{"address": "auto"}]
+        ray.init(**given)
+    assert init.calls == [given]
+    assert init.asked == []

@@ -1,0 +1,58 @@
+"""Access to a cluster that a run starts: only with a token of this run, where the installed Ray has them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import MutableMapping
+from importlib.util import find_spec
+from typing import Any
+
+from rlinf_async.observe.files import PRIVATE
+
+MODE = "RAY_AUTH_MODE"
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
+CHOICES = (MODE, "RAY_AUTH_TOKEN", TOKEN_PATH)
+"""The variables by which a user says how Ray is to ask for tokens, and for which."""
+TOKEN_BYTES = 32
+FEATURE = "ray._private.authentication"
+
+
+def require_token(environ: MutableMapping[str, str], *, shared: bool = False) -> bool:
+    """Have a cluster that this process is about to start refuse whoever lacks its token.
+
+    A fresh token lies in a memory file of this process: it has no name in any folder and is gone with the
+    process, and Ray's processes, which inherit `environ`, read it through `/proc`, as the same account may.
+    With `shared` Ray keeps the token where it keeps the account's own, and `ray get-auth-token` shows it.
+
+    Returns:
+        Whether this was done. It is not where `environ` says something of it already, or Ray has no tokens.
+    """
+    if any(name in environ for name in CHOICES) or not _offered():
+        return False
+    environ[MODE] = "token"
+    if not shared:
+        environ[TOKEN_PATH] = _in_memory(secrets.token_hex(TOKEN_BYTES))
+    _reread()
+    return True
+
+
+def _offered() -> bool:
+    return find_spec(FEATURE) is not None
+
+
+def _in_memory(text: str) -> str:
+    """The path of a memory file with this text, which stays open as long as the process lives."""
+    file = os.memfd_create("rlinf-async-token", os.MFD_CLOEXEC)
+    os.fchmod(file, PRIVATE)
+    os.write(file, text.encode())
+    return f"/proc/{os.getpid()}/fd/{file}"
+
+
+def _reread() -> None:
+    """Ray has read its variables when it was imported, and a token that it has looked for it remembers."""
+    from ray import _raylet
+
+    raylet: Any = _raylet  # whose types do not name what is compiled
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
