@@ -15,6 +15,7 @@ from rlinf_async.ray_runtime import starting  # noqa: E402
 def test_a_cluster_that_a_run_starts_serves_a_dashboard_only_if_asked_to(monkeypatch, dashboard):
     calls = []
     monkeypatch.setattr(starting.TERMINATION, "install", lambda: None)
+    monkeypatch.setattr(starting, "require_token", lambda *_, **__: None)
     monkeypatch.setattr(ray, "init", lambda **given: calls.append(given))
     monkeypatch.setattr(module, "_run", lambda *_, **__: ray.init(address="auto", namespace="n"))
     monkeypatch.setenv("RAY_ADDRESS", "local")
