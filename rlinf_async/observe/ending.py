@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,8 +28,9 @@ from rlinf_async.observe.failures import (
     record_failure,
     trace_of,
 )
+from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.processes import Process
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_dir import RunDir, warning_of
 from rlinf_async.observe.secrets import said_without_secrets
 from rlinf_async.observe.summary import RunSummary, Tally
 
@@ -201,8 +201,8 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Su
     A run that has failed does not fail once more for want of room.
     """
     trace = trace_of(error) if ending.how == "failed" else None
-    with _warning_of(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
+    with warning_of(run_dir):
+        make_directory(run_dir)
     record_failure(
         run_dir,
         process=ending.process,
@@ -213,21 +213,7 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Su
     )
     facts = summary(count_failures(run_dir)).as_dict()
     RunDir(run_dir).write_summary(facts, ended=ending.how, ending=said_without_secrets(str(ending)))
-    if trace is None:
-        return None
-    place = RunDir(run_dir).traceback
-    with _warning_of(place):
-        place.write_text(said_without_secrets(trace))
-        return place.absolute()
-    return None
-
-
-@contextmanager
-def _warning_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        warnings.warn(f"{path} cannot be written: {error.strerror}", stacklevel=3)
+    return None if trace is None else RunDir(run_dir).write_traceback(said_without_secrets(trace))
 
 
 def _no_memory(error: BaseException) -> str | None:

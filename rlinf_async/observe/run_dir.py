@@ -139,12 +139,12 @@ class RunDir:
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append the metrics of a step, as plain numbers in the order of their names."""
         line = {"step": step, **{name: float(value) for name, value in sorted(metrics.items())}}
-        with _warning_of(self.metrics):
+        with warning_of(self.metrics):
             append(self.metrics, (json.dumps(line) + "\n").encode())
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """In one move: whoever reads sees a whole one."""
-        with _warning_of(self.status):
+        with warning_of(self.status):
             write_whole(self.status, json.dumps(status).encode())
 
     def write_step(self, step: int, total: int) -> None:
@@ -159,8 +159,15 @@ class RunDir:
         """
         how = {"ended": ended, **({"ending": ending} if ending else {})}
         content = {**summary, **how}
-        with _warning_of(self.summary):
+        with warning_of(self.summary):
             write_whole(self.summary, (json.dumps(content, indent=2) + "\n").encode())
+
+    def write_traceback(self, text: str) -> Path | None:
+        """Write the frames of the error by which a run has failed; where they are, if there was room."""
+        with warning_of(self.traceback):
+            write_whole(self.traceback, text.encode(errors="replace"))
+            return self.traceback.absolute()
+        return None
 
     def read(self, file: Path) -> dict[str, Any]:
         """The content of a file of JSON or YAML."""
@@ -204,7 +211,7 @@ class RunDir:
 
 
 @contextmanager
-def _warning_of(path: Path) -> Iterator[None]:
+def warning_of(path: Path) -> Iterator[None]:
     """A full disk is no reason to end a run that only wanted to say how it goes."""
     try:
         yield

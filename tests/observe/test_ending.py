@@ -105,6 +105,20 @@ def test_a_run_that_ends_well_is_left_alone(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_frames_are_private_and_go_through_no_link(tmp_path):
+    run_dir, precious = tmp_path / "run", tmp_path / "precious"
+    ended_by(ValueError("bad"), run_dir)
+    trace = run_dir / "traceback.txt"
+    assert (run_dir.stat().st_mode & 0o777, trace.stat().st_mode & 0o777) == (0o700, 0o600)
+    precious.write_text("kept")
+    trace.unlink()
+    trace.symlink_to(precious)
+    with pytest.warns(UserWarning, match=r"traceback\.txt cannot be written"):
+        raised, _ = ended_by(ValueError("bad"), run_dir)
+    assert precious.read_text() == "kept"
+    assert "frames" not in str(raised)
+
+
 def test_a_full_disk_does_not_hide_the_fault(tmp_path):
     (tmp_path / "run").write_text("a file where the directory was to be")
     with (
