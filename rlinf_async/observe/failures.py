@@ -6,14 +6,14 @@ import json
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlinf_async.core.failures import FailedEnv, frames_of, words_of
 from rlinf_async.observe import record_file, shapes
-from rlinf_async.observe.plain_data import DamagedError, finite, read_json
+from rlinf_async.observe.plain_data import finite, records_of
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.secrets import said_without_secrets
@@ -147,7 +147,7 @@ def _header(path: Path) -> bytes:
 
 def _earlier(path: Path) -> FaultCounts:
     """Of what was in the record before the older lines that it has."""
-    for record in _records(_lines_of(path)[:1]):
+    for record in records_of(_lines_of(path)[:1]):
         if isinstance(record.get(EARLIER), dict):
             return FaultCounts.read(record[EARLIER])
     return FaultCounts()
@@ -157,18 +157,8 @@ def _lines_of(path: Path) -> list[str]:
     return record_file.lines_of(path)
 
 
-def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            record = read_json(line)
-        except DamagedError:
-            continue
-        if isinstance(record, dict):
-            yield record
-
-
 def _faults(lines: Iterable[str]) -> list[dict[str, Any]]:
-    records = _records(lines)
+    records = records_of(lines)
     known = (one for one in records if isinstance(one.get("what"), str) and finite(one.get("time")))
     return [shapes.fault(one) for one in known if one["what"] in get_args(What)]
 

@@ -8,7 +8,7 @@ recursion, and its numbers can be reckoned with.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
 import yaml
@@ -64,6 +64,17 @@ def read_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError, AttributeError):
         # PyYAML raises the latter ones of values such as the date 2001-99-99, and of keys that are none.
         raise DamagedError("is cut off or damaged") from None
+
+
+def records_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The mappings among lines of JSON; damaged lines and other values are left out."""
+    for line in lines:
+        try:
+            record = read_json(line)
+        except DamagedError:
+            continue
+        if isinstance(record, dict):
+            yield record
 
 
 def finite(value: Any) -> TypeGuard[float]:

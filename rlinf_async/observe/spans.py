@@ -14,7 +14,7 @@ from typing import Any
 
 from rlinf_async.observe import shapes
 from rlinf_async.observe.files import make_directory, names_in, open_regular, read_regular
-from rlinf_async.observe.plain_data import DamagedError, finite, read_json
+from rlinf_async.observe.plain_data import finite, records_of
 
 Span = dict[str, Any]
 """`kind`, `began` and `ended` in seconds, and facts; `error` if an exception ended it."""
@@ -156,13 +156,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         content = read_regular(path, limit=2 * LIMIT)
     except OSError:
         return
-    for line in content.decode(errors="replace").splitlines():
-        try:
-            record = read_json(line)
-        except DamagedError:
-            continue
-        if isinstance(record, dict):
-            yield record
+    yield from records_of(content.decode(errors="replace").splitlines())
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

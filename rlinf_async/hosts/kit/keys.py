@@ -82,6 +82,12 @@ class Key:
         return Reason(text, "" if near is None else f"{key}={written(near)}")
 
 
+def rows(kind: Kind, *names: str, required: bool = False) -> Iterator[Key]:
+    """A served key of `kind` for each name."""
+    for name in names:
+        yield Key(name=name, kind=kind, required=required)
+
+
 class Table:
     """The keys of a host."""
 

@@ -6,10 +6,8 @@ configs and in the sources of the classes that ours replace, and `undecided` in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rlinf_async.hosts.kit.keys import Fate, Key, Table
-from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Names, Or, Real, Text, Whole
+from rlinf_async.hosts.kit.keys import Fate, Key, Table, rows
+from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Or, Real, Text, Whole
 from rlinf_async.hosts.rlinf.offload import OFFLOADS
 from rlinf_async.hosts.rlinf.refusals import REFUSALS
 from rlinf_async.hosts.rlinf.translation import MOVED, TRANSLATIONS
@@ -24,13 +22,8 @@ LEVEL = Names(("token_level", "action_level", "chunk_level"))
 PRECISION = Or(Names(("bf16", "bf16-mixed", "fp16", "16", "16-mixed", "fp32", "32", "32-true")), (16, 32))
 
 
-def _rows(kind: Kind, *names: str, required: bool = False) -> Iterator[Key]:
-    for name in names:
-        yield Key(name=name, kind=kind, required=required)
-
-
 NUMBERS = (
-    *_rows(
+    *rows(
         COUNT,
         "runner.max_epochs",
         "env.train.total_num_envs",
@@ -40,7 +33,7 @@ NUMBERS = (
         "actor.model.num_action_chunks",
         required=True,
     ),
-    *_rows(
+    *rows(
         COUNT,
         "algorithm.group_size",
         "algorithm.update_epoch",
@@ -58,11 +51,11 @@ NUMBERS = (
         "runner.max_prompt_length",
         "weight_syncer.bucket.bucket_size",
     ),
-    *_rows(SIZE, "actor.optim.critic_warmup_steps"),
-    *_rows(EVERY, "runner.max_steps", "runner.save_interval", "runner.val_check_interval"),
-    *_rows(EVERY, "actor.optim.lr_warmup_steps"),
-    *_rows(SEED, "actor.seed", "env.train.seed", "env.eval.seed"),
-    *_rows(
+    *rows(SIZE, "actor.optim.critic_warmup_steps"),
+    *rows(EVERY, "runner.max_steps", "runner.save_interval", "runner.val_check_interval"),
+    *rows(EVERY, "actor.optim.lr_warmup_steps"),
+    *rows(SEED, "actor.seed", "env.train.seed", "env.eval.seed"),
+    *rows(
         NOT_NEGATIVE,
         "actor.optim.lr",
         "actor.optim.value_lr",
@@ -73,7 +66,7 @@ NUMBERS = (
         "algorithm.clip_ratio_high",
         "algorithm.entropy_bonus",
     ),
-    *_rows(
+    *rows(
         POSITIVE,
         "actor.optim.clip_grad",
         "algorithm.value_clip",
@@ -81,7 +74,7 @@ NUMBERS = (
         "rollout.sampling_params.temperature_train",
         "rollout.sampling_params.repetition_penalty",
     ),
-    *_rows(
+    *rows(
         SHARE,
         "algorithm.gamma",
         "algorithm.gae_lambda",
@@ -92,8 +85,8 @@ NUMBERS = (
         "actor.optim.lr_warmup_steps_ratio",
         "rollout.sampling_params.top_p",
     ),
-    *_rows(Real(above=1), "algorithm.clip_ratio_c"),
-    *_rows(
+    *rows(Real(above=1), "algorithm.clip_ratio_c"),
+    *rows(
         Real(),
         "actor.optim.num_cycles",
         "algorithm.clip_log_ratio_max",
@@ -107,17 +100,17 @@ NUMBERS = (
     ),
 )
 CHOICES = (
-    *_rows(LEVEL, "algorithm.logprob_type", "algorithm.entropy_type"),
-    *_rows(Names(("chunk_level", "action_level")), "algorithm.reward_type"),
-    *_rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
-    *_rows(Names(("torch", "flash_attn", "liger_kernel")), "algorithm.entropy_op_type"),
-    *_rows(Names(("fsdp", "fsdp2")), "actor.fsdp_config.strategy"),
-    *_rows(
+    *rows(LEVEL, "algorithm.logprob_type", "algorithm.entropy_type"),
+    *rows(Names(("chunk_level", "action_level")), "algorithm.reward_type"),
+    *rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
+    *rows(Names(("torch", "flash_attn", "liger_kernel")), "algorithm.entropy_op_type"),
+    *rows(Names(("fsdp", "fsdp2")), "actor.fsdp_config.strategy"),
+    *rows(
         Names(("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")),
         "actor.fsdp_config.sharding_strategy",
     ),
-    *_rows(Names(("constant", "cosine", "torch_constant", "torch_cosine")), "actor.optim.lr_scheduler"),
-    *_rows(
+    *rows(Names(("constant", "cosine", "torch_constant", "torch_cosine")), "actor.optim.lr_scheduler"),
+    *rows(
         PRECISION,
         "actor.model.precision",
         "rollout.model.precision",
@@ -125,7 +118,7 @@ CHOICES = (
         "actor.fsdp_config.mixed_precision.reduce_dtype",
         "actor.fsdp_config.mixed_precision.buffer_dtype",
     ),
-    *_rows(
+    *rows(
         Flag(),
         "actor.fsdp_config.cpu_offload",
         "actor.fsdp_config.gradient_checkpointing",
@@ -143,7 +136,7 @@ CHOICES = (
         "rollout.sampling_params.do_sample",
         "runner.only_eval",
     ),
-    *_rows(
+    *rows(
         Text(),
         "actor.model.model_path",
         "actor.training_backend",
@@ -162,13 +155,13 @@ CHOICES = (
         "runner.task_type",
         "weight_syncer.type",
     ),
-    *_rows(Text("a name of RLinf's models"), "actor.model.model_type", required=True),
-    *_rows(Listed(Text("the name of a logger")), "runner.logger.logger_backends"),
-    *_rows(Block(), "actor.model", "actor.optim", "actor.fsdp_config", "env.train", required=True),
-    *_rows(Block(), "cluster.component_placement", required=True),
-    *_rows(Block(), "env.eval", "rollout.model", "rollout.sampling_params", "runner.logger", "weight_syncer"),
+    *rows(Text("a name of RLinf's models"), "actor.model.model_type", required=True),
+    *rows(Listed(Text("the name of a logger")), "runner.logger.logger_backends"),
+    *rows(Block(), "actor.model", "actor.optim", "actor.fsdp_config", "env.train", required=True),
+    *rows(Block(), "cluster.component_placement", required=True),
+    *rows(Block(), "env.eval", "rollout.model", "rollout.sampling_params", "runner.logger", "weight_syncer"),
 )
-OPEN = _rows(
+OPEN = rows(
     Anything(),
     "actor.channel*",
     "actor.config_name",

@@ -18,8 +18,8 @@ from omegaconf import OmegaConf
 
 from rlinf_async.core.names import nearest
 from rlinf_async.core.nested import dotted
-from rlinf_async.hosts.kit.keys import Key, Table, shortened
-from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Names, Real, Text, Whole
+from rlinf_async.hosts.kit.keys import Key, Table, rows, shortened
+from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Real, Text, Whole
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.verl.estimators import NAMES as ESTIMATORS
 from rlinf_async.hosts.verl.policy_losses import AGGREGATIONS
@@ -33,13 +33,8 @@ SEED = Whole(0, 2**32 - 1)
 DTYPE = Names(("fp32", "float32", "bf16", "bfloat16", "fp16", "float16"))
 
 
-def _rows(kind: Kind, *names: str, required: bool = False) -> Iterator[Key]:
-    for name in names:
-        yield Key(name=name, kind=kind, required=required)
-
-
 NUMBERS = (
-    *_rows(
+    *rows(
         COUNT,
         "data.train_batch_size",
         "env.train.total_num_envs",
@@ -52,7 +47,7 @@ NUMBERS = (
         f"{ACTOR}.ppo_mini_batch_size",
         required=True,
     ),
-    *_rows(
+    *rows(
         COUNT,
         "env.eval.max_episode_steps",
         "env.eval.max_steps_per_rollout_epoch",
@@ -68,10 +63,10 @@ NUMBERS = (
         f"{ROLLOUT}.n",
         f"{ROLLOUT}.n_gpus_per_node",
     ),
-    *_rows(Whole(0), f"{ROLLOUT}.nnodes"),
-    *_rows(EVERY, "trainer.save_freq", "trainer.test_freq", f"{ACTOR}.optim.lr_warmup_steps"),
-    *_rows(SEED, f"{ACTOR}.data_loader_seed", "env.train.seed", "env.eval.seed"),
-    *_rows(
+    *rows(Whole(0), f"{ROLLOUT}.nnodes"),
+    *rows(EVERY, "trainer.save_freq", "trainer.test_freq", f"{ACTOR}.optim.lr_warmup_steps"),
+    *rows(SEED, f"{ACTOR}.data_loader_seed", "env.train.seed", "env.eval.seed"),
+    *rows(
         NOT_NEGATIVE,
         "critic.optim.lr",
         f"{ACTOR}.clip_ratio_high",
@@ -79,8 +74,8 @@ NUMBERS = (
         f"{ACTOR}.optim.lr",
         f"{ACTOR}.optim.weight_decay",
     ),
-    *_rows(POSITIVE, "critic.cliprange_value", f"{ACTOR}.optim.clip_grad"),
-    *_rows(
+    *rows(POSITIVE, "critic.cliprange_value", f"{ACTOR}.optim.clip_grad"),
+    *rows(
         SHARE,
         "algorithm.gamma",
         "algorithm.lam",
@@ -89,20 +84,20 @@ NUMBERS = (
         f"{ACTOR}.optim.lr_warmup_steps_ratio",
         f"{ACTOR}.optim.min_lr_ratio",
     ),
-    *_rows(Real(above=1), f"{ACTOR}.clip_ratio_c"),
-    *_rows(Real(), "env.train.reward_scale", "env.eval.reward_scale", f"{ACTOR}.optim.num_cycles"),
+    *rows(Real(above=1), f"{ACTOR}.clip_ratio_c"),
+    *rows(Real(), "env.train.reward_scale", "env.eval.reward_scale", f"{ACTOR}.optim.num_cycles"),
 )
 CHOICES = (
-    *_rows(Names(("auto", "resume_path", "disable")), "trainer.resume_mode", required=True),
-    *_rows(Names(("token", "action", "chunk")), "vla.ratio_level"),
-    *_rows(Names(AGGREGATIONS), f"{ACTOR}.loss_agg_mode"),
-    *_rows(Names(("constant", "cosine")), f"{ACTOR}.optim.lr_scheduler_type"),
-    *_rows(Names(("cpu", "cuda", "npu")), "trainer.device"),
-    *_rows(
+    *rows(Names(("auto", "resume_path", "disable")), "trainer.resume_mode", required=True),
+    *rows(Names(("token", "action", "chunk")), "vla.ratio_level"),
+    *rows(Names(AGGREGATIONS), f"{ACTOR}.loss_agg_mode"),
+    *rows(Names(("constant", "cosine")), f"{ACTOR}.optim.lr_scheduler_type"),
+    *rows(Names(("cpu", "cuda", "npu")), "trainer.device"),
+    *rows(
         DTYPE,
         *(f"{ACTOR}.fsdp_config.mixed_precision.{what}_dtype" for what in ("param", "reduce", "buffer")),
     ),
-    *_rows(
+    *rows(
         Flag(),
         "algorithm.norm_adv_by_std_in_grpo",
         "env.eval.auto_reset",
@@ -115,7 +110,7 @@ CHOICES = (
         f"{ACTOR}.shuffle",
         f"{ACTOR}.use_torch_compile",
     ),
-    *_rows(
+    *rows(
         Text(),
         "env.eval.env_class",
         "env.train.env_class",
@@ -126,15 +121,15 @@ CHOICES = (
         "vla.ckpt_path",
         f"{ACTOR}.policy_loss.loss_mode",
     ),
-    *_rows(Text("the place of the run's records"), "vla.run_dir", required=True),
-    *_rows(Text(f"an estimator, such as {ESTIMATORS[0]}"), "algorithm.adv_estimator", required=True),
-    *_rows(Text("an entry point of rlinf_async.models"), "vla.model.model_type", required=True),
-    *_rows(Listed(Text("the name of a logger")), "trainer.logger"),
-    *_rows(Block(), "vla.model", "env.train", required=True),
-    *_rows(Block(), "env.eval", f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"),
+    *rows(Text("the place of the run's records"), "vla.run_dir", required=True),
+    *rows(Text(f"an estimator, such as {ESTIMATORS[0]}"), "algorithm.adv_estimator", required=True),
+    *rows(Text("an entry point of rlinf_async.models"), "vla.model.model_type", required=True),
+    *rows(Listed(Text("the name of a logger")), "trainer.logger"),
+    *rows(Block(), "vla.model", "env.train", required=True),
+    *rows(Block(), "env.eval", f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"),
 )
 OURS = tuple(
-    _rows(
+    rows(
         Anything(),
         "async*",
         "env.eval.*",
@@ -179,7 +174,7 @@ WITHOUT_EFFECT = tuple(
     }.items()
 )
 """Keys of veRL that nothing reads here, and why nothing is lost, or what is."""
-DERIVED = tuple(_rows(Anything(), f"{ROLLOUT}.log_prob_*", f"{ROLLOUT}.agent.*", "data.seed"))
+DERIVED = tuple(rows(Anything(), f"{ROLLOUT}.log_prob_*", f"{ROLLOUT}.agent.*", "data.seed"))
 """Keys that veRL's own check of a config asks for."""
 TABLE = Table((*REFUSALS, *NUMBERS, *CHOICES, *OURS, *DERIVED, *WITHOUT_EFFECT))
 """Every key that is ours, or that something becomes of."""
