@@ -73,7 +73,7 @@ def test_the_local_host_trains_the_model_in_the_environment(page, site):
     output = python(page, site, "-m", "rlinf_async.cli", "train", "--config-dir", ".", "-n", "points_local")
     assert "produced 320 = trained 320 + in flight 0 + 0 refused" in output
     lines = (page / "runs" / "points_local" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["async/env_steps"] for line in lines] == [16 * 8] * 20
+    assert [json.loads(line)["async/env_steps"] for line in lines] == [16 * 8 * 2] * 20
     summary = json.loads((page / "runs" / "points_local" / "summary.json").read_text())
     assert summary["batch_size"]["max"] <= 16
 

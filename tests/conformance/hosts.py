@@ -100,10 +100,11 @@ def local(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterat
     def read(output: Any) -> Output:
         return Output(output.states, None, output.rewards, output.ended)
 
-    playing = Playing(shard, lambda: Answer(actions, torch.zeros(ENVS), torch.zeros(ENVS), 0), read, built)
-    yield playing
-    assert not actions.any(), "environments have written into what the policy has answered"
-    shard.close()
+    try:
+        yield Playing(shard, lambda: Answer(actions, torch.zeros(ENVS), torch.zeros(ENVS), 0), read, built)
+        assert not actions.any(), "environments have written into what the policy has answered"
+    finally:
+        shard.close()
 
 
 @contextmanager
