@@ -252,6 +252,9 @@ def test_nobody_waits_for_environments_that_hang():
         asyncio.run(shard.start())
     shard.close()
     go_on.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("shard-"):
+            thread.join()
 
 
 def test_processes_of_environments_that_hang_are_ended():
