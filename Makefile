@@ -163,6 +163,7 @@ format: setup
 	$(BIN)/python docs/generate_config.py
 	$(BIN)/python docs/generate_keys.py
 	$(BIN)/python docs/generate_performance.py
+	$(BIN)/python docs/generate_readme.py
 
 # Pins what the virtual environment holds now. A local label such as +cpu names a build, not a version.
 constraints: setup

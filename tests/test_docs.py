@@ -272,9 +272,15 @@ def generator(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.parametrize("name", ["config", "keys", "performance"])
+def test_the_readme_fits_on_two_screens():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 1000
+
+
+@pytest.mark.parametrize("name", ["config", "keys", "performance", "readme"])
 def test_a_page_with_generated_tables_is_up_to_date(generator, name):
-    page = (ROOT / "docs" / f"{name}.md").read_text()
+    page = (ROOT / "README.md" if name == "readme" else ROOT / "docs" / f"{name}.md").read_text()
     assert generator(f"generate_{name}").generate(page) == page, "run `make format`"
 
 

@@ -100,11 +100,13 @@ def verl(
 def peers(report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False) -> None:
     """RLinf's own asynchronous PPO beside `full`, as preregistration.yaml states it."""
     from benchmarks.learning import peers as experiment
+    from benchmarks.learning import plots
     from benchmarks.learning.preregistration import load
 
     missing = [one for one in experiment.runs(load()) if not one.path.exists()]
     failed = run_all([] if report else missing, processes=1)
     console.print(f"wrote {experiment.write(load())}")
+    console.print(f"drew {plots.success_over_seconds(experiment.curves(load()), load().peers['level'])}")
     experiment.publish(load(), LEARNING)
     _end(failed)
 

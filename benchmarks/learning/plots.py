@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from benchmarks.learning.data import (
     on_press,
     paired,
 )
+from benchmarks.learning.peers import LABELS, PeerCurve
 from benchmarks.learning.statistics import WINDOW, area_under_curve, delayed, final_success, moving_mean
 
 # Okabe and Ito's palette, which the colour-blind can tell apart.
@@ -206,6 +207,35 @@ def hosts(results: Results) -> Path | None:
     panel.set_ylabel("AUC on RLinf")
     panel.set_title("The same cells on both hosts: a point is a seed")
     return _save(figure, "hosts.png", bool(values))
+
+
+def success_over_seconds(curves: Mapping[str, Mapping[int, PeerCurve]], level: float) -> Path | None:
+    """Success over the seconds of training, of RLinf's two loops and `full`.
+
+    Seeds are thin, their means thick; a mean ends where the first of its seeds does.
+    """
+    figure, panel = plt.subplots(figsize=(7.6, 3.6), layout="constrained")
+    for (label, by_seed), color in zip(curves.items(), (GREY, BLUE, ORANGE), strict=False):
+        lines = [_fresh_line(curve) for curve in by_seed.values()]
+        for seconds, success in lines:
+            panel.plot(seconds, success, color=color, lw=0.7, alpha=0.35)
+        grid = np.linspace(max(line[0][0] for line in lines), min(line[0][-1] for line in lines), 200)
+        mean = np.mean([np.interp(grid, *line) for line in lines], axis=0)
+        panel.plot(grid, mean, color=color, lw=2.4, label=LABELS[label].replace("`", ""))
+    panel.axhline(level, color=GREY, lw=0.8, ls=":")
+    panel.set(xlabel="seconds of training", xlim=(0, 100), ylim=(0.3, 1.02))
+    panel.set_ylabel(f"success rate (mean of {WINDOW} batches)")
+    if curves:
+        panel.legend(loc="lower right")
+    return _save(figure, "peers.png", bool(curves))
+
+
+def _fresh_line(curve: PeerCurve) -> tuple[list[float], list[float]]:
+    """Seconds, and success, of the batches that were trained for the first time."""
+    at = [number for number, fresh in enumerate(curve.fresh) if fresh]
+    return [curve.seconds[number] for number in at], list(
+        moving_mean([curve.success[number] for number in at])
+    )
 
 
 PLOTS: dict[str, Callable[[Results], Path | None]] = {
