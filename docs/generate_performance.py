@@ -1,4 +1,6 @@
-"""Writes what docs/performance.md generates: the tables of what `rlinf-async bench` has measured.
+"""Writes the tables of what `rlinf-async bench` has measured.
+
+One is in docs/performance.md, all of them are in benchmarks/schedules/measurements.md.
 
     python docs/generate_performance.py
 
@@ -22,6 +24,7 @@ from rlinf_async.experiments.table import markdown
 
 PAGE = Path(__file__).with_name("performance.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "schedules"
+ALL = RESULTS / "measurements.md"
 PARTS = ("env", "inference", "learner")
 SPEED = ("fresh env steps/s", "/ stock sync", "/ best stock", "overlap efficiency", "own", "runs")
 MORE = ("CPU ms / fresh step", "other cores", "staleness", "mean batch", "idle env / inference / learner")
@@ -108,7 +111,12 @@ def beside(measured: Sequence[Row], *levers: str) -> str:
 
 
 def generate(page: str) -> str:
-    """The page with its tables anew."""
+    """The page of the figures that matter, with its table written anew."""
+    return fill(page, {"headline": headline(rows("results"))})
+
+
+def generate_all(page: str) -> str:
+    """The page of all measurements, with its tables written anew."""
     measured = rows("results")
     tables = {"headline": headline(measured), "modes": modes(measured), "earlier": several(rows("earlier"))}
     tables["scorer"] = beside(measured, "full-scorer", "full-scorer-fine")
@@ -121,3 +129,4 @@ def generate(page: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(generate(PAGE.read_text()))
+    ALL.write_text(generate_all(ALL.read_text()))

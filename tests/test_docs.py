@@ -284,6 +284,11 @@ def test_a_page_with_generated_tables_is_up_to_date(generator, name):
     assert generator(f"generate_{name}").generate(page) == page, "run `make format`"
 
 
+def test_the_page_of_all_measurements_is_up_to_date(generator):
+    page = (ROOT / "benchmarks" / "schedules" / "measurements.md").read_text()
+    assert generator("generate_performance").generate_all(page) == page, "run `make format`"
+
+
 def test_the_block_on_the_page_of_settings_is_what_full_means(generator):
     text = generator("generate_config").block().removeprefix("```yaml\n").removesuffix("```")
     assert AsyncConfig.from_mapping(yaml.safe_load(text)["async"]) == AsyncConfig.from_mapping(
