@@ -10,7 +10,7 @@ from itertools import product
 from rlinf_async.core.types import Ticket
 
 Place = tuple[int, int, int]
-"""Where a rollout stands: (batch, epoch, place)."""
+"""The place of a rollout in the data of a run: (batch, epoch, place)."""
 
 
 class _Line:
@@ -72,6 +72,7 @@ class _Line:
 
     def _pass_over_done(self) -> None:
         while self._next in self._done:
+            # A place is passed once: it is forgotten here, so that the set does not grow.
             self._done.remove(self._next)
             self._advance()
 
@@ -82,10 +83,10 @@ class _Line:
 class AdmissionGate:
     """Paces rollouts by policy version; a pure state machine that neither waits nor counts time.
 
-    Every shard contributes `epochs` rollouts to every global batch, as in the synchronous loop, so that
-    fast environments are not over-represented. With `any_place`, whoever comes first takes the next place of
-    the batch, with the tasks of that place. The places of a batch are then handed out in the order of what
-    they took before, the slowest first: what begins last should not take longest.
+    Every shard contributes `epochs` rollouts to every global batch, as in the synchronous loop, so that fast
+    environments are not over-represented. With `any_place`, the next shard that is free takes the next place
+    of the batch, with the tasks of that place. The places of a batch are then handed out in the order of the
+    seconds that they took before, the slowest first: the rollout that begins last should not take longest.
 
     Batch `b` is trained by version `b`; a rollout for it may start once version `b - max_staleness` is
     published. Hence, when every action is made by a published version, no trained sample is older than
@@ -102,7 +103,7 @@ class AdmissionGate:
         version: int = 0,
         any_place: bool = False,
     ) -> None:
-        """`until` is the number of global batches of the run: nothing is started that nobody would train."""
+        """`until` is the number of global batches of the run: no rollout starts that no batch would train."""
         if max_staleness < 0:
             raise ValueError(f"max_staleness={max_staleness} must be at least 0")
         if shards < 1 or epochs < 1:
@@ -130,7 +131,7 @@ class AdmissionGate:
         return Ticket(shard=shard, batch=batch, epoch=epoch, place=place, version=self.version)
 
     def finished(self, shard: int) -> bool:
-        """Whether `shard` has nothing left to start in this run."""
+        """Return True if `shard` has nothing left to start in this run."""
         return self.closed or self._beyond_end(self._lines[shard].head[0])
 
     def skip(self, places: Iterable[Place]) -> None:
@@ -139,8 +140,8 @@ class AdmissionGate:
         for line in {id(line): line for line in self._lines}.values():
             line.skip(finished_places)
 
-    def took(self, ticket: Ticket, seconds: float) -> None:
-        """The rollout of `ticket` was collected in so many seconds."""
+    def record_duration(self, ticket: Ticket, seconds: float) -> None:
+        """Record the seconds that the rollout of `ticket` took: the order of later batches heeds them."""
         self._seconds[ticket.place] = (self._seconds.get(ticket.place, seconds) + seconds) / 2
         self._lines[ticket.shard].order()
 

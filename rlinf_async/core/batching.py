@@ -1,4 +1,4 @@
-"""When a batch of action requests is worth a forward pass."""
+"""The rules by which action requests become a batch for one forward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R", bound=Sized)
 class DynamicBatcher(Generic[R]):
     """Closes a batch when it is full, or when its oldest request has waited `max_wait` seconds.
 
-    A pure state machine: time comes in as `now`, and whoever drives it sleeps until `deadline`.
+    A pure state machine: time comes in as `now`, and the caller sleeps until `deadline`.
     `max_size` counts samples, not requests; a request is never split, never lost, and leaves in
     arrival order. `max_wait=0` means: whatever waits when an accelerator is idle (RL-VLA3 section 3.2;
     in a closed loop an idle accelerator is lost).
@@ -39,7 +39,7 @@ class DynamicBatcher(Generic[R]):
 
     @property
     def deadline(self) -> float | None:
-        """When the oldest request must leave, or None while nothing waits."""
+        """The time at which the oldest request must leave, or None while no request waits."""
         return self._waiting[0][0] + self.max_wait if self._waiting else None
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class DynamicBatcher(Generic[R]):
         """Queue `request`, which arrived at `now`.
 
         Raises:
-            ValueError: it alone is larger than a batch may be.
+            ValueError: `request` alone is larger than a batch may be.
         """
         if request.size > self.max_size:
             raise ValueError(
@@ -64,7 +64,7 @@ class DynamicBatcher(Generic[R]):
         self._size += request.size
 
     def drop(self, shards: Collection[int]) -> None:
-        """Forget what `shards` have asked."""
+        """Forget the requests of `shards`."""
         self._waiting = deque(waiting for waiting in self._waiting if waiting[1].shard not in shards)
         self._size = sum(request.size for _, request in self._waiting)
 
@@ -91,7 +91,7 @@ class DynamicBatcher(Generic[R]):
 
 
 class BarrierBatcher(Generic[R]):
-    """Level 2 off: a batch is everybody who is in flight.
+    """Level 2 off: a batch holds the requests of every shard that is inside a rollout.
 
     It counts the shards inside a rollout rather than all shards: behind a gate that holds some of them
     back, waiting for all would never end. `expected` names shards that the gate lets start together;
@@ -132,7 +132,7 @@ class BarrierBatcher(Generic[R]):
             del self._waiting[shard]
 
     def take(self, now: float) -> list[R]:
-        """Everybody's requests once nobody in flight is missing, in the order of the shards."""
+        """Return the requests of all shards in flight, by shard number; [] while one has not asked."""
         if not self._waiting or not self._in_flight | self._expected <= self._waiting.keys():
             return []
         return self.drain()

@@ -86,13 +86,15 @@ class TrajectoryBuffer:
         return self.pieces_per_rank - len(self._taken.get((batch, rank), {}))
 
     def complete(self, batch: int, ranks: int) -> bool:
-        """Whether every piece of `batch` has arrived, for each of `ranks` learner ranks, or is trained."""
+        """Return True if every piece of `batch` has arrived, for each of `ranks` learner ranks, or is
+        trained.
+        """
         return batch < self._batch or all(
             self.waiting(batch, rank) >= self.missing(batch, rank) for rank in range(ranks)
         )
 
     def take(self, batch: int, rank: int) -> list[Piece]:
-        """What waits for `rank`, in arrival order; each piece is handed out once."""
+        """Return the pieces that wait for `rank`, in arrival order; each piece is handed out once."""
         pieces = self._waiting.pop((batch, rank), {})
         self._taken.setdefault((batch, rank), {}).update(pieces)
         return list(pieces.values())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 FailedEnv = Literal["env failed", "simulator died", "simulator hangs", "not finite"]
-"""How environments fail."""
+"""The ways in which environments fail."""
 
 
 class PeerError(RuntimeError):
@@ -60,13 +60,13 @@ class ForeignError(RuntimeError):
 
 
 class PolicyFailure(RuntimeError):
-    """The policy has failed: nobody can act, and it would fail again; raised from its `ForeignError`."""
+    """The policy has failed, so no shard can act, and it would fail again; raised from its `ForeignError`."""
 
 
 class ShardFailure(RuntimeError):
-    """The environments of one shard cannot go on, and may be built anew; raised from their error, if any.
+    """The environments of one shard cannot go on, and may be built again.
 
-    That is a `ForeignError` where they have raised it.
+    Raised from the `ForeignError` of the environments, if they raised an error.
     """
 
     def __init__(self, message: str, *, what: FailedEnv = "env failed") -> None:
@@ -75,12 +75,12 @@ class ShardFailure(RuntimeError):
 
     @property
     def reason(self) -> str:
-        """What the ledger calls the rollout that is lost."""
+        """The reason under which the ledger counts the lost rollout."""
         return "not finite" if self.what == "not finite" else "env failed"
 
     @property
     def error(self) -> BaseException:
-        """What was wrong: the error of the environments, or that none of their outputs can be used."""
+        """The error of the environments, or this failure itself where none of their outputs can be used."""
         return self.__cause__ or self
 
     @property
@@ -122,7 +122,7 @@ def words_of(error: BaseException) -> str:
 
 
 def frames_of(error: BaseException) -> str:
-    """Where an error was raised, with its causes, as Python prints them."""
+    """Return the frames of an error and of its causes, as Python prints them."""
     return "\n".join(getattr(error, "__notes__", [])) if isinstance(error, ForeignError) else _frames(error)
 
 

@@ -1,4 +1,4 @@
-"""What a policy takes on an accelerator: weights, gradients, moments and copies, without activations."""
+"""The bytes of a policy on an accelerator: weights, gradients, moments and copies, without activations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Strategy = Literal["full_shard", "shard_grad_op", "no_shard"]
-"""What the ranks of a data-parallel learner share: everything, all but the weights of a pass, or nothing."""
+"""The state that the ranks of a data-parallel learner share: all of it, all but the weights of a pass,
+none."""
 
 ADAM_MOMENTS = 2
 
@@ -29,9 +30,9 @@ class LearnerFootprint:
     ranks: int
     strategy: Strategy
     accumulates: bool
-    """Whether a rank sums the gradients of several micro-batches before it shares them."""
+    """True if a rank sums the gradients of several micro-batches before it shares them."""
     on_cpu: bool = False
-    """Whether weights, gradients and moments stay in the memory of the CPU between uses."""
+    """True if weights, gradients and moments stay in the memory of the CPU between uses."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -58,13 +59,15 @@ class LearnerFootprint:
         return self.ranks > 1 and self.strategy != "no_shard"
 
     def _share(self, size: int) -> int:
-        """What one rank keeps of `size`, rounded up."""
+        """The bytes of `size` that one rank keeps, rounded up."""
         return -(-size // self.ranks) if self._shares else size
 
     def _copy(self) -> int:
-        """All weights as passes compute with them, where a rank has them beside those that are stepped."""
-        beside = self.strategy == "shard_grad_op" if self._shares else self.computed != self.stored
-        return self.parameters * self.computed if beside else 0
+        """The bytes of all weights in the type that passes compute with; 0 where the rank computes with the
+        weights that it steps.
+        """
+        separate = self.strategy == "shard_grad_op" if self._shares else self.computed != self.stored
+        return self.parameters * self.computed if separate else 0
 
     def _unshared_gradients(self) -> int:
         return self.trainable * self.computed if self._shares and self.accumulates else 0
@@ -81,6 +84,8 @@ def peak(parts: Mapping[str, int], *, learner_leaves: bool, inference_leaves: bo
 
 
 def together(learner: Mapping[str, int], inference: int, *, learners: int, policies: int) -> dict[str, int]:
-    """The parts of an accelerator with so many learner ranks and inference ranks, without those of none."""
+    """Return the bytes of an accelerator, by part, that holds `learners` learner ranks and `policies`
+    inference ranks; a part without ranks is left out.
+    """
     parts = {name: learners * size for name, size in learner.items()} if learners else {}
     return {**parts, "inference": policies * inference} if policies else parts

@@ -21,5 +21,5 @@ class Generations:
             self._present[member] = max(generation, self._present.get(member, 0))
 
     def lives(self, member: int, generation: int) -> bool:
-        """Whether a call of that `generation` of `member` counts."""
+        """Return True if a call of that `generation` of `member` counts."""
         return generation >= self._present.get(member, 0)

@@ -1,4 +1,4 @@
-"""Copies of tensors in CPU memory that are made again and again, without allocating anew."""
+"""Copies of tensors in CPU memory that are made again and again, in memory that is allocated once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 BLOCK_BYTES = 2**28
 """Tensors share blocks of up to this size: page-locked memory comes in powers of two, a block for a tensor
 would take up to twice as much, and thousands of them would take seconds to lock."""
-ALIGNMENT = 16
+ALIGNMENT_BYTES = 16
 
 
 def host_tensors(
@@ -59,7 +59,7 @@ def wait_for(*tensors: torch.Tensor) -> None:
 
 
 def _bytes(shape: torch.Size, dtype: torch.dtype) -> int:
-    return -(-shape.numel() * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    return -(-shape.numel() * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _blocks(sizes: Sequence[int]) -> Iterable[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""Names that a user gives, where he may have misspelt them."""
+"""Names that users write, and the nearest known name where they misspelt one."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class PastWeights:
         parameters; then the present ones come back, and are remembered as those of version `present`.
 
         The oldest version that is remembered gives way to them, as with `remember`, but not before it was
-        visited: the two change places, so that no memory beside that of `keep` copies is needed.
+        visited: the two change places, so that no memory beyond that of `keep` copies is needed.
         """
         order = sorted(version for version in set(versions) if version in self._copies)
         if not order:

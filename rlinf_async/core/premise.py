@@ -1,4 +1,4 @@
-"""What a run takes for granted: at the weights that acted, the learner scores actions as inference did."""
+"""The premise of a run: at the weights that acted, the learner scores actions as inference did."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlinf_async.core.probe_size import SAMPLES
+from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.tensors import Tree, map_tensors
 
 Sums = dict[str, float]
@@ -19,7 +19,7 @@ Score = Callable[[Tree], dict[str, Pair]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """How far rounding takes two passes over the same sample apart, when batches and kernels differ."""
+    """Bounds within which two passes over the same sample agree, when batches and kernels differ."""
 
     logprobs: float
     """Mean absolute difference of the log-probabilities of one token or dimension."""
@@ -27,15 +27,15 @@ class Tolerance:
     """Root mean square of the difference of values, relative to that of the stored ones."""
 
 
-EXACT = Tolerance(logprobs=1e-2, values=1e-2)
-ROUNDED = Tolerance(logprobs=0.1, values=0.05)
-HOPELESS = 1.0
-"""Log-probabilities that are further off: no ratio means anything, whatever the precision."""
+FULL_PRECISION = Tolerance(logprobs=1e-2, values=1e-2)
+HALF_PRECISION = Tolerance(logprobs=0.1, values=0.05)
+MAX_LOGPROB_DIFFERENCE = 1.0
+"""A mean difference beyond which no ratio means anything, whatever the precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Premise:
-    """What the first batch has shown, over all ranks."""
+    """The differences that the first batch has shown, over all ranks."""
 
     logprobs: float = 0.0
     """Mean absolute difference of log-probabilities, as `Tolerance.logprobs` bounds it."""
@@ -49,7 +49,8 @@ class Premise:
 
 
 def compare(samples: Tree, versions: torch.Tensor, version: int, *, most: int, score: Score) -> Sums:
-    """How far apart stored and scored numbers of samples that `version` drew are; to be added over the ranks.
+    """Return how far stored and scored numbers of the samples that `version` drew are apart, as sums to be
+    added over the ranks.
 
     Call it on every rank, before the batch of `version` has changed the weights. A rank without such samples
     takes part in the pass like all others, as sharded models require, and counts nothing.
@@ -59,7 +60,7 @@ def compare(samples: Tree, versions: torch.Tensor, version: int, *, most: int, s
         versions: the policy version that drew each of them, [N].
         most: samples that one pass may have.
     """
-    rows = torch.nonzero(versions == version).flatten()[: min(most, SAMPLES)]
+    rows = torch.nonzero(versions == version).flatten()[: min(most, MAX_PROBE_SAMPLES)]
     pairs = score(map_tensors(lambda tensor: tensor[rows if len(rows) else [0]], samples))
     sums = _difference(*pairs["logprobs"], "logprobs", torch.abs)
     if "values" in pairs:
@@ -81,11 +82,11 @@ def _difference(
 def judge(
     sums: Mapping[str, float], *, model: str, half: bool, warn: Callable[[str], None], prefix: str = ""
 ) -> Premise:
-    """Whether a run may go on, and with which values; `sums` of `compare` over all ranks.
+    """Decide whether a run may go on, and with which values, from the sums of `compare` over all ranks.
 
     Args:
         model: the key of the config that names the model, and its value.
-        half: whether a part of the forward pass is in 16 bits.
+        half: True if a part of the forward pass is in 16 bits.
         prefix: what the framework's names of the two fields begin with.
 
     Raises:
@@ -93,11 +94,11 @@ def judge(
     """
     if not sums["logprobs/count"]:
         return Premise()  # the run has begun with samples of older policies, after a resume
-    tolerance = ROUNDED if half else EXACT
+    tolerance = HALF_PRECISION if half else FULL_PRECISION
     logprobs = sums["logprobs/off"] / sums["logprobs/count"]
     values = (sums["values/off"] / max(sums["values/stored"], 1e-12)) ** 0.5 if "values/off" in sums else 0.0
     field = f"{model}: {prefix}logprobs"
-    if not logprobs <= HOPELESS:
+    if not logprobs <= MAX_LOGPROB_DIFFERENCE:
         raise RuntimeError(
             f"{field} of the first batch, scored again by the learner at the weights that "
             f"acted, are off by {logprobs:.3g} on average; inference and learner do not hold the same policy "

@@ -1,4 +1,4 @@
-"""How many samples are scored to compare policies; without torch, as configs are read without it."""
+"""The number of samples that are scored to compare policies; free of torch, for readers of configs."""
 
-SAMPLES = 32
+MAX_PROBE_SAMPLES = 32
 """Samples per staleness, batch and learner rank on which ratios are measured at most."""

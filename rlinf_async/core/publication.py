@@ -4,12 +4,13 @@ from __future__ import annotations
 
 
 class PublicationBoard:
-    """Keeps what was offered and what was applied; a pure state machine that neither waits nor counts time.
+    """Keeps which versions were offered and which were applied; a pure state machine that neither waits nor
+    counts time.
 
-    Versions are offered in increasing order. A rank that is behind wants the newest; those between may
-    never reach it. A version is published once every rank has it or a newer one. Nobody waits for a rank that
-    is lost, until its successor takes weights: from then on nothing is published that it may not have. So
-    whoever acts does so by a published version, or a newer one, and publication never goes back.
+    Versions are offered in increasing order. A rank that is behind wants the newest; versions in between may
+    never reach it. A version is published once every rank has it or a newer one. A lost rank holds up no
+    version until its successor takes weights: from then on no version is published that the successor may
+    not have. So every rank acts by a published version, or a newer one, and publication never goes back.
     """
 
     def __init__(self, *, ranks: int) -> None:

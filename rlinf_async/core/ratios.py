@@ -1,4 +1,4 @@
-"""How far sampler, learner and policy versions differ, measured apart."""
+"""Ratios between sampler, learner and policy versions, each difference measured apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.objectives import bounded_ratio, loglinear
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.probe_size import SAMPLES
+from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, slice_samples
 
 Sums = dict[str, float]
@@ -37,7 +37,7 @@ class RatioProbe:
         *,
         max_staleness: int,
         interpolates: bool = False,
-        size: int = SAMPLES,
+        size: int = MAX_PROBE_SAMPLES,
     ) -> None:
         """`score` gives the log-probabilities of the present policy for the inputs of samples, and those
         that were stored when these were drawn: log mu, in the same shape. Without `past` there is only
@@ -109,7 +109,7 @@ class RatioProbe:
         def ask(version: int) -> None:
             for staleness, sample in enumerate(samples):
                 if version in (self._batch, self._batch - staleness):
-                    pairs[version, staleness] = self._asked(sample)
+                    pairs[version, staleness] = self._scores_of(sample)
 
         versions = range(self._batch - self._max_staleness, self._batch + (not has_scores))
         self._past.visit(versions, ask, present=self._batch + 1)
@@ -134,12 +134,12 @@ class RatioProbe:
             ratios |= {"mismatch": acted - behaviour, "staleness": proximal - acted}
         if self._interpolates:
             versions = torch.tensor(staleness)
-            latest, _ = self._asked(samples)
+            latest, _ = self._scores_of(samples)
             ratios["proximal_error/before"] = loglinear(proximal, behaviour, versions) - proximal
             ratios["proximal_error/after"] = loglinear(latest, behaviour, versions) - proximal
         return ratios
 
-    def _asked(self, samples: Tree) -> Pair:
+    def _scores_of(self, samples: Tree) -> Pair:
         inputs = samples["inputs"]
         assert isinstance(inputs, dict)
         policy, behaviour = self._score(inputs)

@@ -1,4 +1,4 @@
-"""How often something that fails is started again, and how long to wait before."""
+"""The number of restarts of a part that fails, and the wait before each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 class RestartBudget:
-    """At most `most` restarts within any `window_s` seconds; pure, so that whoever asks says what time it is.
+    """At most `most` restarts within any `window_s` seconds; pure: the caller passes the time in.
 
     Each restart within a window waits twice as long as the one before.
     """

@@ -1,4 +1,4 @@
-"""What a policy thinks of actions that were taken, pass by pass."""
+"""Scores of actions that were taken: log-probabilities and values by a policy, pass by pass."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from rlinf_async.core.tensors import Tree, in_parts, size_of
 
 
 def pass_size(samples: int, beyond: int, *, most: int) -> int:
-    """Samples in a pass over `samples` and `beyond` others behind them, for as few passes as `samples` need.
+    """Return the samples per pass over `samples` and the `beyond` others behind them, for as few passes as
+    `samples` need.
 
-    Those beyond are few beside the samples, and a pass of their own would take a GPU almost as long as one
+    The samples beyond are few in comparison, and a pass of their own would take a GPU almost as long as one
     of `most`. So a pass holds more than `most` by their share of it.
     """
     passes = -(-samples // most)

@@ -1,4 +1,4 @@
-"""Who simulates what, who infers for whom, and which learner rank trains it."""
+"""The assignment of environments to shards, of shards to inference ranks, and of pieces to learner ranks."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class ShardPlan:
         raise ValueError(f"{self._misfit()}; {advice}")
 
     def fits(self, shards_per_worker: int) -> bool:
-        """Whether the environments divide into so many shards per worker."""
+        """Return True if the environments divide into `shards_per_worker` equal shards per worker."""
         return self.total_envs % self._unit(shards_per_worker) == 0
 
     def _unit(self, shards_per_worker: int) -> int:
-        """What `total_envs` must be a multiple of: whole groups on every shard and learner rank."""
+        """The divisor that `total_envs` must have: whole groups on every shard and learner rank."""
         return self.group_size * math.lcm(self.env_workers * shards_per_worker, self.learner_ranks)
 
     def _misfit(self) -> str:
@@ -132,7 +132,9 @@ class ShardPlan:
         return first_env // (self.total_envs // self.learner_ranks)
 
     def queue(self, shard: int) -> tuple[int, int]:
-        """Where a shard asks when level 2 is off: (inference rank, pipeline stage), fixed for the run."""
+        """The queue that a shard asks when level 2 is off: (inference rank, pipeline stage), fixed for the
+        run.
+        """
         return (shard * self.inference_ranks // self.shards, shard % self.shards_per_worker)
 
 
@@ -148,13 +150,13 @@ def choose_shards(
     """Shards per env worker for `shards: auto` (`asked` is None) or for the number asked for.
 
     A GPU-vectorised simulator is not split; a `pipeline_stage_num` above 1 in the user's config is kept.
-    Simulators that have a process each are split as far as it goes, so that none waits for another; those
-    that share their worker's process into two.
+    Simulators that have a process each are split into as many shards as divide them, so that none waits for
+    another; simulators that share the process of their worker are split into two.
 
     Args:
-        fits: whether a run can be made with so many shards per worker.
+        fits: returns True if a run can be made with this number of shards per worker.
         most: environments (or groups, which are not cut) of an env worker.
-        separate: whether every simulator has a process of its own.
+        separate: True if every simulator has a process of its own.
 
     Raises:
         ValueError: a vectorised simulator would be split.

@@ -73,7 +73,7 @@ class MicroBatchStream:
 
 
 def shares(before: int, after: int, parts: int) -> list[int]:
-    """How many of the samples `before` to `after` of a batch go to each of `parts` equal parts.
+    """Return how many of the samples `before` to `after` of a batch go to each of `parts` equal parts.
 
     Depends on counts alone, as the cuts of `MicroBatchStream` do. Over a batch whose size `parts` divides,
     every part is given equally many.
@@ -83,8 +83,9 @@ def shares(before: int, after: int, parts: int) -> list[int]:
     return [(after + part) // parts - (before + part) // parts for part in range(parts)]
 
 
-SPREAD = 2.0
-"""How many times the spread of the batch before a batch may have before it is divided by its own."""
+MAX_SPREAD_RATIO = 2.0
+"""Most times that the root mean square of a batch about the last mean may exceed the deviation it is
+divided by."""
 
 
 @dataclass
@@ -97,10 +98,12 @@ class AdvantageScale:
 
     The batch before may have had no spread: every episode failed, and the critic knew. Its deviation would
     multiply the advantages of the next one, of the first successes, by up to 1e5. So the divisor is at least
-    `1 / SPREAD` of the root mean square, about that mean, of what has been observed of the batch itself.
+    `1 / MAX_SPREAD_RATIO` of the root mean square, about that mean, of the advantages observed of the batch
+    itself.
     """
 
-    # Let S_k be the sum of the squares about the mean over the n_k samples observed up to piece k, and D_k
+    # With SPREAD for MAX_SPREAD_RATIO,
+    # let S_k be the sum of the squares about the mean over the n_k samples observed up to piece k, and D_k
     # the divisor of that piece: SPREAD^2 n_k D_k^2 >= S_k. So no sample becomes larger than SPREAD sqrt(n_k);
     # normalised by itself, a batch of n has samples of up to sqrt(n - 1). The squares of piece k add up to
     # (S_k - S_k-1) / D_k^2 <= SPREAD^2 n_k (1 - S_k-1 / S_k), so that the mean square of a batch of K pieces
@@ -125,7 +128,7 @@ class AdvantageScale:
     def divisor(self) -> float:
         """By what the advantages observed last are divided."""
         own = math.sqrt(self._squares / self._count) if self._count else 0.0
-        return max(self.std, own / SPREAD)
+        return max(self.std, own / MAX_SPREAD_RATIO)
 
     def apply(self, advantages: torch.Tensor) -> torch.Tensor:
         return (advantages - self.mean) / (self.divisor + 1e-5)

@@ -97,7 +97,7 @@ def first_tensor(tree: Tree) -> torch.Tensor:
 
 
 def size_of(tree: Tree, dim: int = 0) -> int:
-    """How many samples the tree holds along `dim`."""
+    """Return the number of samples that the tree holds along `dim`."""
     return int(first_tensor(tree).shape[dim])
 
 

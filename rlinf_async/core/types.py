@@ -7,13 +7,13 @@ from itertools import count
 from typing import Any, Literal
 
 Mode = Literal["train", "eval", "score"]
-"""What is asked for: actions to train on or to evaluate, or scores of actions that were taken."""
+"""The kind of a request: actions to train on or to evaluate, or scores of actions that were taken."""
 
 Balance = Literal["exact", "tasks"]
-"""Who may collect for a place in a batch; see `core.admission`."""
+"""The rule for which shard may collect for a place in a batch; see `core.admission`."""
 
 Correction = Literal["decoupled", "tis", "mis", "none"]
-"""How off-policy samples are corrected; see `core.objectives`."""
+"""The correction of off-policy samples; see `core.objectives`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +73,11 @@ class Piece:
     env_steps: int
     payload: Any
     scores: Any = None
-    """What the policy that anchors the piece thinks of it, [T + 1, B, ...], if inference has said so."""
+    """Scores of the piece by the policy that anchors it, [T + 1, B, ...], once inference has sent them."""
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Where the piece stands in its batch: (epoch, place, part), the order of the synchronous loop."""
+        """The place of the piece in its batch: (epoch, place, part), the order of the synchronous loop."""
         return (self.ticket.epoch, self.ticket.place, self.part)
 
     @property

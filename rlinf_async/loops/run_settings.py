@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.probe_size import SAMPLES
+from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -57,7 +57,7 @@ class RunSettings:
 
         Scoring one sample in a hundred takes a few thousandths of the time of training on all.
         """
-        return min(SAMPLES, max(1, self.samples_per_batch // self.plan.learner_ranks // 100))
+        return min(MAX_PROBE_SAMPLES, max(1, self.samples_per_batch // self.plan.learner_ranks // 100))
 
     @property
     def optimizer_steps(self) -> int:

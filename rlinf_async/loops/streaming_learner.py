@@ -30,7 +30,7 @@ from typing import Protocol
 import torch
 
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.probe_size import SAMPLES
+from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.ratios import RatioProbe, averages
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
@@ -102,7 +102,7 @@ class StreamingLearner:
         parameters: Callable[[], Sequence[torch.Tensor]],
         busy: BusyMeter,
         rank: int = 0,
-        probe_size: int = SAMPLES,
+        probe_size: int = MAX_PROBE_SAMPLES,
     ) -> None:
         """`parameters` are those that are trained, as `PastWeights` wants them; ratios are measured on
         `probe_size` samples of each staleness."""

@@ -101,7 +101,7 @@ class TrajectoryBroker:
         admitted = self._outstanding.pop(ticket, None)
         if admitted is None:
             return
-        self.gate.took(ticket, asyncio.get_running_loop().time() - admitted)
+        self.gate.record_duration(ticket, asyncio.get_running_loop().time() - admitted)
         refused = [self.buffer.put(piece) for piece in pieces]
         if "stale" in refused:
             self._count_refusal(ticket, pieces)

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from rlinf_async import cli, config_files
-from rlinf_async.core.block_name import PRESETS, misplaced
+from rlinf_async.core.block_name import MODE_PRESETS, misplaced
 from rlinf_async.hosts.rlinf import doorway
 from tests.checkouts import checkout
 
@@ -157,7 +157,7 @@ def test_keys_of_frameworks_are_not_taken_for_the_block(name: str) -> None:
     assert misplaced({name: {"mode": "full"}, "rollout": {"enabled": True}, "mode": "full"}) is None
 
 
-@given(st.integers(0, 4), st.sampled_from(PRESETS))
+@given(st.integers(0, 4), st.sampled_from(MODE_PRESETS))
 def test_any_two_letters_of_the_name_that_change_places_are_noticed(place: int, mode: str) -> None:
     letters = list("async")
     other = (place + 1) % 5

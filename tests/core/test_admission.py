@@ -153,12 +153,12 @@ def test_the_places_of_a_batch_are_handed_out_slowest_first_and_unknown_ones_bef
     first = [gate.admit(0) for _ in range(4)]
     assert [ticket.place for ticket in first] == [0, 1, 2, 3]
     for place, seconds in ((0, 1.0), (2, 3.0), (3, 2.0)):
-        gate.took(first[place], seconds)
+        gate.record_duration(first[place], seconds)
     assert [gate.admit(3).place for _ in range(2)] == [1, 2]
-    gate.took(first[1], 0.5)  # the order of a batch that has begun is settled
+    gate.record_duration(first[1], 0.5)  # the order of a batch that has begun is settled
     assert [gate.admit(3).place for _ in range(2)] == [3, 0]
     assert gate.admit(3).place == 2
-    gate.took(first[1], 19.5)  # a mean with what it took before: 10 s
+    gate.record_duration(first[1], 19.5)  # a mean with what it took before: 10 s
     assert [gate.admit(3).place for _ in range(3)] == [3, 0, 1]
     assert gate.admit(3).place == 1
 
@@ -179,14 +179,14 @@ def test_what_a_place_took_is_a_mean_of_its_own(took, order):
     first = [gate.admit(0) for _ in range(2)]
     for place, seconds in took.items():
         for each in seconds:
-            gate.took(first[place], each)
+            gate.record_duration(first[place], each)
     assert [gate.admit(0).place for _ in range(2)] == order
 
 
 def test_what_a_place_took_counts_nothing_where_every_shard_has_its_own():
     gate = AdmissionGate(shards=2, epochs=1, max_staleness=9)
-    gate.took(gate.admit(0), 1.0)
-    gate.took(gate.admit(1), 9.0)
+    gate.record_duration(gate.admit(0), 1.0)
+    gate.record_duration(gate.admit(1), 9.0)
     assert [gate.admit(shard).place for shard in (0, 1, 0, 1)] == [0, 1, 0, 1]
 
 
@@ -226,7 +226,7 @@ def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
         elif held:
             place = sorted(held)[number % len(held)]
             if move == "took":
-                gate.took(held[place], float(len(held) + number))
+                gate.record_duration(held[place], float(len(held) + number))
             else:
                 gate.refund(held.pop(place))
     missing = set(product(range(shards), range(min(5, version + bound + 1)), range(epochs))) - held.keys()
@@ -263,8 +263,8 @@ def test_rollouts_that_are_there_already_are_not_started_in_another_order_either
     gate.skip([(0, 0, 2), (1, 0, 2)])
     first, second = gate.admit(0), gate.admit(0)
     assert (first.place, second.place) == (0, 1)
-    gate.took(first, 1.0)
-    gate.took(second, 2.0)  # of the next batch, place 2 is the one of which nothing is known
+    gate.record_duration(first, 1.0)
+    gate.record_duration(second, 2.0)  # of the next batch, place 2 is the one of which nothing is known
     assert [gate.admit(0).place for _ in range(2)] == [1, 0]
     assert gate.admit(0) is None
 

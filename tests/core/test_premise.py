@@ -5,7 +5,14 @@ import math
 import pytest
 import torch
 
-from rlinf_async.core.premise import EXACT, HOPELESS, ROUNDED, Premise, compare, judge
+from rlinf_async.core.premise import (
+    FULL_PRECISION,
+    HALF_PRECISION,
+    MAX_LOGPROB_DIFFERENCE,
+    Premise,
+    compare,
+    judge,
+)
 
 SAMPLES = {"inputs": torch.arange(6.0), "logprobs": torch.zeros(6, 2)}
 VERSIONS = torch.tensor([3, 4, 4, 3, 4, 4])
@@ -71,7 +78,7 @@ def test_what_rounding_explains_is_said_nothing_of():
     assert judged(**logprobs(0.004)) == (Premise(logprobs=0.004), [])
 
 
-@pytest.mark.parametrize(("half", "tolerance"), [(False, EXACT), (True, ROUNDED)])
+@pytest.mark.parametrize(("half", "tolerance"), [(False, FULL_PRECISION), (True, HALF_PRECISION)])
 def test_what_rounding_does_not_explain_is_said_with_both_numbers(half, tolerance):
     assert judged(half=half, **logprobs(tolerance.logprobs))[1] == []
     premise, (warning,) = judged(half=half, prefix="prev_", **logprobs(2 * tolerance.logprobs))
@@ -83,7 +90,7 @@ def test_what_rounding_does_not_explain_is_said_with_both_numbers(half, toleranc
     )
 
 
-@pytest.mark.parametrize(("half", "tolerance"), [(False, EXACT), (True, ROUNDED)])
+@pytest.mark.parametrize(("half", "tolerance"), [(False, FULL_PRECISION), (True, HALF_PRECISION)])
 def test_values_that_are_not_those_of_inference_are_kept_as_they_were_stored(half, tolerance):
     assert not judged(half=half, **logprobs(0.0), **values(0.99 * tolerance.values))[0].keeps_values
     premise, (warning,) = judged(half=half, prefix="prev_", **logprobs(0.0), **values(2.0))
@@ -102,7 +109,7 @@ def test_values_that_were_stored_as_zeros_are_kept_where_the_learner_has_others(
     assert not judged(**logprobs(0.0), **{**sums, "values/off": 0.0})[0].keeps_values
 
 
-@pytest.mark.parametrize("off", [1.01 * HOPELESS, math.nan])
+@pytest.mark.parametrize("off", [1.01 * MAX_LOGPROB_DIFFERENCE, math.nan])
 def test_another_policy_than_that_which_acted_ends_the_run(off):
     with pytest.raises(RuntimeError, match="do not hold the same policy") as raised:
         judged(prefix="prev_", **logprobs(off))
@@ -111,7 +118,7 @@ def test_another_policy_than_that_which_acted_ends_the_run(off):
 
 
 def test_a_policy_that_is_as_far_off_as_may_be_goes_on_with_a_warning():
-    assert len(judged(**logprobs(HOPELESS))[1]) == 1
+    assert len(judged(**logprobs(MAX_LOGPROB_DIFFERENCE))[1]) == 1
 
 
 def test_values_that_are_no_numbers_are_not_taken_over():

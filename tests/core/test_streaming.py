@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.streaming import SPREAD, AdvantageScale, MicroBatchStream, shares
+from rlinf_async.core.streaming import MAX_SPREAD_RATIO, AdvantageScale, MicroBatchStream, shares
 
 
 def samples(start, stop):
@@ -135,8 +135,8 @@ def test_no_batch_before_makes_advantages_much_larger_than_their_own_normalisati
     batch[torch.randperm(total, generator=draw)[:successes]] += 1.0
     found = normalised_in_pieces(before * torch.randn(640, generator=draw), batch.split(sizes))
     # A batch of n, normalised by itself, has a root mean square of 1 and no value above sqrt(n - 1).
-    assert float(found.abs().max()) <= SPREAD * total**0.5 * 1.001
-    assert float(found.square().mean().sqrt()) <= SPREAD * len(sizes) ** 0.5 * 1.001
+    assert float(found.abs().max()) <= MAX_SPREAD_RATIO * total**0.5 * 1.001
+    assert float(found.square().mean().sqrt()) <= MAX_SPREAD_RATIO * len(sizes) ** 0.5 * 1.001
 
 
 def test_first_successes_after_a_batch_that_failed_throughout_stay_of_order_one():
@@ -146,8 +146,8 @@ def test_first_successes_after_a_batch_that_failed_throughout_stay_of_order_one(
     own = (batch - batch.mean()) / batch.std()
     for before in (torch.zeros(640), 0.005 * torch.randn(640, generator=draw)):
         found = normalised_in_pieces(before, batch.split(64))
-        assert float(found.square().mean().sqrt()) < 1.5 * SPREAD
-        assert float(found.abs().max()) < 2 * SPREAD * float(own.abs().max())
+        assert float(found.square().mean().sqrt()) < 1.5 * MAX_SPREAD_RATIO
+        assert float(found.abs().max()) < 2 * MAX_SPREAD_RATIO * float(own.abs().max())
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 1.5])
@@ -206,7 +206,9 @@ def test_what_a_batch_had_of_spread_counts_for_no_other():
         scale.observe(torch.tensor(values), None)
         scale.close()
     scale.observe(torch.tensor([4.0, -4.0]), None)
-    assert scale.divisor == pytest.approx(4.0 / SPREAD)  # by itself: more than the deviation before, 0.71
+    assert scale.divisor == pytest.approx(
+        4.0 / MAX_SPREAD_RATIO
+    )  # by itself: more than the deviation before, 0.71
 
 
 def test_the_spread_of_a_batch_is_taken_about_the_mean_of_the_one_before():
@@ -214,4 +216,4 @@ def test_the_spread_of_a_batch_is_taken_about_the_mean_of_the_one_before():
     scale.observe(torch.tensor([1.75, 2.25]), None)  # a mean of 2
     scale.close()
     scale.observe(torch.tensor([7.0, -3.0]), None)
-    assert scale.divisor == pytest.approx(5.0 / SPREAD)
+    assert scale.divisor == pytest.approx(5.0 / MAX_SPREAD_RATIO)

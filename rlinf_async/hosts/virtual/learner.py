@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.probe_size import SAMPLES
+from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.tensors import Tree, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.virtual.times import TrainingTimes
@@ -127,7 +127,12 @@ class VirtualLearner:
         self._together, self._device, self._busy, self._spans = together, device, busy, spans
         self._training = VirtualTraining(times, settings)
         self._learner = StreamingLearner(
-            self._training, settings, parameters=lambda: (), busy=BusyMeter(), rank=rank, probe_size=SAMPLES
+            self._training,
+            settings,
+            parameters=lambda: (),
+            busy=BusyMeter(),
+            rank=rank,
+            probe_size=MAX_PROBE_SAMPLES,
         )
         self.trained_at = 0.0
         """When the last micro-batch ended."""

@@ -8,7 +8,7 @@ pytest.importorskip("verl", reason="needs veRL")
 
 import torch
 
-from rlinf_async.core.premise import HOPELESS, Premise
+from rlinf_async.core.premise import MAX_LOGPROB_DIFFERENCE, Premise
 from tests.hosts.verl.engines import learner, learner_of, pieces, rollout, settings, training_of
 
 pytestmark = pytest.mark.verl
@@ -54,7 +54,7 @@ def test_the_policy_that_acted_gives_back_what_was_stored(caplog):
 @pytest.mark.parametrize("mode", ["off", "streamer", "full"])
 def test_a_policy_of_other_probabilities_ends_the_run_and_is_named_whatever_level_is_on(mode):
     with pytest.raises(RuntimeError, match=rf"{NAMED}: logprobs of the first batch.*off by 1\.5 on"):
-        examine(mode=mode, shift=HOPELESS + 0.5)
+        examine(mode=mode, shift=MAX_LOGPROB_DIFFERENCE + 0.5)
 
 
 def test_a_difference_beyond_rounding_is_named_and_one_of_16_bits_is_not(caplog):
