@@ -19,7 +19,7 @@ from typing import Any
 
 from generated import fill
 
-from rlinf_async.config import MODES, AdvancedConfig, AsyncConfig
+from rlinf_async.config import MODE_LEVELS, AdvancedConfig, AsyncConfig
 from rlinf_async.config.removed import REMOVED
 
 PAGE = Path(__file__).with_name("config.md")
@@ -117,7 +117,8 @@ def table(schema: type, level: str | None) -> str:
 def modes() -> str:
     """The levels that each preset switches on."""
     rows = [
-        f"| `{mode}` | {' | '.join('on' if on else '' for on in levels)} |" for mode, levels in MODES.items()
+        f"| `{mode}` | {' | '.join('on' if on else '' for on in levels)} |"
+        for mode, levels in MODE_LEVELS.items()
     ]
     head = ["| mode | level 1 `train` | level 2 `rollout` | level 3 `streamer` |", "|---|---|---|---|"]
     return "\n".join([*head, *rows])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.config import (
-    MODES,
+    MODE_LEVELS,
     AdvancedConfig,
     AsyncConfig,
     RolloutConfig,
@@ -54,7 +54,7 @@ def test_without_a_block_everything_is_off(block):
     assert not AsyncConfig.from_mapping(block).active
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODE_LEVELS)
 @pytest.mark.parametrize("flags", list(product([False, True], repeat=3)))
 def test_flags_given_explicitly_beat_every_preset(mode, flags):
     block = {name: {"enabled": flag} for name, flag in zip(LEVELS, flags, strict=True)}
@@ -231,7 +231,7 @@ def test_no_correction_is_accepted_when_there_is_nothing_to_correct(train):
 def test_the_bound_in_force_is_zero_while_level_1_is_off():
     bounds = [
         AsyncConfig.from_mapping({"mode": mode, "train": {"max_staleness": 3}}).max_staleness
-        for mode in MODES
+        for mode in MODE_LEVELS
     ]
     assert bounds == [0, 3, 0, 0, 3]
 

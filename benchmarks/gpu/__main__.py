@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.gpu.runs import Bench, Row, Run, repetitions, rows
-from rlinf_async.config import MODES
+from rlinf_async.config import MODE_LEVELS
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -43,7 +43,7 @@ def main(
         bool, typer.Option("--quick", help="Show that it works; the numbers mean nothing.")
     ] = False,
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
-    modes: Annotated[str, typer.Option(help="off is always run.")] = ",".join(MODES),
+    modes: Annotated[str, typer.Option(help="off is always run.")] = ",".join(MODE_LEVELS),
     params: Annotated[int, typer.Option(help="About so many parameters.")] = Bench.params,
     envs: Annotated[str, typer.Option(help="emulated or metaworld.")] = Bench.envs,
     decision_ms: Annotated[float | None, typer.Option(help="Mean time of an emulated decision.")] = None,

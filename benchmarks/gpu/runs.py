@@ -15,7 +15,7 @@ import torch
 from benchmarks.gpu import simulators
 from benchmarks.gpu.passes import CudaClock, HostClock, Passes, Span, filled
 from benchmarks.gpu.policy import CHUNK, Size, vla
-from rlinf_async.config import MODES, AsyncConfig
+from rlinf_async.config import MODE_LEVELS, AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.observe.summary import RunSummary
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 class Bench:
     """What is run. `warmup` batches before the measured ones and one after them are not counted."""
 
-    modes: tuple[str, ...] = tuple(MODES)
+    modes: tuple[str, ...] = tuple(MODE_LEVELS)
     envs: str = "emulated"
     device: str = "cuda"
     params: int = 500_000_000
@@ -51,8 +51,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         for mode in self.modes:
-            if mode not in MODES:
-                raise ValueError(f"mode {mode!r} must be one of {', '.join(MODES)}")
+            if mode not in MODE_LEVELS:
+                raise ValueError(f"mode {mode!r} must be one of {', '.join(MODE_LEVELS)}")
         if self.envs not in ("emulated", "metaworld"):
             raise ValueError(f"envs={self.envs!r} must be emulated or metaworld")
         if self.envs == "metaworld" and find_spec("metaworld") is None:

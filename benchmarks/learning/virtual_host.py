@@ -27,7 +27,7 @@ from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard, ShardOutput
 from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
-from rlinf_async.loops.learner import WAITING, learn_batch
+from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.streaming_learner import StreamingLearner
@@ -149,7 +149,7 @@ class TimedLearner:
             streaming=self._settings.run.streams,
             compute=self._lasting,
         )
-        del metrics[WAITING]
+        del metrics[WAITING_METRIC]
         self.seen[batch].seconds = asyncio.get_running_loop().time()
         return metrics
 

@@ -1,16 +1,16 @@
 """The `async` block of a run."""
 
-from rlinf_async.config.advanced import COMPARED_BYTES, AdvancedConfig
-from rlinf_async.config.block import LEVELS, MODES, AsyncConfig, Mode, preset_levels, words
+from rlinf_async.config.advanced import MAX_COMPARED_BYTES, AdvancedConfig
+from rlinf_async.config.block import LEVEL_NAMES, MODE_LEVELS, AsyncConfig, Mode, preset_levels, words
 from rlinf_async.config.rollout import RolloutConfig
 from rlinf_async.config.streamer import StreamerConfig
 from rlinf_async.config.survive import SurviveConfig
 from rlinf_async.config.train import TrainConfig
 
 __all__ = [
-    "COMPARED_BYTES",
-    "LEVELS",
-    "MODES",
+    "LEVEL_NAMES",
+    "MAX_COMPARED_BYTES",
+    "MODE_LEVELS",
     "AdvancedConfig",
     "AsyncConfig",
     "Mode",

@@ -8,10 +8,11 @@ from typing import Literal
 from rlinf_async.config.checks import check_above_zero, check_choice, check_flag, check_whole
 
 SHORTEST_LIMIT_S = 100.0
-SLOWER_THAN_EVER = 20.0
-"""What `auto` comes to: a step or a reset may take so long, or so many times as long as any before."""
-COMPARED_BYTES = 2 * 10**9
-"""Of trained weights on a learner rank, up to which `measure_ratios: auto` keeps copies of past ones."""
+SLOWDOWN_LIMIT = 20.0
+"""Ratio of the limit that `auto` gives a step or a reset to the longest one before; the limit is at
+least `SHORTEST_LIMIT_S`."""
+MAX_COMPARED_BYTES = 2 * 10**9
+"""Trained weights per learner rank up to which `measure_ratios: auto` keeps copies of past ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,34 +20,34 @@ class AdvancedConfig:
     """Limits and switches that most runs leave alone; they may change from one version to the next."""
 
     accept_bias: bool = False
-    """Said beside `train.correction: none`, to train off-policy data as if it were on-policy."""
+    """True confirms `train.correction: none`: off-policy data is trained as if it were on-policy."""
     measure_ratios: bool | Literal["auto"] = "auto"
-    """Whether to log, per staleness and on a few samples, how far sampler, learner and policies differ.
+    """True logs, per staleness and on a few samples, how far sampler, learner and policies differ.
 
     Costs a copy of the trained parameters to the CPU a step, and `max_staleness + 1` of them kept there;
     auto: where a learner rank trains at most 2 GB of them, and above that only what needs no copy.
     """
     non_finite: Literal["refuse", "stop", "off"] = "refuse"
-    """What a rollout or a gradient with a NaN or an infinity does: it is refused and counted, it ends the
-    run, or nobody looks."""
+    """The fate of a rollout or a gradient with a NaN or an infinity: it is refused and counted (refuse), it
+    ends the run (stop), or it is not looked for (off)."""
     start_s: float = 1800.0
-    """How long the environments of a shard may take to be built, and for their first reset and step, which
-    may compile."""
+    """Seconds that the environments of a shard may take to be built, and for their first reset and
+    step, which may compile."""
     reset_s: float | Literal["auto"] = "auto"
-    """How long a reset of a shard's environments may take before they count as dead; auto: 100 s, or 20 times
-    the longest reset that the shard has seen if that is more, and `start_s` for its first."""
+    """Seconds that a reset of a shard's environments may take before they count as dead; auto: 100 s,
+    or 20 times the longest reset that the shard has seen if that is more, and `start_s` for its first."""
     step_s: float | Literal["auto"] = "auto"
-    """How long a step of a shard's environments may take before they count as dead; auto: 100 s, or 20 times
-    the longest step that the shard has seen if that is more, and `start_s` for its first."""
+    """Seconds that a step of a shard's environments may take before they count as dead; auto: 100 s, or
+    20 times the longest step that the shard has seen if that is more, and `start_s` for its first."""
     silent_s: float = 100.0
-    """A process that has not answered for so long is killed: an env worker or inference rank is started
-    anew, without a learner rank or a channel the run ends."""
+    """Seconds without an answer after which a process is killed: an env worker or inference rank is
+    then started again, without a learner rank or a channel the run ends."""
     window_s: float = 600.0
     """The seconds in which the restarts of `survive` are counted."""
     save_failures: int = 3
-    """How many checkpoints in a row may fail to be written before the run ends."""
+    """Checkpoints in a row that may fail to be written before the run ends."""
     stall_s: float = 120.0
-    """When nothing at all has ended for so long, the run says who waits for what."""
+    """Seconds without any progress after which the run says which part waits for what."""
     deadline_s: float = 7200.0
     """No wait between workers lasts longer. It is a last resort: a crash is noticed at once."""
 
@@ -63,12 +64,14 @@ class AdvancedConfig:
 
     @property
     def measures(self) -> bool:
-        """Whether distances between sampler, learner and policies are looked at, as far as `auto` goes."""
+        """True if distances between sampler, learner and policies are measured, as far as `auto` goes."""
         return self.measure_ratios is not False
 
     def compares_versions(self, trained_bytes: float) -> bool:
-        """Whether that includes policies of earlier versions, where a learner rank trains so many bytes."""
-        return self.measures and (self.measure_ratios != "auto" or trained_bytes <= COMPARED_BYTES)
+        """Return True if policies of earlier versions are compared, too, where a learner rank trains
+        `trained_bytes`.
+        """
+        return self.measures and (self.measure_ratios != "auto" or trained_bytes <= MAX_COMPARED_BYTES)
 
     def step_limit(self, longest: float) -> float:
         """The seconds that a step may take in a shard whose longest took `longest` seconds, 0 before any."""
@@ -83,4 +86,4 @@ class AdvancedConfig:
             return float(value)
         if not longest:
             return self.start_s
-        return max(SHORTEST_LIMIT_S, SLOWER_THAN_EVER * longest)
+        return max(SHORTEST_LIMIT_S, SLOWDOWN_LIMIT * longest)

@@ -15,16 +15,16 @@ from rlinf_async.config.train import TrainConfig
 from rlinf_async.core.types import Correction
 
 Mode = Literal["off", "train", "rollout", "streamer", "full"]
-MODES: dict[str, tuple[bool, bool, bool]] = {
+MODE_LEVELS: dict[str, tuple[bool, bool, bool]] = {
     "off": (False, False, False),
     "train": (True, False, False),
     "rollout": (False, True, False),
     "streamer": (False, False, True),
     "full": (True, True, True),
 }
-"""The preset of each mode: which of levels 1 (train), 2 (rollout) and 3 (streamer) are enabled."""
+"""The levels that each mode switches on: 1 (train), 2 (rollout) and 3 (streamer)."""
 
-LEVELS = ("train", "rollout", "streamer")
+LEVEL_NAMES = ("train", "rollout", "streamer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,8 @@ class AsyncConfig:
         check_keys("async", block, cls)
         mode: Any = block.get("mode", "off")
         mode = "off" if mode is False else mode  # YAML reads a bare `off` as False
-        check_choice("async.mode", mode, list(MODES))
-        preset = dict(zip(LEVELS, MODES[mode], strict=True))
+        check_choice("async.mode", mode, list(MODE_LEVELS))
+        preset = dict(zip(LEVEL_NAMES, MODE_LEVELS[mode], strict=True))
         levels: dict[str, Any] = {}
         for name, level in (("train", TrainConfig), ("rollout", RolloutConfig), ("streamer", StreamerConfig)):
             content = check_block(f"async.{name}", block.get(name), level, first="enabled")
@@ -109,7 +109,7 @@ class AsyncConfig:
 
     @property
     def active(self) -> bool:
-        """Whether any level is on; if none is, the host runs its own stock workers."""
+        """True if any level is on; if none is, the host runs its own stock workers."""
         return self.train.enabled or self.rollout.enabled or self.streamer.enabled
 
     @property
@@ -119,12 +119,12 @@ class AsyncConfig:
 
     @property
     def off_policy(self) -> bool:
-        """Whether samples may be older than the policy that trains on them."""
+        """True if samples may be older than the policy that trains on them."""
         return self.max_staleness > 0
 
     @property
     def takes_tasks(self) -> bool:
-        """Whether a shard collects for the next place of a batch, and its environments take on its tasks."""
+        """True if a shard collects for the next place of a batch, and its environments take on its tasks."""
         return self.train.balance == "tasks"
 
     @property
@@ -134,12 +134,12 @@ class AsyncConfig:
 
     @property
     def recomputes(self) -> bool:
-        """Whether samples are re-anchored at the policy that starts to train on them, before it does."""
+        """True if samples are anchored again at the policy that starts to train on them, before it does."""
         return self.correction != "none" and self.train.proximal == "recomputed"
 
     @property
     def measures_ratios(self) -> bool:
-        """Whether off-policy ratios are logged."""
+        """True if off-policy ratios are logged."""
         return self.off_policy and self.advanced.measures
 
     @property
@@ -157,14 +157,15 @@ def words(levels: Mapping[str, bool]) -> str:
 
 
 def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
-    """Levels of a valid `async` block that only `mode: full` switches on, which a run may do without.
+    """Return the levels of a valid `async` block that only `mode: full` switches on, which a run may do
+    without.
 
-    Whoever gives a level's own flag, the mode of one level or `rollout.reset_ahead` asks for that level.
+    A level's own flag, the mode of one level and `rollout.reset_ahead` ask for that level by themselves.
     """
     block = block or {}
     if block.get("mode") != "full":
         return frozenset()
-    own = {level: block.get(level) or {} for level in LEVELS}
+    own = {level: block.get(level) or {} for level in LEVEL_NAMES}
     return frozenset(
-        level for level in LEVELS if "enabled" not in own[level] and not own[level].get("reset_ahead")
+        level for level in LEVEL_NAMES if "enabled" not in own[level] and not own[level].get("reset_ahead")
     )

@@ -1,4 +1,4 @@
-"""What a value in the `async` block may be; a refusal names value, limit and the nearest valid choice."""
+"""Checks of the values in the `async` block; a refusal names value, limit and the nearest valid choice."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ REMOVED = {
     ),
     **{old: f"write async.advanced.{name}" for old, name in _MOVED.items()},
 }
-"""By the path of a key, or `path=value` where only that value is gone: what to write instead, and why."""
+"""Removed keys by path, or by `path=value` where only that value is gone, and what to write instead,
+and why."""
 
 
 def check_not_removed(path: str, value: Any = None) -> None:

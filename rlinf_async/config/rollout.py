@@ -18,9 +18,9 @@ class RolloutConfig:
     max_batch_size: int | Literal["auto"] = "auto"
     """Samples (environments) in one forward pass at most."""
     max_wait_ms: float | Literal["auto"] = "auto"
-    """How long the oldest request may wait for company; auto is 0: fire when an accelerator is idle."""
+    """Milliseconds that the oldest request waits for more; auto is 0: fire when an accelerator is idle."""
     reset_ahead: bool = False
-    """Whether each shard has a second set of simulators, reset for the next rollout while the first plays.
+    """True gives each shard a second set of simulators, reset for the next rollout while the first plays.
 
     Takes twice the simulators' memory, and cores for the resets.
     """

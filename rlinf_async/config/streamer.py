@@ -27,5 +27,5 @@ class StreamerConfig:
         check_choice("async.streamer.normalization", self.normalization, ("auto", "running", "deferred"))
 
     def defers(self, update_epochs: int) -> bool:
-        """Whether advantages that are normalised over a batch wait for it."""
+        """Return True if advantages that are normalised over a batch wait for it."""
         return update_epochs > 1 if self.normalization == "auto" else self.normalization == "deferred"

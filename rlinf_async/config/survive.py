@@ -10,16 +10,16 @@ from rlinf_async.config.checks import check_whole
 
 @dataclass(frozen=True, kw_only=True)
 class SurviveConfig:
-    """What a run outlives. Over a budget it ends with the first error."""
+    """The faults that a run outlives. Over a budget it ends with the first error."""
 
     env_restarts: int = 10
-    """How often a shard's environments are built anew within ten minutes, each time at the cost of one
+    """Times that a shard's environments are rebuilt within ten minutes, each time at the cost of one
     rollout; 0 ends the run with the first error."""
     process_restarts: int = 5
-    """How often an env worker or an inference rank is started anew within ten minutes; 0 ends the run with
-    the first death."""
+    """Times that an env worker or an inference rank is started again within ten minutes; 0 ends the run
+    with the first death."""
     keep: int | Literal["all"] = "all"
-    """How many whole checkpoints are kept, the newest; older ones are removed when one has been written."""
+    """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
 
     def __post_init__(self) -> None:
         for name in ("env_restarts", "process_restarts"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlinf_async.config import MODES
+from rlinf_async.config import MODE_LEVELS
 from rlinf_async.core.block_name import misplaced
 from rlinf_async.core.names import nearest
 from rlinf_async.loops.run_settings import RunSettings
@@ -42,7 +42,7 @@ def _nearest_mode(content: object) -> str:
     """The mode that somebody may have meant who gave one value for the block."""
     if content is False:
         return "off"
-    return nearest(content, MODES) or "full"
+    return nearest(content, MODE_LEVELS) or "full"
 
 
 def _written(content: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlinf_async.config import COMPARED_BYTES
+from rlinf_async.config import MAX_COMPARED_BYTES
 
 BILLION = 10**9
 GIGABYTE = 10**9
@@ -28,7 +28,9 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append((f"  each of {kind['gpus']}", text))
     if memory["remembered"]:
         size = f"{memory['remembered_bytes'] / GIGABYTE:.3g} {unit}"
-        unless = f", none of them to measure ratios above {COMPARED_BYTES / GIGABYTE:g} GB" if by_size else ""
+        unless = (
+            f", none of them to measure ratios above {MAX_COMPARED_BYTES / GIGABYTE:g} GB" if by_size else ""
+        )
         lines.append(("  CPU, a learner", f"{memory['remembered']} copies of what it trains: {size}{unless}"))
     lora = "; adapters, their gradients and moments too" if memory["lora"] else ""
     return [*lines, ("  beside it", f"{NOT_COUNTED}{lora}")]

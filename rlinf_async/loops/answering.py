@@ -1,4 +1,4 @@
-"""Answers to the requests of a batch: each gets his own, or learns that there is none."""
+"""Answers to the requests of a batch: each asker gets its own answer, or an error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def answering(
 def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
     """Give `future` the answer, or the error that prevented it."""
     if future.done():
-        return  # whoever asked has given up
+        return  # the asker has given up
     if error is None:
         future.set_result(answer)
     else:

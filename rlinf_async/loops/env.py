@@ -19,8 +19,8 @@ from rlinf_async.observe.spans import UNRECORDED, SpanLog
 FAIL_AT_ONCE = SurviveConfig(env_restarts=0)
 
 
-async def nothing(_: Ticket) -> None:
-    """Rollouts follow each other."""
+async def no_preparation(_: Ticket) -> None:
+    """Do nothing between two rollouts: they follow each other at once."""
 
 
 async def run_shard(
@@ -31,14 +31,15 @@ async def run_shard(
     trajectories: TrajectoryPort,
     recorder: Callable[[Ticket], Recorder],
     restarts: ShardRestarts | None = None,
-    before: Callable[[Ticket], Awaitable[None]] = nothing,
+    before: Callable[[Ticket], Awaitable[None]] = no_preparation,
     overlaps: bool = False,
     spans: SpanLog = UNRECORDED,
 ) -> None:
-    """Collect rollouts until the gate closes for good; `before` each of them, its ticket is shown.
+    """Collect rollouts until the gate closes for good; `before` each rollout, it is awaited with the
+    ticket.
 
-    A rollout whose environments fail is given up and collected again, once `restarts` has had them built
-    anew; without it, the first failure is raised. With `overlaps` a rollout may begin while the one before,
+    A rollout whose environments fail is given up and collected again, once `restarts` has had them rebuilt;
+    without it, the first failure is raised. With `overlaps` a rollout may begin while the one before,
     which the environments have played, waits for its last value and is handed over.
 
     Leaves the spans `gate`, `reset`, `ask` (from a request to its answer), `step` and `put`, `restart` after
@@ -72,7 +73,7 @@ class _ShardLoop:
     before: Callable[[Ticket], Awaitable[None]]
     spans: SpanLog
     failed: tuple[ShardFailure, str] | None = None
-    """By what the environments have failed, and what was lost, until they are built anew."""
+    """The failure of the environments and what was lost by it, until they are rebuilt."""
 
     async def run(self, group: asyncio.TaskGroup, *, overlaps: bool) -> None:
         """Two rollouts are under way at most: one that plays, and the end of the one before."""
@@ -95,7 +96,7 @@ class _ShardLoop:
                 await last  # it may have been refused, or given up, and is to be collected again then
 
     async def _mend(self) -> None:
-        """Have the environments built anew if they have failed."""
+        """Have the environments rebuilt if they have failed."""
         if self.failed is not None:
             (failure, loss), self.failed = self.failed, None
             await self.restarts.restart(self.env, failure, loss=loss)
@@ -145,7 +146,7 @@ async def evaluate_shard(
 ) -> None:
     """Run `rollouts` rollouts with the policy's evaluation actions; `env` keeps what it sees.
 
-    One whose environments fail is run again, once `restarts` has had them built anew.
+    A rollout whose environments fail is run again, once `restarts` has had them rebuilt.
     """
     restarts, remaining = restarts or ShardRestarts(shard, FAIL_AT_ONCE), rollouts
     while remaining:
@@ -192,11 +193,12 @@ async def together(loops: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 async def _to_its_end(loop: Coroutine[Any, Any, None]) -> None:
-    """Await `loop`. One that says it was cancelled, when nobody has cancelled it, has failed: whoever waits
-    for what it would have done would wait for ever."""
+    """Await `loop`, and raise an error if it ends as cancelled although no one has cancelled it."""
     task = asyncio.current_task()
     try:
         await loop
+    # Left as it is, a `CancelledError` would end this task in silence, and everyone who waits for the work of
+    # `loop` would wait for ever.
     except asyncio.CancelledError as error:
         if task is not None and task.cancelling():
             raise

@@ -1,4 +1,4 @@
-"""What happens when the environments of a shard fail: they are built anew, as often as the run may."""
+"""Restarts of the environments of a shard that fail, as often as the budget of the run allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = Callable[..., None]
 """`observe.failures.record_failure` of a run directory and a process."""
 
 
-def unrecorded(**_: object) -> None:
+def record_nothing(**_: object) -> None:
     """A record of faults that drops them, for runs without a run directory."""
 
 
@@ -34,7 +34,7 @@ class ShardRestarts:
         survive: SurviveConfig,
         *,
         window_s: float = AdvancedConfig.window_s,
-        record: Record = unrecorded,
+        record: Record = record_nothing,
         spans: SpanLog = UNRECORDED,
         worked: bool = False,
     ) -> None:
@@ -64,10 +64,10 @@ class ShardRestarts:
         return count
 
     async def restart(self, env: ShardEnv, failure: ShardFailure, *, loss: str) -> None:
-        """Have `env` built anew after `failure`, by which `loss` was lost; again if that fails, too.
+        """Rebuild `env` after `failure`, by which `loss` was lost; again if rebuilding fails, too.
 
         Raises:
-            RuntimeError: it has failed too often; the message has the first error and the count.
+            RuntimeError: `env` has failed too often; the message has the first error and the count.
         """
         loop = asyncio.get_running_loop()
         with self._spans.span("restart", shard=self._shard, error=failure.kind):

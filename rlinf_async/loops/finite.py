@@ -14,11 +14,12 @@ from rlinf_async.core.failures import ShardFailure
 
 
 def not_finite(advanced: AdvancedConfig, shown: Mapping[str, Any]) -> list[str]:
-    """How many numbers of which fields are not finite; none where `async.advanced.non_finite` is off.
+    """Return a sentence per field whose numbers are not all finite; [] where `async.advanced.non_finite`
+    is off.
 
     Args:
-        shown: what environments have shown, by name: arrays, or mappings and lists of such at any depth. What
-            is no number is finite.
+        shown: outputs of environments by name: arrays, or mappings and lists of arrays at any depth. A value
+            that is no number counts as finite.
     """
     return [] if advanced.non_finite == "off" else list(_bad(shown))
 
@@ -56,7 +57,7 @@ def check_answer(advanced: AdvancedConfig, scores: Mapping[str, Any], *, version
 
 
 def check_weights(version: int, weights: Mapping[str, torch.Tensor]) -> None:
-    """Look at weights before anybody acts by them.
+    """Check that weights are finite before any rank acts by them.
 
     Raises:
         RuntimeError: some are not finite.

@@ -7,7 +7,7 @@ from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 
 async def serve_policy(*, requests: RequestPort, policy: Policy, spans: SpanLog = UNRECORDED) -> None:
-    """Answer batches of requests until nobody will ask any more.
+    """Answer batches of requests until no shard will ask any more.
 
     Leaves the spans `idle`, a wait for requests, and `forward`, which names the requests for actions that are
     answered by `shards` and `numbers`, or `score`.

@@ -12,8 +12,8 @@ from rlinf_async.loops.foreign import contained, harmless
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
-WAITING = "async/waiting_seconds"
-"""What `learn_batch` calls its wait for trajectories."""
+WAITING_METRIC = "async/waiting_seconds"
+"""The metric under which `learn_batch` returns the seconds in which it waited for trajectories."""
 
 
 async def in_place(work: Callable[..., Any], *arguments: object) -> Any:
@@ -38,7 +38,7 @@ async def learn_batch(
 
     Leaves the spans `fetch`, a wait for trajectories, perhaps beside training on earlier ones, `accept`,
     which names the trajectories, and `finish`. Among the metrics are the seconds in which there was nothing
-    to train on, `async/waiting_seconds`.
+    to train on, under `WAITING_METRIC`.
     """
     now, waited = asyncio.get_running_loop().time, 0.0
     taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
@@ -55,7 +55,7 @@ async def learn_batch(
                 await compute(learner.accept, arrived)
         with spans.span("finish", batch=batch):
             metrics: dict[str, float] = await compute(learner.finish)
-        return {**metrics, WAITING: waited}
+        return {**metrics, WAITING_METRIC: waited}
     finally:
         taking.cancel()
 
@@ -68,6 +68,8 @@ async def _take(
 
 
 def _facts(piece: Piece) -> list[int]:
-    """Whose it is, how many trajectories it holds, how stale it is, and how much of that passed in flight."""
+    """Return place, epoch, part, size (trajectories) and staleness of a piece, and the versions that
+    passed in flight.
+    """
     ticket, staleness = piece.ticket, piece.ticket.batch - piece.oldest
     return [ticket.place, ticket.epoch, piece.part, piece.size, staleness, piece.newest - piece.oldest]

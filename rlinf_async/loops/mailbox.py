@@ -1,4 +1,4 @@
-"""Where answers for one far process come together until its next call takes them.
+"""Keeps the answers for one far process until its next call takes them.
 
 Theory of operation. An asker has at most two calls under way: one that waits here for answers, and one that
 brings new requests. The one that brings requests then waits here too, in the place of the other, which
@@ -20,7 +20,7 @@ class Mailbox:
     """Answers that are due or have arrived, by the numbers that their asker gave to its requests.
 
     At most one call waits: a later one takes the place of an earlier one, which returns with nothing, so
-    that calls that bring requests never pile up. Nobody waits in it while no answer is due.
+    that calls that bring requests never pile up. No call waits in it while no answer is due.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Mailbox:
 
     @property
     def idle(self) -> bool:
-        """Whether no answer is due and none is left."""
+        """Return True if no answer is due and none is left."""
         return not self._due and not self._ready
 
     def expect(self, number: int) -> Callable[[Any, BaseException | None], None]:

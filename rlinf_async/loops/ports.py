@@ -1,4 +1,4 @@
-"""What a host provides to the loops, as Protocols."""
+"""The parts that a host provides to the loops, as Protocols."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class PolicyPort(Protocol):
 
         Raises:
             PeerError: inference failed.
-            DeadlineError: nobody answered in time.
+            DeadlineError: no answer came in time.
         """
 
 
@@ -100,7 +100,7 @@ class RequestPort(Protocol):
     def answering(self, batch: Sequence[Any]) -> AbstractAsyncContextManager[list[Any]]:
         """A block that fills the list with one answer per request; leaving it sends them.
 
-        An exception inside it fails the requesters, so that nobody waits for a dead forward pass.
+        An exception inside it fails the requesters, so that no shard waits for a dead forward pass.
         """
 
 
@@ -129,7 +129,7 @@ class WeightPort(Protocol):
 
 
 class TrajectoryPort(Protocol):
-    """Where rollouts are admitted and trajectories handed over."""
+    """Admits rollouts and takes their trajectories."""
 
     async def admit(self, shard: int) -> Ticket | None:
         """Wait until `shard` may start a rollout; None when there will be no more."""
@@ -159,7 +159,9 @@ class Scorer(Protocol):
     """Inference, as a learner rank asks it what it thinks of actions that were taken."""
 
     async def score(self, piece: Piece, version: int) -> Tree:
-        """What the policy of `version` thinks of the piece, [T + 1, B, ...], once all ranks have it."""
+        """Return the scores of the piece by the policy of `version`, [T + 1, B, ...], once all ranks have
+        it.
+        """
 
 
 class Learner(Protocol):

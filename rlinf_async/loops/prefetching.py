@@ -1,4 +1,4 @@
-"""What a batch begins with is fetched while the one before is trained."""
+"""Fetches the first pieces of a batch while the batch before is trained."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlinf_async.loops.ports import PiecePort, Taken
 class PrefetchedPieces:
     """The pieces of another port; fills `PiecePort`.
 
-    When the last pieces of a batch have been handed over, those that the next one begins with are fetched,
-    beside the training on these: opening them takes as long as a small micro-batch.
+    When the last pieces of a batch have been handed over, the first pieces of the next batch are fetched
+    while the learner trains: opening them takes as long as a small micro-batch.
     """
 
     def __init__(self, pieces: PiecePort, *, until: int, together: int) -> None:

@@ -1,4 +1,4 @@
-"""Which requests an inference rank may take, where it looks first, and who is woken for a request.
+"""Rules for queues of requests: which a rank may take from, where it looks first, and who is woken.
 
 Theory of operation. A request is added to the queue of its shard; a rank takes a batch from the first of the
 queues that are open to it whose batcher gives one. Level 2 is a choice of queues and of batchers, and of
@@ -7,10 +7,10 @@ nothing else:
     level 2 on    `SharedQueues`: one queue per node, open to all ranks, own node first; a batch leaves as
                   soon as a rank is idle; and one for what learner ranks ask, by turns with the others
     level 2 off   `BarrierQueues`: one queue per rank and pipeline stage, open to that rank alone; a batch is
-                  everybody who is in flight
+                  every shard that is in flight
 
-Whoever adds a request wakes one rank that may take it, and whoever takes a batch and leaves requests wakes
-the next: so each request has woken somebody, and a woken rank that finds nothing goes back to sleep.
+An asker that adds a request wakes one rank that may take it, and a rank that takes a batch and leaves
+requests wakes the next: so each request has woken a rank, and a woken rank that finds none sleeps again.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Queues(Protocol):
     def __iter__(self) -> Iterator[Queue[Any]]: ...
 
     def of(self, request: ActionRequest) -> Queue[Any]:
-        """Where a request waits."""
+        """The queue in which a request waits."""
 
     def bell(self, rank: int, node: str) -> Bell:
-        """Where inference rank `rank`, which runs on `node`, waits."""
+        """The bell that inference rank `rank`, which runs on `node`, waits for."""
 
     def open_to(self, rank: int, node: str) -> Iterable[Queue[Any]]:
         """The queues from which inference rank `rank`, on `node`, may take now, in this order."""
@@ -114,10 +114,10 @@ class SharedQueues:
                 return bell.ring(1)
 
     def begin(self, shard: int) -> None:
-        """Nothing: with level 2 on, no batch waits for a shard because it is in flight."""
+        """Do nothing: with level 2 on, no batch waits for a shard because it is in flight."""
 
     def end(self, shard: int) -> None:
-        """Nothing: with level 2 on, no batch has waited for the shard because it was in flight."""
+        """Do nothing: with level 2 on, no batch has waited for the shard because it was in flight."""
 
     def ring(self) -> None:
         for queue in self:
@@ -161,7 +161,7 @@ class BarrierQueues:
         return (queue for key, queue in self._queues.items() if key[0] == rank)
 
     def taken(self, rank: int, queue: Queue[Any]) -> None:
-        """Nothing: a rank has what it has taken from one queue at a time."""
+        """Do nothing: a rank has what it has taken from one queue at a time."""
 
     def wake(self, queue: Queue[Any]) -> None:
         queue.bell.ring(1)

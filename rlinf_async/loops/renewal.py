@@ -1,8 +1,9 @@
-"""Where the environments of a deterministic run begin anew, so that it can be interrupted there.
+"""Rebuilds the environments of a deterministic run at its checkpoints, so that it can be interrupted
+there.
 
-Environments in the middle of their lives cannot be saved: a simulator's state, and the wrappers around it,
-are nobody's to write down. So every run, interrupted or not, has others built at its checkpoints, with a seed
-that follows from the step alone.
+Environments in the middle of their lives cannot be saved: no interface writes down the state of a simulator
+and of the wrappers around it. So every run, interrupted or not, has others built at its checkpoints, with a
+seed that follows from the step alone.
 
 With a fixed lag a checkpoint needs no other barrier for that. Version `S` is published when every rollout
 that an earlier one acts in has ended; so the first rollout of a shard that `S` acts in comes after all of

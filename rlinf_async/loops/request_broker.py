@@ -1,4 +1,4 @@
-"""Where action requests meet idle inference ranks."""
+"""The broker between action requests and idle inference ranks."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ Asker = Callable[[Any, Exception | None], None]
 class RequestBroker:
     """Hands batches of requests to idle inference ranks and their answers back to the shards.
 
-    Every request is answered exactly once: with actions, or with the error that prevented them. What a rank
-    had taken that is lost is answered by another, or by its successor; what shards had asked that are lost is
-    forgotten. What anybody says bears his generation, and of one that was lost nothing counts.
+    Every request is answered exactly once: with actions, or with the error that prevented them. When a rank
+    is lost, another rank or its successor answers the requests that it had taken; when a shard is lost, its
+    requests are forgotten. Every call bears the generation of its caller; calls of a lost one are ignored.
     """
 
     def __init__(self, queues: Queues, *, deadline_s: float = math.inf) -> None:
@@ -107,7 +107,7 @@ class RequestBroker:
 
         Raises:
             PeerError: inference failed or has closed.
-            DeadlineError: nobody answered in time.
+            DeadlineError: no answer came in time.
         """
         answer = asyncio.get_running_loop().create_future()
         number = self.ask(request, partial(settle, answer))
@@ -119,7 +119,7 @@ class RequestBroker:
     def ask(self, request: ActionRequest, asker: Asker) -> int:
         """Queue a request; returns its number. `asker` is called with the answer, or with what prevented it.
 
-        That may be at once: inference has closed, or whoever asks is no longer.
+        That may be at once: inference has closed, or the process that asks was lost.
         """
         number = next(self._numbers)
         if self._closed or not self._shards.lives(request.shard, request.generation):
@@ -149,7 +149,7 @@ class RequestBroker:
         return batch or None
 
     def serves(self, rank: int, generation: int) -> bool:
-        """Whether what that generation of `rank` says still counts."""
+        """Return True if calls of that generation of `rank` still count."""
         return self._ranks.lives(rank, generation)
 
     def reply(self, numbers: Sequence[int], answers: Sequence[Any]) -> None:
@@ -181,7 +181,7 @@ class RequestBroker:
         self._queues.ring()
 
     def shards_lost(self, shards: Collection[int], generation: int) -> None:
-        """The env worker of `shards` has died: nobody waits for them. Its successor is `generation`."""
+        """Forget the requests of `shards`, whose env worker has died; its successor is `generation`."""
         self._shards.begin(shards, generation)
         for queue in self._queues:
             queue.batcher.drop(shards)

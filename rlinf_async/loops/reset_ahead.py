@@ -29,7 +29,7 @@ from rlinf_async.observe.spans import UNRECORDED, SpanLog
 class ResetAhead:
     """Fills `loops.ports.ShardEnv` with two sets of the same environments, which play by turns.
 
-    Nobody but this resets them. A reset that has begun is waited for once, by the `start` of its rollout.
+    Only this object resets them. A reset that has begun is waited for once, by the `start` of its rollout.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ResetAhead:
         self._begin(self._playing)
 
     async def restart(self) -> None:
-        """Build those environments anew that have played last; the others are left alone."""
+        """Rebuild the environments that have played last; the other set is left alone."""
         reset = self._resets.pop(self._playing, None)
         if reset is not None:
             with suppress(ShardFailure):
@@ -93,7 +93,9 @@ class ResetAhead:
         await self._playing.restart()
 
     async def closed_after(self, loop: Coroutine[Any, Any, None]) -> None:
-        """Await `loop`, which drives these environments; when it has ended, nobody waits for a reset."""
+        """Await `loop`, which drives these environments; resets that are under way are cancelled at its
+        end.
+        """
         try:
             await loop
         finally:

@@ -1,4 +1,4 @@
-"""What a run does, in the numbers that every host shares."""
+"""The settings of a run as the numbers that every host shares."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RunSettings:
     micro_batch_size: int
     """Samples of one learner rank in one forward and backward pass."""
     update_epoch: int
-    """How often a global batch is trained."""
+    """Passes over each global batch."""
     max_batch_size: int
     """Environments in one forward pass of an inference rank at most, with level 2."""
     normalizes: bool
-    """Whether advantages are normalised over the whole batch; GRPO does so within each group."""
+    """True if advantages are normalised over the whole batch; GRPO normalises within each group instead."""
     seed: int
     steps_per_decision: int = 1
     """Environment steps in one decision, which may be a chunk of actions."""
@@ -71,18 +71,20 @@ class RunSettings:
 
     @property
     def streams(self) -> bool:
-        """Whether gradients are accumulated before the batch is complete."""
+        """True if gradients are accumulated before the batch is complete."""
         deferred = self.normalizes and self.asynchrony.streamer.defers(self.update_epoch)
         return self.asynchrony.streamer.enabled and not deferred
 
     @property
     def spreads_steps(self) -> bool:
-        """Whether every piece gives an equal share to each of several optimizer steps."""
+        """True if every piece gives an equal share to each of several optimizer steps."""
         return self.streams and self.optimizer_steps > 1
 
     @property
     def scored_by_inference(self) -> bool:
-        """Whether inference scores what the learner does not begin a batch with; only what streams gains."""
+        """True if inference scores the pieces with which the learner does not begin a batch; only a run
+        that streams gains by it.
+        """
         return self.asynchrony.recomputes and self.streams and self.asynchrony.train.scorer == "inference"
 
     @property
@@ -93,12 +95,15 @@ class RunSettings:
         return -(-self.micro_batch_size // (self.plan.piece_size * self.horizon))
 
     def compares_versions(self, trained_bytes: float) -> bool:
-        """Whether a learner rank that trains so many bytes scores samples by the policies that drew them."""
+        """Return True if a learner rank with `trained_bytes` of trained weights scores samples by the
+        policies that drew them.
+        """
         return self.asynchrony.off_policy and self.asynchrony.advanced.compares_versions(trained_bytes)
 
     def remembered_versions(self, trained_bytes: float) -> int:
-        """Versions of its trained weights, of so many bytes, that a learner rank remembers to measure ratios:
-        the one that begins a batch, and those that may have sampled for it."""
+        """Return the versions of its `trained_bytes` of trained weights that a learner rank keeps to
+        measure ratios: the version that begins a batch, and those that may have sampled for it.
+        """
         return self.asynchrony.max_staleness + 1 if self.compares_versions(trained_bytes) else 0
 
     @property
@@ -108,18 +113,18 @@ class RunSettings:
 
     @property
     def renews(self) -> bool:
-        """Whether a run that is resumed from a checkpoint that was due continues bit for bit.
+        """True if a run that is resumed from a regular checkpoint continues bit for bit.
 
-        Everything that a checkpoint cannot hold then begins anew at each of them, in every run.
+        All state that a checkpoint cannot hold is then renewed at each checkpoint, in every run.
         """
         return self.asynchrony.deterministic and self.save_every > 0
 
     def renews_at(self, version: int) -> bool:
-        """Whether a checkpoint is due when `version` has been trained, and everything begins anew there."""
+        """Return True if a checkpoint is due when `version` has been trained, and state is renewed there."""
         return self.renews and version > 0 and version % self.save_every == 0
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of a run directory needs to know of the run, as plain data."""
+        """Return the facts that a reader of a run directory needs of the run, as plain data."""
         return {
             "levels": self.asynchrony.levels,
             "max_staleness": self.asynchrony.max_staleness,
@@ -133,7 +138,7 @@ class RunSettings:
         }
 
     def request_broker(self) -> RequestBroker:
-        """Where requests of this run wait for inference: for a dynamic batch, or for everyone in flight."""
+        """Return the broker in which requests wait: for a dynamic batch, or for every shard in flight."""
         rollout, deadline_s = self.asynchrony.rollout, self.asynchrony.advanced.deadline_s
         if not rollout.enabled:
             in_step = self.asynchrony.deterministic

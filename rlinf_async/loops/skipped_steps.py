@@ -23,13 +23,13 @@ class SkippedSteps:
         self._batch, self._advanced = batch, advanced
 
     def step(self, grad_norm: float, *, scaled: bool = False) -> bool:
-        """Whether a step with gradients of this norm is to be, or was, left out.
+        """Return True if a step with gradients of this norm is to be, or was, left out.
 
-        `scaled`: losses are scaled for half precision; the scale is found by gradients that overflow, which
-        then ends nothing.
+        `scaled`: losses are scaled for half precision; the scale is found by gradients that overflow, so an
+        overflow then never ends the run.
 
         Raises:
-            RuntimeError: it is one too many, by `async.advanced.non_finite`.
+            RuntimeError: there are too many of them in a row, by `async.advanced.non_finite`.
         """
         if math.isfinite(grad_norm):
             self._in_a_row = 0

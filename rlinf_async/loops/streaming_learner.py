@@ -1,4 +1,4 @@
-"""What a learner rank does with the pieces of a batch, whatever framework trains it.
+"""Trains one learner rank on the pieces of a batch, whatever the framework.
 
 Theory of operation. Pieces arrive in any order, all at once or one by one. They are taken in together, as
 many as fill a micro-batch, because a smaller forward pass costs as much. From then on a rollout, [T, B, ...],
@@ -42,7 +42,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Training(Protocol):
-    """What a framework gives to the learner of one rank. Rollouts are [T, B, ...], samples [N, ...]."""
+    """The part of a learner rank that a framework provides. Rollouts are [T, B, ...], samples [N, ...]."""
 
     def working(self) -> AbstractContextManager[None]:
         """The block in which the learner computes."""
@@ -129,7 +129,9 @@ class StreamingLearner:
             )
 
     def _mean_bytes(self, parameters: Callable[[], Sequence[torch.Tensor]]) -> float:
-        """What a rank trains, the mean over all: their shards differ by a little, and they decide alike."""
+        """Return the bytes that a rank trains, averaged over the ranks: shards differ by a little, and all
+        ranks must decide alike.
+        """
         own = float(sum(tensor.nbytes for tensor in parameters()))
         return self.training.summed({"bytes": own})["bytes"] / self._settings.plan.learner_ranks
 

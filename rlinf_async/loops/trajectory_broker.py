@@ -1,4 +1,4 @@
-"""Where rollouts are admitted and trajectories wait for the learner."""
+"""The broker between rollouts, which it admits, and the learner, for which it keeps trajectories."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rlinf_async.loops.waiting import Bell
 from rlinf_async.observe.meters import Spread
 
 MAX_REFUSALS = 8
-"""How often one rollout is collected again before the run ends: stale weights would be refused for ever."""
+"""Times that one rollout is collected again before the run ends: stale weights would be refused for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedBatch:
-    """What a batch was made of, known once it is trained."""
+    """The samples, staleness and duration of a batch, known once it is trained."""
 
     staleness: Spread
     env_steps: int
@@ -38,8 +38,8 @@ class TrainedBatch:
 class TrajectoryBroker:
     """The gate and the buffer of a run, with waits in front of them.
 
-    Env shards `admit` and `put`; learner ranks `take`; whoever publishes weights calls `publish` once
-    every inference rank has them, which both closes the ledger of the trained batch and opens the gate.
+    Env shards `admit` and `put`; learner ranks `take`; the weight broker calls `publish` once every inference
+    rank has new weights, which both closes the ledger of the trained batch and opens the gate.
     """
 
     def __init__(
@@ -144,7 +144,8 @@ class TrajectoryBroker:
         return pieces, self.buffer.missing(batch, rank) == 0
 
     async def collected(self, version: int) -> None:
-        """Wait until nobody needs the weights before `version` any more, so that every lag is the same.
+        """Wait until no rollout needs the weights before `version` any more, so that every lag is the
+        same.
 
         Batch `b` is then acted by version `b - max_staleness` alone, the first ones by the first version.
         """
@@ -166,7 +167,7 @@ class TrajectoryBroker:
         self._buffer_bell.ring()
 
     def pop_trained(self, batch: int) -> TrainedBatch:
-        """What batch `batch` was made of: once, after a version beyond it is published."""
+        """Return the facts of trained batch `batch`: once, after a version beyond it is published."""
         return self._trained.pop(batch)
 
     def close(self) -> None:

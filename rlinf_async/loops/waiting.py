@@ -3,7 +3,7 @@
 Theory of operation. All waits of a broker have one form: try something; if it gives nothing, sleep until
 something has changed, and try again. State is only ever changed by the event loop's own thread, between
 awaits, so that no change is lost between a try and the sleep that follows it. A wake-up is a hint and not a
-promise: the condition is tried again, and whoever finds that another was faster sleeps on.
+promise: the condition is tried again, and a waiter that finds that another was faster sleeps on.
 
 `ring(n)` wakes only the n who have waited longest, where a change can serve no more. Such a wake-up must not
 be lost: a waiter that is cancelled after it was woken passes it on.
@@ -35,17 +35,19 @@ class Bell:
 
     @property
     def waited_for(self) -> bool:
-        """Whether anybody waits for a change."""
+        """True if a task waits for a change."""
         return bool(self._waiters)
 
     def ring(self, waiters: int | None = None) -> None:
-        """Something changed that concerns everybody, or only so many of those who wait, the longest first."""
+        """Announce a change that concerns all waiters, or only the first `waiters` of them, the longest
+        wait first.
+        """
         for waiter in list(islice(self._waiters, waiters)):
             _wake(waiter)
             del self._waiters[waiter]
 
     def fail(self, error: BaseException) -> None:
-        """Nothing will change any more."""
+        """Raise `error` in all who wait now or later: nothing will change any more."""
         self._error = error
         self.ring()
 

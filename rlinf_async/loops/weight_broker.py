@@ -1,4 +1,4 @@
-"""Where new weights wait for the inference ranks."""
+"""The broker of new weights, which keeps them until the inference ranks have taken them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class WeightBroker:
     """Hands the newest weights to every inference rank, and says when all of them act by a version.
 
     The learner `offer`s and goes on; each rank waits for its `next` and says when it has `applied` it.
-    Whenever a version becomes published, `on_published` is called with it, before anybody is told. Of the
+    Whenever a version becomes published, `on_published` is called with it, before any waiter is woken. Of the
     payloads only the newest is kept, until every rank has applied it; with `keeps`, it and the last one that
-    holds all weights are kept for the successors of ranks that die. What a rank says bears its generation; of
-    one that was lost nothing counts.
+    holds all weights are kept for the successors of ranks that die. Every call of a rank bears its
+    generation; calls of a lost generation are ignored.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WeightBroker:
     def offer(self, version: int, payload: Sequence[Any], *, whole: bool = True) -> None:
         """The weights of `version` are there; `payload`, their parts, takes the place of the one before.
 
-        `whole`: whether it holds all weights. If not, a rank needs those of an earlier one beside it.
+        `whole`: True if it holds all weights. If not, a rank needs the weights of an earlier payload, too.
         """
         self._board.offer(version)
         if self._keeps:
@@ -92,7 +92,7 @@ class WeightBroker:
             self._tell(before)
 
     def rank_lost(self, rank: int, generation: int) -> None:
-        """`rank` has died: nobody waits for it until its successor, as `generation`, fetches weights."""
+        """Stop waiting for `rank`, which has died, until its successor, as `generation`, fetches weights."""
         self._generations.begin([rank], generation)
         self._successors.add(rank)
         before = self._board.published
@@ -101,7 +101,7 @@ class WeightBroker:
         self._bell.ring()
 
     def _tell(self, before: int | None) -> None:
-        """Let everybody know if there is a newer published version than `before`."""
+        """Wake all waiters if there is a newer published version than `before`."""
         published = self._board.published
         if published is None or published == before:
             return

@@ -19,7 +19,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import ForeignError, ShardFailure, StuckThread, words_of
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
-from rlinf_async.loops.env_restarts import Record, ShardRestarts, unrecorded
+from rlinf_async.loops.env_restarts import Record, ShardRestarts, record_nothing
 from rlinf_async.loops.foreign import contained
 from rlinf_async.loops.ports import Recorder, ShardEnv, SpareEnv, TaskTaker
 from rlinf_async.loops.renewal import Renewal
@@ -85,7 +85,7 @@ class ShardWorker(Inspectable):
             for mode, threads in (("train", stages * sets), ("eval", stages))
         }
         self.asynchrony = AsyncConfig()
-        self._record: Record = unrecorded
+        self._record: Record = record_nothing
         self._memory: MemoryPool | None = None
         self._offer: MemoryFile | None = None
         self._busy = BusyMeter(width=stages)

@@ -9,7 +9,7 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import runs, simulators
 from benchmarks.gpu.passes import CudaClock, HostClock, Passes, filled
 from benchmarks.gpu.policy import CHUNK, PIXELS, Size, vla
-from rlinf_async.config import MODES
+from rlinf_async.config import MODE_LEVELS
 
 KEYS = {
     "mode",
@@ -79,9 +79,9 @@ def test_a_quick_run_on_the_cpu_gives_a_row_for_every_mode(tmp_path):
     assert result.exit_code == 0, result.output
     written = json.loads(path.read_text())
     rows = {row["mode"]: row for row in written["rows"]}
-    assert list(rows) == list(MODES)
+    assert list(rows) == list(MODE_LEVELS)
     assert written["settings"]["envs"] == "emulated"
-    assert all(mode in result.output for mode in MODES)
+    assert all(mode in result.output for mode in MODE_LEVELS)
     for row in rows.values():
         assert row.keys() == KEYS
         assert row["env_steps_per_second"] > 0

@@ -17,7 +17,7 @@ from benchmarks.learning.preregistered_run import (
 )
 from benchmarks.learning.preregistration import STEPS, load, missing
 from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, train
-from rlinf_async.config import LEVELS, AsyncConfig
+from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 
 LOCAL = [setting for setting in load().settings if setting.host == "local"]
 KEYS = {
@@ -63,7 +63,7 @@ def test_a_setting_has_all_levels_on_ten_seeds_and_steps_in_order_of_arrival_but
     task, recipe = load().tasks[setting.task], load().recipes[setting.recipe]
     settings = settings_of(task, recipe, block_of(setting, task), 0)
     streams, spread = setting.streamer.get("enabled", True), setting.streamer.get("steps") == "spread"
-    assert settings.asynchrony.levels == {**dict.fromkeys(LEVELS, True), "streamer": streams}
+    assert settings.asynchrony.levels == {**dict.fromkeys(LEVEL_NAMES, True), "streamer": streams}
     assert settings.run.streams == streams
     assert settings.run.spreads_steps == streams
     assert setting.in_order_of_arrival == (streams and not spread)
@@ -107,7 +107,7 @@ def test_a_setting_of_rlinf_is_the_stock_run_against_all_levels_in_four_steps(se
         )
     assert not settings["synchronous"].asynchrony.active
     full = settings["asynchronous"]
-    assert all(getattr(full.asynchrony, level).enabled for level in LEVELS)
+    assert all(getattr(full.asynchrony, level).enabled for level in LEVEL_NAMES)
     assert full.streams
     assert (full.optimizer_steps, full.plan.shards) == (4, setting.given["shards"])
     assert full.micro_batch_size * full.plan.shards == full.samples_per_batch

@@ -374,9 +374,9 @@ def whether_versions_are_compared(measure_ratios, **train):
 def test_versions_are_compared_by_default_where_what_is_trained_is_small(monkeypatch):
     held = sum(tensor.nbytes for tensor in policy(0).parameters())
     compared = {"mismatch/lag_1", "staleness/lag_1"}
-    monkeypatch.setattr(advanced_config, "COMPARED_BYTES", held)
+    monkeypatch.setattr(advanced_config, "MAX_COMPARED_BYTES", held)
     assert whether_versions_are_compared("auto") == (compared, 2)
-    monkeypatch.setattr(advanced_config, "COMPARED_BYTES", held - 1)
+    monkeypatch.setattr(advanced_config, "MAX_COMPARED_BYTES", held - 1)
     assert whether_versions_are_compared("auto") == (set(), 0)
     assert whether_versions_are_compared("auto", proximal="loglinear") == (set(), 0)
     assert whether_versions_are_compared(True) == (compared, 2)
@@ -384,7 +384,7 @@ def test_versions_are_compared_by_default_where_what_is_trained_is_small(monkeyp
 
 
 def test_where_weights_are_large_the_mismatch_of_fresh_samples_is_still_logged(monkeypatch):
-    monkeypatch.setattr(advanced_config, "COMPARED_BYTES", 0)
+    monkeypatch.setattr(advanced_config, "MAX_COMPARED_BYTES", 0)
     learner = learner_of(settings_of({"mode": "train"}), policy(0))
     learner.begin(0)
     learner.accept([piece(policy(0))])

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rlinf_async.loops.learner import WAITING, learn_batch
+from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from tests.loops.virtual import run
 from tests.making import piece, ticket
 
@@ -41,7 +41,7 @@ def test_a_streaming_learner_is_handed_what_arrives_as_it_arrives():
     metrics = run(learn_batch(batch=5, pieces=pieces, learner=learner, streaming=True))
     assert learner.lines == [("begin", 5), ("accept", [A]), ("accept", [B, C]), ("finish",)]
     assert pieces.asked == [(5, False), (5, False)]
-    assert metrics == {"loss": 1.0, WAITING: 0.0}
+    assert metrics == {"loss": 1.0, WAITING_METRIC: 0.0}
 
 
 def test_without_streaming_the_whole_batch_is_handed_over_at_once():
@@ -94,4 +94,4 @@ def test_only_the_time_in_which_there_is_nothing_to_train_on_is_waiting():
 
     pieces = Slow([A], [B])
     metrics = run(learn_batch(batch=5, pieces=pieces, learner=Learner(), streaming=True, compute=training))
-    assert metrics[WAITING] == 1.0 + (5.0 - 3.0)
+    assert metrics[WAITING_METRIC] == 1.0 + (5.0 - 3.0)

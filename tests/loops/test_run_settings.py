@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from rlinf_async.config import COMPARED_BYTES, AsyncConfig
+from rlinf_async.config import MAX_COMPARED_BYTES, AsyncConfig
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError
 from tests.loops.virtual import now, run, settle
@@ -34,14 +34,14 @@ def test_the_facts_of_a_run_are_plain_data_under_the_names_that_readers_look_for
     }
 
 
-MORE = COMPARED_BYTES + 1
+MORE = MAX_COMPARED_BYTES + 1
 
 
 @pytest.mark.parametrize(
     ("block", "trained_bytes", "compared", "remembered"),
     [
         # Those that may have sampled for the batch, and the one that begins it.
-        ({}, COMPARED_BYTES, True, 3),
+        ({}, MAX_COMPARED_BYTES, True, 3),
         ({}, MORE, False, 0),  # too large
         ({"train": {"max_staleness": 2}, "advanced": {"measure_ratios": True}}, MORE, True, 3),
         ({"train": {"max_staleness": 2}, "advanced": {"measure_ratios": False}}, 1.0, False, 0),

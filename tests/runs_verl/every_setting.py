@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from rlinf_async.compose import compose_config
-from rlinf_async.config import LEVELS
+from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.experiments.table import markdown
 from rlinf_async.hosts.verl.host import VerlHost
 from tests.runs.conftest import Run
@@ -61,7 +61,7 @@ class Case:
 
     @property
     def directory(self) -> Path:
-        on = "-".join(name for name, flag in zip(LEVELS, self.levels, strict=True) if flag) or "off"
+        on = "-".join(name for name, flag in zip(LEVEL_NAMES, self.levels, strict=True) if flag) or "off"
         return (RUNS / f"{self.column}-{on}".lower().replace(" ", "-").replace(",", "")).absolute()
 
     @property
@@ -89,7 +89,9 @@ def _of(algorithm: str, ranks: int, levels: tuple[bool, ...]) -> Case:
 
 def run(case: Case) -> None:
     """Run it, check its books, and write down what was seen."""
-    flags = [f"async.{name}.enabled={str(on).lower()}" for name, on in zip(LEVELS, case.levels, strict=True)]
+    flags = [
+        f"async.{name}.enabled={str(on).lower()}" for name, on in zip(LEVEL_NAMES, case.levels, strict=True)
+    ]
     overrides = [*SMALL, *case.overrides, "async.mode=off", *flags, f"vla.run_dir={case.directory}"]
     cfg, host, began = compose_config(case.config, overrides), VerlHost(), time.monotonic()
     host.prepare(cfg)
@@ -113,7 +115,7 @@ def table(seen: Mapping[tuple[str, tuple[bool, ...]], Mapping[str, float]]) -> s
     columns = list(dict.fromkeys(case.column for case in cases()))
     rows = []
     for levels in itertools.product((True, False), repeat=3):
-        on = [name for name, flag in zip(LEVELS, levels, strict=True) if flag]
+        on = [name for name, flag in zip(LEVEL_NAMES, levels, strict=True) if flag]
         found = [seen.get((column, levels)) for column in columns]
         rows.append([", ".join(on) or "none", *(_words(one) for one in found)])
     return markdown(["levels", *columns], rows)

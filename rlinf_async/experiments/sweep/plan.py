@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlinf_async.compose import compose_config
-from rlinf_async.config import LEVELS
+from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.experiments.sweep.cell import SweepCell
 from rlinf_async.experiments.sweep.settings import Setting, parse_axis, parse_settings, varied
 from rlinf_async.experiments.sweep.steps import GOAL
@@ -21,7 +21,11 @@ from rlinf_async.experiments.sweep.sweep_dir import SweepDirectory
 from rlinf_async.hosts.host import host_of
 from rlinf_async.hosts.workload import Workload
 
-OWN = {"async": "--modes", "async.mode": "--modes", **{f"async.{one}.enabled": "--modes" for one in LEVELS}}
+OWN = {
+    "async": "--modes",
+    "async.mode": "--modes",
+    **{f"async.{one}.enabled": "--modes" for one in LEVEL_NAMES},
+}
 """Keys that a sweep sets by itself under any host, and the option by which it is told how."""
 SEED_STRIDE = 1000
 """The distance of the seeds of two runs: workers add their rank to the seed, so neighbours would overlap."""

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from rlinf_async.config import LEVELS, MODES
+from rlinf_async.config import LEVEL_NAMES, MODE_LEVELS
 from rlinf_async.core.names import did_you_mean
 
-PRESETS = {flags: name for name, flags in MODES.items()}
+PRESETS = {flags: name for name, flags in MODE_LEVELS.items()}
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Setting:
 
     @property
     def flags(self) -> dict[str, bool]:
-        return dict(zip(LEVELS, self.levels, strict=True))
+        return dict(zip(LEVEL_NAMES, self.levels, strict=True))
 
     @property
     def active(self) -> bool:
@@ -59,7 +59,9 @@ class Setting:
         return tuple((key, value) for key, value in self.values if not _of_levels(key))
 
 
-LADDER = tuple(Setting(*(level < rung for level in range(len(LEVELS)))) for rung in range(len(LEVELS) + 1))
+LADDER = tuple(
+    Setting(*(level < rung for level in range(len(LEVEL_NAMES)))) for rung in range(len(LEVEL_NAMES) + 1)
+)
 """The papers' ladder: off, then each level on top of those before."""
 ALL = tuple(
     sorted(
@@ -83,11 +85,11 @@ def parse_settings(text: str) -> tuple[Setting, ...]:
 def _named(name: str) -> Sequence[Setting]:
     if name in GROUPS:
         return GROUPS[name]
-    if name in MODES:
-        return [Setting(*MODES[name])]
+    if name in MODE_LEVELS:
+        return [Setting(*MODE_LEVELS[name])]
     parts = name.split("+")
-    if set(parts) <= set(LEVELS):
-        return [Setting(*(level in parts for level in LEVELS))]
+    if set(parts) <= set(LEVEL_NAMES):
+        return [Setting(*(level in parts for level in LEVEL_NAMES))]
     valid = [*GROUPS, *(setting.name for setting in ALL)]
     raise ValueError(f"setting {name!r} is not one of {', '.join(valid)}{did_you_mean(name, valid)}")
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
 
-from rlinf_async.config import LEVELS, AsyncConfig
+from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.names import nearest
 from rlinf_async.core.nested import dotted, lookup
 from rlinf_async.hosts.kit.kinds import Anything, Block, Kind, written
@@ -43,7 +43,7 @@ class Key:
     fate: Fate = "served"
     why: str = ""
     """For a reader: why it has no effect, is changed, or is refused."""
-    levels: tuple[str, ...] = LEVELS
+    levels: tuple[str, ...] = LEVEL_NAMES
     """Those that it concerns."""
     serves: Callable[[Any], bool] | None = None
     """Of a refused key: which values are served all the same; None stands for those that ask for nothing."""

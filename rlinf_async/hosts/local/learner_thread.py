@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
-from rlinf_async.loops.learner import WAITING, learn_batch
+from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S, DaemonThread
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -41,7 +41,7 @@ class LearnerThread:
                 await asyncio.wait([learning], timeout=CLOSE_TIMEOUT_S)
                 if learning.done():
                     learning.exception()  # which only echoes what has ended the run
-        del metrics[WAITING]  # a time; the metrics of two equal runs are the same
+        del metrics[WAITING_METRIC]  # a time; the metrics of two equal runs are the same
         return metrics
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFa
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard
-from rlinf_async.loops.env import nothing, run_shard, together
+from rlinf_async.loops.env import no_preparation, run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.inference import serve_policy
@@ -276,7 +276,7 @@ class LocalRun:
                 record=self._faults.record,
                 spans=spans,
             ),
-            before=taking_on(shard, plan) if settings.asynchrony.takes_tasks else nothing,
+            before=taking_on(shard, plan) if settings.asynchrony.takes_tasks else no_preparation,
             overlaps=settings.asynchrony.rollout.enabled,
             spans=spans,
         )

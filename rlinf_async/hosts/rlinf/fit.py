@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf_async.config import LEVELS, AsyncConfig, preset_levels
+from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Reason
@@ -77,7 +77,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
         reasons += [_cannot_keep(change) for change in changes]
     return Fit(
         asynchrony=asynchrony if reasons else remaining,
-        dropped={level: _why(cfg, level, refusals) for level in LEVELS if level in dropped},
+        dropped={level: _why(cfg, level, refusals) for level in LEVEL_NAMES if level in dropped},
         changes=changes,
         reasons=tuple(reasons),
     )

@@ -16,7 +16,7 @@ from rlinf_async.hosts.virtual.learner import VirtualLearner, VirtualPieces
 from rlinf_async.hosts.virtual.records import Records
 from rlinf_async.hosts.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.hosts.virtual.times import Times
-from rlinf_async.loops.env import nothing, run_shard, together
+from rlinf_async.loops.env import no_preparation, run_shard, together
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.prefetching import PrefetchedPieces
@@ -148,7 +148,9 @@ class VirtualRun:
             ahead = ResetAhead(env(), env(), shard=number, waiting=waiting, spans=spans)
             return ahead.closed_after(collect(env=ahead))
         one = env()
-        return collect(env=one, before=taking_on(one, self._plan) if asynchrony.takes_tasks else nothing)
+        return collect(
+            env=one, before=taking_on(one, self._plan) if asynchrony.takes_tasks else no_preparation
+        )
 
     def _shard(self, number: int, worker: Worker, device: AbstractAsyncContextManager[Any]) -> VirtualShard:
         size = self._plan.envs_per_shard

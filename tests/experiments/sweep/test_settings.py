@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from rlinf_async.config import LEVELS, AsyncConfig
+from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.experiments.sweep.settings import ALL, LADDER, Setting, parse_settings
 
 
@@ -62,4 +62,4 @@ def test_overrides_make_any_async_block_the_setting():
 
 
 def test_every_level_of_the_config_is_known():
-    assert set(LEVELS) == set(AsyncConfig().levels)
+    assert set(LEVEL_NAMES) == set(AsyncConfig().levels)

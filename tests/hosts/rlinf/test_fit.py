@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlinf_async.config import LEVELS
+from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.offload import OFFLOADS
 from tests.hosts.rlinf.given import config
@@ -26,7 +26,7 @@ def overrides(fit):
 
 def test_a_config_that_everything_goes_with_has_all_levels_and_changes_nothing():
     found = fitted()
-    assert on(found) == list(LEVELS)
+    assert on(found) == list(LEVEL_NAMES)
     assert (found.dropped, found.changes, found.reasons, found.notes) == ({}, (), (), [])
 
 

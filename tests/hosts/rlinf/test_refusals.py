@@ -1,6 +1,6 @@
 import pytest
 
-from rlinf_async.config import LEVELS
+from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.refusals import OTHER_ALGORITHMS, REFUSALS, TOKEN_MODELS
@@ -38,7 +38,7 @@ def wrong(refusal):
     return {refusal.name: WRONG.get(refusal.name, True), **tokens}
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", LEVEL_NAMES)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
 def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_only_for_them(refusal, level):
     if level not in refusal.levels:
@@ -84,12 +84,12 @@ def test_a_setting_that_is_not_there_is_allowed():
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
-@pytest.mark.parametrize("mode", LEVELS)
+@pytest.mark.parametrize("mode", LEVEL_NAMES)
 def test_losses_with_a_correction_are_supported(loss, mode):
     check({"algorithm.loss_type": loss}, mode)
 
 
-@pytest.mark.parametrize("mode", LEVELS)
+@pytest.mark.parametrize("mode", LEVEL_NAMES)
 @pytest.mark.parametrize(("loss", "name"), sorted(OTHER_ALGORITHMS.items()))
 def test_another_algorithm_is_refused_by_its_name_before_anything_else(mode, loss, name):
     changes = {
@@ -125,7 +125,7 @@ def test_a_reward_model_is_refused_by_its_name_and_key_unless_the_environment_as
 
 
 def test_weights_that_are_to_be_published_now_and_then_are_refused_at_every_level():
-    for mode in LEVELS:
+    for mode in LEVEL_NAMES:
         with pytest.raises(ValueError, match=r"does not support runner\.weight_sync_interval=4; set it to 1"):
             check({"runner.weight_sync_interval": 4}, mode)
 
