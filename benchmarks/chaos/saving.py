@@ -35,8 +35,8 @@ import typer
 from benchmarks.chaos.kept import Kept
 from rlinf_async.experiments.table import markdown
 from rlinf_async.ray_runtime.checkpoint_folder import (
-    ASIDE,
-    COMPLETE,
+    LIST_FILE,
+    UNFINISHED_NAME,
     find_newest,
     problem_of,
     prune,
@@ -96,8 +96,8 @@ def left(parent: Path) -> list[str]:
     """What is half done in a folder of checkpoints, in words."""
     found = []
     for path in sorted(parent.iterdir()):
-        if match := ASIDE.fullmatch(path.name):
-            found.append(f"{match[1]}{', listed' if (path / COMPLETE).exists() else ''}")
+        if match := UNFINISHED_NAME.fullmatch(path.name):
+            found.append(f"{match[1]}{', listed' if (path / LIST_FILE).exists() else ''}")
     return found
 
 

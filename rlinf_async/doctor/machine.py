@@ -12,7 +12,7 @@ from pathlib import Path
 from rlinf_async.hosts.presence import is_here
 from rlinf_async.observe.check import Check, probe, skipped
 from rlinf_async.ray_runtime.address import unanswered
-from rlinf_async.ray_runtime.sockets import REMEDY, folder_of_ray, misplaced_sockets
+from rlinf_async.ray_runtime.sockets import SHORT_FOLDER_REMEDY, folder_of_ray, misplaced_sockets
 
 GIB = 1 << 30
 LEAST_SHARED_MEMORY = 2 * GIB
@@ -150,7 +150,7 @@ def check_ray_address(
 def check_sockets(environ: Mapping[str, str]) -> Check:
     """Whether a Ray that starts here can make its sockets."""
     if problem := misplaced_sockets(environ):
-        return Check("ray files", "fail", problem, REMEDY)
+        return Check("ray files", "fail", problem, SHORT_FOLDER_REMEDY)
     return Check("ray files", "ok", f"in {folder_of_ray(environ)[0]}")
 
 

@@ -10,35 +10,35 @@ from typing import Any
 
 from rlinf_async.observe.files import PRIVATE
 
-MODE = "RAY_AUTH_MODE"
-TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
-CHOICES = (MODE, "RAY_AUTH_TOKEN", TOKEN_PATH)
-"""The variables by which a user says how Ray is to ask for tokens, and for which."""
+MODE_VARIABLE = "RAY_AUTH_MODE"
+TOKEN_PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"
+TOKEN_VARIABLES = (MODE_VARIABLE, "RAY_AUTH_TOKEN", TOKEN_PATH_VARIABLE)
+"""The variables by which a user tells Ray how to ask for tokens, and for which."""
 TOKEN_BYTES = 32
-FEATURE = "ray._private.authentication"
+AUTH_MODULE = "ray._private.authentication"
 
 
 def require_token(environ: MutableMapping[str, str], *, shared: bool = False) -> bool:
-    """Have a cluster that this process is about to start refuse whoever lacks its token.
+    """Have a cluster that this process is about to start refuse every process that lacks its token.
 
     A fresh token lies in a memory file of this process: it has no name in any folder and is gone with the
     process, and Ray's processes, which inherit `environ`, read it through `/proc`, as the same account may.
     With `shared` Ray keeps the token where it keeps the account's own, and `ray get-auth-token` shows it.
 
     Returns:
-        Whether this was done. It is not where `environ` says something of it already, or Ray has no tokens.
+        True if a token was set; False where `environ` has such a variable already, or Ray has no tokens.
     """
-    if any(name in environ for name in CHOICES) or not _offered():
+    if any(name in environ for name in TOKEN_VARIABLES) or not _offered():
         return False
-    environ[MODE] = "token"
+    environ[MODE_VARIABLE] = "token"
     if not shared:
-        environ[TOKEN_PATH] = _in_memory(secrets.token_hex(TOKEN_BYTES))
+        environ[TOKEN_PATH_VARIABLE] = _in_memory(secrets.token_hex(TOKEN_BYTES))
     _reread()
     return True
 
 
 def _offered() -> bool:
-    return find_spec(FEATURE) is not None
+    return find_spec(AUTH_MODULE) is not None
 
 
 def _in_memory(text: str) -> str:

@@ -1,14 +1,14 @@
-"""What Ray says although there is nothing to be done about it, or although the run says it in a sentence."""
+"""Filters messages of Ray that call for no action, or that the run gives in a sentence of its own."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-TOKENS = "ray._private.authentication.authentication_token_setup"
-NORMAL = "Token authentication is enabled"
-"""Ray's default. That it is disabled is a warning worth reading."""
-LOG = logging.getLogger(__name__)
+TOKEN_MODULE = "ray._private.authentication.authentication_token_setup"
+TOKENS_ENABLED_MESSAGE = "Token authentication is enabled"
+"""Ray's default. The message that tokens are disabled is a warning worth reading, and stays."""
+LOGGER = logging.getLogger(__name__)
 
 
 def hush(*, said: bool = False) -> None:
@@ -17,7 +17,7 @@ def hush(*, said: bool = False) -> None:
     Unless they are to be `said`, Ray's own words about processes that have died are left out, too: a page of
     the raylet's log for each, before the run can say which process it was and what was done about it.
     """
-    logging.getLogger(TOKENS).addFilter(_worth_reading)
+    logging.getLogger(TOKEN_MODULE).addFilter(_worth_reading)
     if not said:
         from ray._private import worker
 
@@ -27,8 +27,8 @@ def hush(*, said: bool = False) -> None:
 
 
 def _left_out(data: dict[str, Any], ignore_prefix: bool = False) -> None:
-    LOG.debug("%s", data.get("lines"))
+    LOGGER.debug("%s", data.get("lines"))
 
 
 def _worth_reading(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(NORMAL)
+    return not record.getMessage().startswith(TOKENS_ENABLED_MESSAGE)

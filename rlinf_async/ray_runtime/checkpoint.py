@@ -1,4 +1,4 @@
-"""What a checkpoint keeps beside the framework's own files: the version and the ledger."""
+"""The plugin's own part of a checkpoint: the version and the ledger."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.files import read_regular
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
 
-FILE = "async_state.json"
-COUNTS = ("produced", "trained", "env_steps_trained")
-REMEDY = "go on from another checkpoint"
+STATE_FILE = "async_state.json"
+LEDGER_COUNTS = ("produced", "trained", "env_steps_trained")
+OTHER_CHECKPOINT_REMEDY = "go on from another checkpoint"
 
 
 def write_ledger(directory: Path, *, version: int, ledger: Ledger) -> None:
@@ -25,7 +25,7 @@ def write_ledger(directory: Path, *, version: int, ledger: Ledger) -> None:
         "env_steps_trained": ledger.env_steps_trained,
         "refused": dict(ledger.refused),
     }
-    (directory / FILE).write_text(json.dumps(state, indent=2) + "\n")
+    (directory / STATE_FILE).write_text(json.dumps(state, indent=2) + "\n")
 
 
 def read_ledger(directory: Path) -> Ledger:
@@ -34,19 +34,24 @@ def read_ledger(directory: Path) -> Ledger:
     Raises:
         ValueError: there is a file that holds no books.
     """
-    path = Path(directory) / FILE
+    path = Path(directory) / STATE_FILE
     try:
         state = read_json(read_regular(path, limit=MAX_JSON_BYTES).decode(errors="replace"))
     except FileNotFoundError:
         return Ledger()
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}; {REMEDY}") from error
+        raise ValueError(f"{path} cannot be read: {error.strerror}; {OTHER_CHECKPOINT_REMEDY}") from error
     except DamagedError as error:
-        raise ValueError(f"{path} {error}; {REMEDY}") from error
-    counts: dict[str, Any] = {name: state.get(name) for name in COUNTS} if isinstance(state, dict) else {}
+        raise ValueError(f"{path} {error}; {OTHER_CHECKPOINT_REMEDY}") from error
+    counts: dict[str, Any] = (
+        {name: state.get(name) for name in LEDGER_COUNTS} if isinstance(state, dict) else {}
+    )
     refused = state.get("refused") if isinstance(state, dict) else None
     if not isinstance(refused, dict) or not all(map(_is_count, (*counts.values(), *refused.values()))):
-        raise ValueError(f"{path} lacks counts of trajectories ({', '.join(COUNTS)}, refused); {REMEDY}")
+        raise ValueError(
+            f"{path} lacks counts of trajectories ({', '.join(LEDGER_COUNTS)}, refused); "
+            f"{OTHER_CHECKPOINT_REMEDY}"
+        )
     return Ledger(**counts, refused=Counter(refused))
 
 

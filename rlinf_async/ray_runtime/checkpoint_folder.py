@@ -2,13 +2,13 @@
 
 A checkpoint `global_step_N` is written into `.global_step_N.writing`. When all of it is there, a list of
 its files, `complete.json`, is added, everything is flushed to the disk, and one rename gives it its name. So
-a folder of that name is whole, unless somebody has changed it since, which the list tells: it has a digest of
-every byte, its own included.
+a folder of that name is whole, unless it was changed since, which the list tells: it has a digest of every
+byte, its own included.
 
-Which of two was written later says a number that each list has, one more than the highest beside it. The
-clock of a machine may go back, jump ahead or stand still, and is not asked.
+Each list has a number, one more than the highest in the folder before it, so that it is known which of two
+was written later. The clock of a machine may go back, jump ahead or stand still, and is not asked.
 
-Only the standard library is used: whoever starts a run again looks here, too, without torch or Ray.
+Only the standard library is used: `rlinf-async supervise` looks here, too, without torch or Ray.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from typing import Any, Literal, TypeGuard
 
 from rlinf_async.observe.files import read_regular
 
-COMPLETE = "complete.json"
-FORMAT = 2
+LIST_FILE = "complete.json"
+LIST_FORMAT = 2
 SIZES_ONLY_FORMAT = 1
 """An earlier one, which still loads: without a number, and without digests of files above 1 MiB."""
 MAX_SEQUENCE = 1 << 53
 MAX_LIST_BYTES = 64 << 20
-DIGEST = "sha256"
-"""Of what Python has, the fastest on processors of today, which have instructions for it."""
-THREADS = 8
-"""That read files of one checkpoint at once; the digest is taken without the interpreter's lock."""
+DIGEST_NAME = "sha256"
+"""The fastest digest of Python's on processors of today, which have instructions for it."""
+READER_THREADS = 8
+"""Threads that read files of one checkpoint at once; the digest is taken without the interpreter's lock."""
 
-NAMED = re.compile(r"global_step_(\d+)")
-ASIDE = re.compile(r"\.global_step_\d+\.(writing|replaced|removing)")
+CHECKPOINT_NAME = re.compile(r"global_step_(\d+)")
+UNFINISHED_NAME = re.compile(r"\.global_step_\d+\.(writing|replaced|removing)")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Newest:
 
 def step_of(folder: Path) -> int | None:
     """The step after which a checkpoint was written, by its name; None if it is not that of one."""
-    match = NAMED.fullmatch(folder.name)
+    match = CHECKPOINT_NAME.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
@@ -104,10 +104,10 @@ def problem_of(folder: Path, *, digests: bool = True) -> str | None:
 
 
 def find_newest(parent: Path, *, digests: bool = True) -> Newest:
-    """The whole checkpoint in `parent` that was written last, by the number in its list.
+    """Return the whole checkpoint in `parent` that was written last, by the number in its list.
 
-    Others, such as those of a framework without a list of files, are not looked at; a list that does not
-    agree with the files beside it makes a sentence in `skipped`. `digests` as in `problem_of`.
+    Checkpoints without a list of files, such as those of a framework, are not looked at; a list that does not
+    agree with the files in its folder makes a sentence in `skipped`. `digests` as in `problem_of`.
     """
     skipped: list[str] = []
     for folder in sorted(_listed(parent), key=_age, reverse=True):
@@ -119,11 +119,11 @@ def find_newest(parent: Path, *, digests: bool = True) -> Newest:
 
 
 def prune(parent: Path, keep: int | Literal["all"], *, written: Container[Path] = ()) -> list[Path]:
-    """Remove the oldest whole checkpoints, so that `keep` are left; what was removed.
+    """Remove the oldest whole checkpoints, so that `keep` are left, and return the removed ones.
 
-    What is not whole, or not written by this package, is left to whoever wants to look at it. What is to be
-    kept is read first, as nothing goes before something else is whole; but those that this process has
-    `written` itself.
+    A checkpoint that is not whole, or not written by this package, is left for a person to look at. The
+    checkpoints to keep are read first, as none is removed before others are known to be whole; those that
+    this process has `written` itself are trusted.
 
     Raises:
         OSError: one cannot be removed.
@@ -147,7 +147,7 @@ def tidy(parent: Path) -> None:
     Only for who alone writes there.
     """
     for aside in sorted(parent.iterdir()) if parent.is_dir() else ():
-        match = ASIDE.fullmatch(aside.name)
+        match = UNFINISHED_NAME.fullmatch(aside.name)
         if match is None:
             continue
         folder = parent / aside.name[1:].rpartition(".")[0]
@@ -179,17 +179,17 @@ def replace_text(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What a list says of a file."""
+    """The facts that a list gives of a file."""
 
     bytes: int
     digest: str | None
 
     @classmethod
     def read(cls, name: object, entry: object) -> _Entry | None:
-        """None if it is no entry of a file inside of the checkpoint."""
+        """Return the entry of a file inside of the checkpoint, or None if `entry` is none."""
         if not isinstance(name, str) or not isinstance(entry, dict):
             return None
-        size, digest = entry.get("bytes"), entry.get(DIGEST)
+        size, digest = entry.get("bytes"), entry.get(DIGEST_NAME)
         inside = name and not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name
         if not inside or not _is_count(size) or not isinstance(digest, str | None):
             return None
@@ -221,21 +221,21 @@ class _List:
 
 def _read_list(folder: Path) -> _List | str:
     """The list of a checkpoint; a few words if there is none that a run could have written."""
-    path = folder / COMPLETE
-    damaged = f"its {COMPLETE} is not as it was written"
+    path = folder / LIST_FILE
+    damaged = f"its {LIST_FILE} is not as it was written"
     try:
         content = read_regular(path, limit=MAX_LIST_BYTES)
         listed = json.loads(content)
     except FileNotFoundError:
-        return f"it has no {COMPLETE}"
+        return f"it has no {LIST_FILE}"
     except OSError as error:
-        return f"its {COMPLETE} cannot be read ({error.strerror})"
+        return f"its {LIST_FILE} cannot be read ({error.strerror})"
     except (ValueError, RecursionError):
         return damaged
     if not isinstance(listed, dict) or not isinstance(listed.get("files"), dict):
         return damaged
-    if listed.get("format") not in (FORMAT, SIZES_ONLY_FORMAT):
-        return f"its {COMPLETE} is of format {listed.get('format')!r:.40}, and not {FORMAT}"
+    if listed.get("format") not in (LIST_FORMAT, SIZES_ONLY_FORMAT):
+        return f"its {LIST_FILE} is of format {listed.get('format')!r:.40}, and not {LIST_FORMAT}"
     files = {name: _Entry.read(name, entry) for name, entry in listed["files"].items()}
     whole = {name: entry for name, entry in files.items() if entry is not None}
     if len(whole) < len(files) or not files:
@@ -256,9 +256,9 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 def _sealed(listed: Mapping[str, Any]) -> str:
     """The text of a list, whose last entry is a digest of the others."""
-    others = {name: fact for name, fact in listed.items() if name != DIGEST}
-    seal = hashlib.new(DIGEST, json.dumps(others).encode()).hexdigest()
-    return json.dumps({**others, DIGEST: seal}, indent=2) + "\n"
+    others = {name: fact for name, fact in listed.items() if name != DIGEST_NAME}
+    seal = hashlib.new(DIGEST_NAME, json.dumps(others).encode()).hexdigest()
+    return json.dumps({**others, DIGEST_NAME: seal}, indent=2) + "\n"
 
 
 def _complete(folder: Path, facts: Mapping[str, Any], *, step: int | None, sequence: int) -> None:
@@ -266,21 +266,21 @@ def _complete(folder: Path, facts: Mapping[str, Any], *, step: int | None, seque
     paths = []
     for directory, _, names in os.walk(folder):
         paths += [Path(directory, name) for name in sorted(names)]
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as readers:
+    with ThreadPoolExecutor(min(READER_THREADS, os.cpu_count() or 1)) as readers:
         entries = list(readers.map(_flushed, paths))
     for directory, _, _ in os.walk(folder, topdown=False):
         _sync(Path(directory))
     files = {str(path.relative_to(folder)): entry for path, entry in zip(paths, entries, strict=True)}
-    listed = {"format": FORMAT, "step": step, "sequence": sequence, "time": time.time(), **facts}
-    replace_text(folder / COMPLETE, _sealed({**listed, "files": files}))
+    listed = {"format": LIST_FORMAT, "step": step, "sequence": sequence, "time": time.time(), **facts}
+    replace_text(folder / LIST_FILE, _sealed({**listed, "files": files}))
 
 
 def _flushed(path: Path) -> dict[str, Any]:
     """Wait until a file is on the disk; its entry in a list. What was written just now is still in memory."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, DIGEST).hexdigest()
-        return {"bytes": file.tell(), DIGEST: digest}
+        digest = hashlib.file_digest(file, DIGEST_NAME).hexdigest()
+        return {"bytes": file.tell(), DIGEST_NAME: digest}
 
 
 def _move(aside: Path, folder: Path) -> None:
@@ -300,8 +300,8 @@ def _move(aside: Path, folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """In two steps, so that nobody takes what is half removed for a checkpoint."""
-    if NAMED.fullmatch(folder.name):
+    """Rename the folder, then remove it, so that no reader takes a half-removed folder for a checkpoint."""
+    if CHECKPOINT_NAME.fullmatch(folder.name):
         folder = folder.rename(_beside(folder, "removing"))
     if folder.exists():
         shutil.rmtree(folder)
@@ -313,7 +313,7 @@ def _beside(folder: Path, what: str) -> Path:
 
 def _listed(parent: Path) -> list[Path]:
     folders = parent.iterdir() if parent.is_dir() else ()
-    return [folder for folder in folders if step_of(folder) is not None and (folder / COMPLETE).is_file()]
+    return [folder for folder in folders if step_of(folder) is not None and (folder / LIST_FILE).is_file()]
 
 
 def sequence_of(folder: Path, unknown: int = 0) -> int:
@@ -332,7 +332,7 @@ def _age(folder: Path) -> tuple[int, int]:
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, DIGEST).hexdigest()
+        return hashlib.file_digest(file, DIGEST_NAME).hexdigest()
 
 
 def _sync(path: Path) -> None:

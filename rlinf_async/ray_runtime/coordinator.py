@@ -103,7 +103,7 @@ class Coordinator(Inspectable):
         return self._broker.pop_trained(batch)
 
     async def collected(self, version: int) -> None:
-        """Wait until nobody needs the weights before `version` any more."""
+        """Wait until no rollout needs the weights before `version` any more."""
         await self._broker.collected(version)
 
     async def offer_weights(self, version: int, payload: Sequence[Any], whole: bool) -> None:

@@ -1,4 +1,4 @@
-"""What is sent of a learner's weights, and the memory that it is copied to."""
+"""The choice of a learner's weights to send, and the memory that they are copied to."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlinf_async.ray_runtime.weights import Chunk, Types, chunks_of, places_for
 class CopiedWeights:
     """The part of a `WeightCopy` that is the same in every host, which reads the tensors of its learner.
 
-    The first copy holds all weights, so that the receivers' frozen ones are the learner's, too; later ones
-    what training changes, parameters that are trained and buffers. The memory of later ones is allocated
-    once, page-locked beside an accelerator, and written again by each.
+    The first copy holds all weights, so that the receivers' frozen ones are the learner's, too; later copies
+    hold the tensors that training changes: trained parameters and buffers. The memory of later copies is
+    allocated once, page-locked where there is an accelerator, and written again by each copy.
     """
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class CopiedWeights:
         self._later: list[str] = []
 
     def choose(self, names: Iterable[str], *, changing: Collection[str]) -> list[str]:
-        """Which of all tensors are sent next, of which training changes the `changing`.
+        """Return the names of the tensors that are sent next; training changes those in `changing`.
 
         Raises:
-            ValueError: there are none.
+            ValueError: inference knows none of the names.
         """
         every = list(names)
         trained = [

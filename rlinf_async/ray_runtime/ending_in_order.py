@@ -13,17 +13,17 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import Ending, recorded, undisturbed
 from rlinf_async.observe.failures import FaultCounts
 from rlinf_async.observe.summary import RunSummary, Tally
-from rlinf_async.ray_runtime.endings import AGAIN, is_echo, ray_ending_of
+from rlinf_async.ray_runtime.endings import START_AGAIN, is_echo, ray_ending_of
 from rlinf_async.ray_runtime.launched import Launched
 from rlinf_async.ray_runtime.ray_processes import dead_process
 from rlinf_async.ray_runtime.remote_calls import Fleet
-from rlinf_async.ray_runtime.revival import PROCESSES
+from rlinf_async.ray_runtime.revival import PROCESS_OF_GROUP
 from rlinf_async.ray_runtime.termination import TERMINATION
 
-DRAIN_S = 4.0
-"""How long an interrupted run waits for rollouts that have started, before it ends their processes."""
-LEDGER_S = 3.0
-"""How long a run that has failed waits for its ledger; after that the last one that was read counts."""
+DRAIN_TIMEOUT_S = 4.0
+"""Seconds that an interrupted run waits for rollouts that have started, before it ends their processes."""
+LEDGER_TIMEOUT_S = 3.0
+"""Seconds that a run that has failed waits for its ledger; after that the last one that was read counts."""
 
 
 class EndingInOrder:
@@ -69,22 +69,24 @@ class EndingInOrder:
             return
         self._display.note("interrupted: closing the gate, waiting for rollouts that have started")
         self._launched.coordinator.close_gate.remote()
-        in_order = self._fleet.ended(loops, DRAIN_S)
+        in_order = self._fleet.ended(loops, DRAIN_TIMEOUT_S)
         self._display.note("all rollouts have ended" if in_order else "ending rollouts that still run")
 
     def _judge(self, error: BaseException) -> Ending:
         if is_echo(error) and ray.is_initialized() and dead_process() is None:
             error = next(iter(self._fleet.deaths()), error)
-        return ray_ending_of(error, names=self._fleet.names(PROCESSES), again=self._again())
+        return ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=self._again())
 
     def _again(self) -> str:
         if self.saved is None or not self._launched.resume:
-            return AGAIN
-        return f"{AGAIN} with {self._launched.resume}, which goes on from step {self.saved}"
+            return START_AGAIN
+        return f"{START_AGAIN} with {self._launched.resume}, which goes on from step {self.saved}"
 
     def _summary(self, faults: FaultCounts) -> RunSummary:
         if ray.is_initialized():
             # Whoever has died is named elsewhere; this takes what is known.
             with suppress(ray.exceptions.RayError):
-                self.ledger = ray.get(self._launched.coordinator.read_ledger.remote(), timeout=LEDGER_S)
+                self.ledger = ray.get(
+                    self._launched.coordinator.read_ledger.remote(), timeout=LEDGER_TIMEOUT_S
+                )
         return self.tally.summary(self.ledger, faults)

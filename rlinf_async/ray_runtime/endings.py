@@ -1,4 +1,4 @@
-"""What Ray's errors say of the end of a run: which process, why, and what to do next."""
+"""Reads Ray's errors at the end of a run: which process ended, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from rlinf_async.observe.processes import Process
 from rlinf_async.ray_runtime.ray_processes import DeadProcess, RayDied, dead_process
 from rlinf_async.ray_runtime.starting import RayNotStarted
 
-AGAIN = "start the run again"
-DETAIL = re.compile(r"^\s*(?P<name>pid|ip): (?P<value>\S+)$", re.MULTILINE)
-EXIT = re.compile(r"Worker exit type: (?P<kind>\w+) Worker exit detail: (?P<detail>[^\n]*)")
-CALLED = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)(?:, actor_id=(?P<actor>\w+))?")
-SILENT = "connection error code"
-"""In what Ray says of a process that has ended without a word."""
-KILLED = "has died without a word, as a process does that is killed, by somebody or for want of memory"
+START_AGAIN = "start the run again"
+DETAIL_PATTERN = re.compile(r"^\s*(?P<name>pid|ip): (?P<value>\S+)$", re.MULTILINE)
+EXIT_PATTERN = re.compile(r"Worker exit type: (?P<kind>\w+) Worker exit detail: (?P<detail>[^\n]*)")
+CALL_PATTERN = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)(?:, actor_id=(?P<actor>\w+))?")
+SILENT_EXIT = "connection error code"
+"""Words in Ray's message about a process that has ended without a word."""
+KILLED_SENTENCE = (
+    "has died without a word, as a process does that is killed, by somebody or for want of memory"
+)
 OUT_OF_MEMORY = ("low on memory", "OOM")
 
 Names = Mapping[str, str]
-"""What the processes of a run are called in its records, by Ray's numbers of its actors."""
+"""The names of the processes of a run in its records, by Ray's numbers of its actors."""
 
 
-def ray_ending_of(error: BaseException, *, names: Names | None = None, again: str = AGAIN) -> Ending:
-    """What any exception of the driver of a run on Ray says of its end; see `observe.ending.ending_of`."""
+def ray_ending_of(error: BaseException, *, names: Names | None = None, again: str = START_AGAIN) -> Ending:
+    """Return what any exception of the driver of a run on Ray means for its end; see
+    `observe.ending.ending_of`.
+    """
     names = names or {}
     if isinstance(error, RayNotStarted):
         return _not_started(error, again)
@@ -53,7 +57,7 @@ def ray_ending_of(error: BaseException, *, names: Names | None = None, again: st
 
 
 def is_echo(error: BaseException) -> bool:
-    """Whether an error may come of a death that nobody has said yet: of a call, or of a wait, for others."""
+    """Return True if an error may follow from a death of another process that is not reported yet."""
     if isinstance(error, ray.exceptions.RayTaskError):
         return is_echo(error.cause)
     died = isinstance(error, ray.exceptions.ActorDiedError)
@@ -68,7 +72,7 @@ def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, again: str)
     if isinstance(cause, ray.exceptions.RayActorError):
         return _died(cause, names, again)
     # One that is also of the type of its cause, as Ray makes them, has the process in its text alone.
-    place = CALLED.search(str(error))
+    place = CALL_PATTERN.search(str(error))
     process = names.get((place and place["actor"]) or "", "a worker")
     who = f"{process} ({place['pid']} on {place['ip']})" if place else process
     if not isinstance(cause, BaseException):
@@ -80,16 +84,16 @@ def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, again: str)
 def _died(error: ray.exceptions.RayActorError, names: Names, again: str) -> Ending:
     text = str(error)
     process = names.get(str(error.actor_id), "a worker")
-    place = {match["name"]: match["value"] for match in DETAIL.finditer(text)}
+    place = {match["name"]: match["value"] for match in DETAIL_PATTERN.finditer(text)}
     where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
     who = f"{process} ({where})" if where else process
-    why, remedy = KILLED, "look for its end in the kernel's log (dmesg)"
+    why, remedy = KILLED_SENTENCE, "look for its end in the kernel's log (dmesg)"
     if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY):
         why, remedy = (
             "was killed by Ray for want of memory on its node",
             "use fewer environments or processes",
         )
-    elif (found := EXIT.search(text)) and SILENT not in found["detail"]:
+    elif (found := EXIT_PATTERN.search(text)) and SILENT_EXIT not in found["detail"]:
         why, remedy = f"has ended: {short(found['detail'])}", "mend that"
     elif error.actor_init_failed:
         said = [line for line in text.strip().splitlines() if line.strip()]

@@ -3,17 +3,17 @@
 A forked process has a copy of everything, of what other threads are in the midst of too. Two things go wrong
 when all shards start their simulators at the same time:
 
-* Who starts a simulator makes a pipe, forks, and closes the child's end of the pipe at home, so that the pipe
-  ends when the child does: that is how its death is noticed. A child that another thread forks meanwhile has
-  a copy of that end, and keeps the pipe open for as long as it lives. Who waits for an answer of a simulator
-  that has died then waits for ever.
+* A thread that starts a simulator makes a pipe, forks, and closes the child's end of the pipe at home, so
+  that the pipe ends when the child does: that is how its death is noticed. A child that another thread forks
+  meanwhile has a copy of that end, and keeps the pipe open for as long as it lives. The thread that waits for
+  an answer of a simulator that has died then waits for ever.
 * With filelock, which torch and huggingface_hub import, a fork may fail: many of its releases since 3.31
   refuse one while another thread forks ("os.fork is unsafe while filelock is changing descriptor ownership").
   They look before any hook of `os.register_at_fork` is called, so that turns can only be taken around
   `os.fork` itself.
 
-`multiprocessing` calls `os.fork` and `multiprocessing.connection.Pipe` by these names, whoever asks it for
-a process or a pipe, and each is replaced by one that does the same and looks to the other threads.
+`multiprocessing` always calls `os.fork` and `multiprocessing.connection.Pipe` by these names, and each is
+replaced by a function that does the same and looks to the other threads.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from threading import Lock, RLock, get_ident
 from typing import Any
 from weakref import WeakSet
 
-MARK = "rlinf_async_forking"
-"""What marks the function in the place of `os.fork`."""
+MARK_ATTRIBUTE = "rlinf_async_forking"
+"""The attribute that marks the function in the place of `os.fork`."""
 
 
 class Forking:
@@ -63,12 +63,12 @@ def fork_apart() -> None:
 
     Pipes of threads that have not asked for it go to every child, as always.
     """
-    with _INSTALLING:
-        forking = getattr(os.fork, MARK, None) or _install()
+    with _INSTALL_LOCK:
+        forking = getattr(os.fork, MARK_ATTRIBUTE, None) or _install()
     forking.apart.setdefault(get_ident(), WeakSet())
 
 
-_INSTALLING = Lock()
+_INSTALL_LOCK = Lock()
 
 
 def _install() -> Forking:
@@ -82,6 +82,6 @@ def _install() -> Forking:
     def pipe(duplex: bool = True) -> tuple[Any, Any]:
         return forking.pipe(duplex)
 
-    setattr(fork, MARK, forking)
+    setattr(fork, MARK_ATTRIBUTE, forking)
     os.fork, connection.Pipe = fork, pipe
     return forking

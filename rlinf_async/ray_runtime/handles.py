@@ -1,4 +1,4 @@
-"""What a handle of a process can be asked, for the type checker: Ray's own types end there."""
+"""The methods of a process's handle, for the type checker: Ray's own types end there."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class InferenceWorker(Inspectable):
     """
 
     sampling_seed: int | None = None
-    """The seed from which this rank samples anew at every version, in a deterministic run; None in others."""
+    """The seed from which this rank samples afresh at every version, in a deterministic run; None in
+    others."""
 
     def start_inference(
         self, *, rank: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
@@ -50,7 +51,7 @@ class InferenceWorker(Inspectable):
         )
 
     def policy_module(self) -> torch.nn.Module:
-        """What takes the learner's weights. A host gives it."""
+        """The module that takes the learner's weights. A host gives it."""
         raise NotImplementedError
 
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
@@ -66,13 +67,13 @@ class InferenceWorker(Inspectable):
         raise NotImplementedError
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
-        """What the policy thinks of actions that were taken, on the CPU. A host gives it.
+        """Return the scores of actions that were taken, by the policy, on the CPU. A host gives it.
 
         It is called in the thread of inference.
 
         Args:
             samples: [N, ...], as the learner's `scoring_inputs` gives them.
-            values: whether there is a critic whose values are wanted, too.
+            values: True if there is a critic whose values are wanted, too.
         """
         raise NotImplementedError
 
@@ -98,7 +99,7 @@ class InferenceWorker(Inspectable):
         )
 
     async def reads(self, places: list[list[Any]]) -> list[bool]:
-        """Which of the env workers' memory this process can read; see `MemoryPool`."""
+        """Return, for each env worker's memory, True if this process can read it; see `MemoryPool`."""
         return [readable(place) for place in places]
 
     async def act(self, batch: Sequence[Pending]) -> list[Any]:
@@ -128,7 +129,7 @@ class InferenceWorker(Inspectable):
             await self._contained(function, *arguments)
 
     async def _contained(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """What the policy does, in its thread; whatever it raises is a `PolicyFailure`."""
+        """Call the policy in its thread; any error of it is raised as a `PolicyFailure`."""
         work, blame = (
             partial(function, *arguments),
             blaming_the_policy(f"inference rank {self._inference_rank}"),
@@ -146,7 +147,7 @@ class InferenceWorker(Inspectable):
         self.begin_sampling(version)
 
     def begin_sampling(self, version: int) -> None:
-        """Where `sampling_seed` is given, sample by `version` what any run does, whatever came before."""
+        """Where `sampling_seed` is given, sample by `version` as every run does, whatever came before."""
         if self.sampling_seed is not None:
             seed_version(self.sampling_seed, version)
 

@@ -12,7 +12,7 @@ from rlinf_async.observe.identity import identity
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset
 from rlinf_async.observe.stacks import answer_for_stacks
-from rlinf_async.ray_runtime.garbage import keep_what_is_there
+from rlinf_async.ray_runtime.garbage import exempt_present_objects
 
 ROUND_TRIPS = 8
 """Calls that ask another machine for its time; the shortest one counts."""
@@ -27,7 +27,7 @@ class Inspectable:
 
     @property
     def spans(self) -> SpanLog:
-        """What this process does; nothing is written before `join_run`."""
+        """The log of the spans of this process; nothing is written before `join_run`."""
         if self._observed is None:
             self._observed = SpanLog(None)
         return self._observed
@@ -39,7 +39,7 @@ class Inspectable:
 
         Whatever the process is made of has been built when it joins.
         """
-        keep_what_is_there()
+        exempt_present_objects()
         self.generation = generation
         offset = 0.0 if clock is None else await _offset(clock)
         self._observed = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
@@ -58,7 +58,7 @@ class Inspectable:
         return machine(), time.monotonic()
 
     async def doing(self) -> dict[str, Any]:
-        """What this process does right now, and how much it has done; for `observe.activity`."""
+        """Return the work of this process right now, and counts of its past work; for `observe.activity`."""
         return {
             "machine": machine(),
             "pid": os.getpid(),

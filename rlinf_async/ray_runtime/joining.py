@@ -15,7 +15,7 @@ from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.remote_calls import Fleet
-from rlinf_async.ray_runtime.revival import PROCESSES, Revivals
+from rlinf_async.ray_runtime.revival import PROCESS_OF_GROUP, Revivals
 from rlinf_async.ray_runtime.status_poller import StatusPoller
 from rlinf_async.ray_runtime.termination import TERMINATION
 
@@ -54,7 +54,7 @@ def join_run(
     """
     actors = {
         process.numbered(rank): actor
-        for name, process in PROCESSES.items()
+        for name, process in PROCESS_OF_GROUP.items()
         for rank, actor in enumerate(fleet.actors(name))
     }
     joining = [
@@ -78,7 +78,7 @@ def join_run(
 
 
 def title_of(settings: RunSettings) -> str:
-    """What a run is, in a line."""
+    """Return the description of a run, in a line."""
     plan, levels = settings.plan, words(settings.asynchrony.levels)
     return (
         f"rlinf-async {__version__}: levels {levels}; {plan.shards} shards of "

@@ -14,7 +14,7 @@ from rlinf_async.ray_runtime.run_hooks import RunHooks
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """What `ray_runtime.run` drives. Nothing is asked of the processes yet."""
+    """The parts of a run that `ray_runtime.run` drives. No process has been called yet."""
 
     settings: RunSettings
     workers: Mapping[str, Sequence[Any]]
@@ -30,16 +30,16 @@ class Launched:
     versions: Mapping[str, str]
     """Versions of the packages that a result depends on, by name."""
     step: int
-    """How many steps have been trained before, and with which version the run begins."""
+    """Steps that have been trained before; the run begins with this version."""
     total: int
     """The step with which it ends."""
     checkpoint: Path | None = None
-    """What it goes on from, if from anything."""
+    """The checkpoint that the run goes on from, if any."""
     resume: str = ""
     """The override by which the same command goes on from the newest checkpoint."""
     takes_turns: bool = False
-    """Whether learner, inference and simulators leave their accelerators to each other; `leave` then has
-    those of "env" and "inference" go."""
+    """True if learner, inference and simulators leave their accelerators to each other; `leave` then
+    has the processes of "env" and "inference" go."""
     rebuild: Mapping[str, str] = field(default_factory=dict)
     """The method that builds what a process of "env" or "inference" holds when it takes the place of one that
     has died; those of groups that are not named are not brought back."""

@@ -39,7 +39,7 @@ class LearnerRank(Inspectable):
     save_checkpoint: Callable[..., Any]
     """The framework's own."""
     premise: Premise | None = None
-    """What the first batch of the run has shown; a host notes it, and examines none where it is known."""
+    """The result of the first batch of the run; a host notes it, and examines no batch where it is known."""
 
     def start_learning(
         self, *, rank: int, initializer: Callable[..., object], initargs: tuple[Any, ...] = ()
@@ -56,11 +56,11 @@ class LearnerRank(Inspectable):
         )
 
     def make_learner(self, settings: Any, busy: BusyMeter) -> Learner:
-        """What trains the batches of a run, `busy` while it does. A host gives it."""
+        """Return the object that trains the batches of a run, `busy` while it does. A host gives it."""
         raise NotImplementedError
 
     def make_sender(self) -> WeightSender:
-        """What copies and sends the weights of this rank. A host gives it."""
+        """Return the object that copies and sends the weights of this rank. A host gives it."""
         raise NotImplementedError
 
     async def compute(self, work: Callable[..., Any], *arguments: object) -> Any:
@@ -69,11 +69,13 @@ class LearnerRank(Inspectable):
         return await asyncio.get_running_loop().run_in_executor(self._thread, contained, done, harmless)
 
     def scoring_inputs(self, payload: Any) -> Tree:
-        """What inference scores a piece by; see `loops.scoring.InferenceScorer`. A host gives it."""
+        """Return the tensors by which inference scores a piece; see `loops.scoring.InferenceScorer`. A
+        host gives it.
+        """
         raise NotImplementedError
 
     def wants_values(self, settings: Any) -> bool:
-        """Whether there is a critic whose values inference is to score, too. A host knows."""
+        """Return True if there is a critic whose values inference is to score, too. A host knows."""
         raise NotImplementedError
 
     async def learn(
@@ -135,11 +137,15 @@ class LearnerRank(Inspectable):
         self.premise = Premise(**premise) if premise else None
 
     async def expect_receivers(self, types: dict[str, torch.dtype]) -> None:
-        """What the inference ranks hold, by name: only that is sent, and in no wider type."""
+        """Take the types of the tensors that inference ranks hold, by name: others are not sent, nor wider
+        types.
+        """
         self.sender.expect(types)
 
     async def offer_weights(self, version: int, coordinator: Handle) -> float:
-        """Copy the weights, to be sent as those of `version` beside what follows; the seconds taken."""
+        """Copy the weights, to be sent as those of `version` during later work, and return the seconds
+        taken.
+        """
         return await self.sender.offer(version, coordinator, self.spans)
 
     async def weights_sent(self) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 from rlinf_async.core.failures import PeerError
 
-ALIGNMENT = 64
-"""Arrays begin at multiples of so many bytes, as in torch's own memory."""
+ALIGNMENT_BYTES = 64
+"""Arrays begin at multiples of this number of bytes, as in torch's own memory."""
 
 
 class MemoryFile:
@@ -56,10 +56,10 @@ class MemoryPool:
 
     @contextmanager
     def holding(self, value: object) -> Iterator[list[Any]]:
-        """Where `read` finds `value`, as long as the block lasts."""
+        """Yield the place where `read` finds `value`, as long as the block lasts."""
         file = self._idle.pop() if self._idle else MemoryFile()
         with ExitStack() as given_up:
-            # Somebody may be about to read it, and is not to find another value there.
+            # A reader may be about to read this file, and must not find another value there.
             given_up.callback(file.close)
             yield file.write(value)
             given_up.pop_all()
@@ -91,7 +91,7 @@ def read(place: Sequence[Any]) -> Any:
 
 
 def readable(place: Sequence[Any]) -> bool:
-    """Whether this process can `read` the value that another's `MemoryFile.write` has placed."""
+    """Return True if this process can `read` the value that another's `MemoryFile.write` has placed."""
     try:
         read(place)
     except PeerError:
@@ -100,5 +100,5 @@ def readable(place: Sequence[Any]) -> bool:
 
 
 def _starts(lengths: Sequence[int]) -> list[int]:
-    """Where parts of these lengths begin, and where the last one ends."""
-    return [0, *accumulate(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)]
+    """Return the offsets at which parts of these lengths begin, and the end of the last one."""
+    return [0, *accumulate(-(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for length in lengths)]

@@ -1,4 +1,4 @@
-"""Pictures that a policy hands back with its answer: whoever asked has them, they need not travel again."""
+"""Pictures that a policy hands back with its answer: the asker has them, so they need not travel again."""
 
 from __future__ import annotations
 

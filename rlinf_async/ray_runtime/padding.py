@@ -1,4 +1,4 @@
-"""Batches of a few sizes only, for policies that are compiled anew for every size."""
+"""Batches of a few sizes only, for policies that are compiled once for every size."""
 
 from __future__ import annotations
 

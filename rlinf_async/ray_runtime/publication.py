@@ -1,4 +1,4 @@
-"""How new weights reach the inference ranks, as the driver sees it."""
+"""The way of new weights to the inference ranks, as the driver sees it."""
 
 from __future__ import annotations
 

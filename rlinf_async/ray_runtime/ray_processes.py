@@ -16,14 +16,14 @@ from typing import Any
 
 import ray
 
-STORE = "gcs_server"
-RAYLET = "raylet"
+STORE_PROCESS = "gcs_server"
+RAYLET_PROCESS = "raylet"
 EVERY_S = 2.0
 PATIENCE_S = 3.0
 """For a store on another machine to answer."""
 HELPER_FAILED = "because one Ray agent failed, agent_name = "
-"""What the raylet writes down when one of its helpers has died; it ends its workers, and itself, then."""
-HELPERS = {"runtime_env_agent": "RuntimeEnvAgent", "dashboard_agent": "DashboardAgent"}
+"""The line that the raylet logs when one of its helpers has died; it then ends its workers, and itself."""
+HELPER_CLASSES = {"runtime_env_agent": "RuntimeEnvAgent", "dashboard_agent": "DashboardAgent"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class DeadProcess:
 
     name: str
     pid: int | None
-    """None: of another machine."""
+    """None if it runs on another machine."""
     logs: Path | None
     helper: str | None = None
     """The helper whose end has ended it."""
@@ -79,16 +79,16 @@ def dead_process(*, closely: bool = False) -> DeadProcess | None:
     # Ray has no public way to ask. Where it is another one's, or has none of these, there is no answer.
     node: Any = getattr(ray._private.worker, "_global_node", None)
     started = _processes(node)
-    for name in (STORE, RAYLET):
+    for name in (STORE_PROCESS, RAYLET_PROCESS):
         process = started.get(name)
         if process is None:
             continue
         dead, logs = process.poll() is not None, Path(node.get_logs_dir_path())
-        helper = _helper(logs) if name == RAYLET and (dead or closely) else None
+        helper = _helper(logs) if name == RAYLET_PROCESS and (dead or closely) else None
         if dead or helper is not None:
             return DeadProcess(name, process.pid, logs, helper)
-    if node is not None and STORE not in started and not _answers(str(node.gcs_address)):
-        return DeadProcess(STORE, None, None)
+    if node is not None and STORE_PROCESS not in started and not _answers(str(node.gcs_address)):
+        return DeadProcess(STORE_PROCESS, None, None)
     return None
 
 
@@ -99,7 +99,7 @@ def _processes(node: Any) -> dict[str, Any]:
 
 
 def _helper(logs: Path) -> str | None:
-    """Which of its helpers a raylet has died of, by its own record."""
+    """Return the helper whose death ended a raylet, by the raylet's own log; None if no helper died."""
     try:
         with (logs / "raylet.out").open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
@@ -110,7 +110,7 @@ def _helper(logs: Path) -> str | None:
         _, found, rest = line.partition(HELPER_FAILED)
         if found:
             name = rest.strip().rstrip(".")
-            return HELPERS.get(name, name)
+            return HELPER_CLASSES.get(name, name)
     return None
 
 

@@ -1,10 +1,10 @@
 """Remote calls of a run, watched together: the first failure anywhere ends every wait.
 
-Theory of operation. All waits of the driver pass `Fleet._next`, which looks at what is waited for and at
-everything that goes on beside it: calls that are watched, and revivals. A revival is a generator that brings
-a process back: it yields what it waits for and is resumed when that is there, so that nothing blocks the
-driver and no thread is needed. A loop whose process dies is kept: its reference stands for the loop of the
-successor, in every wait that had begun before.
+Theory of operation. All waits of the driver pass `Fleet._next`, which looks at the calls that are waited for
+and at everything that goes on meanwhile: calls that are watched, and revivals. A revival is a generator that
+brings a process back: it yields the calls that it waits for and is resumed when they have ended, so that
+nothing blocks the driver and no thread is needed. A loop whose process dies is kept: its reference stands for
+the loop of the successor, in every wait that had begun before.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rlinf_async.core.failures import DeadlineError, PeerError, first_cause
 from rlinf_async.observe.processes import Process
 from rlinf_async.ray_runtime.ray_processes import dead_process
 
-GRACE_S = 2.0
-"""How long to wait, after a failure, for the failure that caused it."""
+CAUSE_GRACE_S = 2.0
+"""Seconds to wait, after a failure, for the failure that caused it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """What a revival waits for: calls, whose first error is raised to it, for `seconds` at most."""
+    """Calls that a revival waits for, `seconds` at most; their first error is raised in it."""
 
     calls: Sequence[Any] = ()
     seconds: float
@@ -50,9 +50,9 @@ class _Loop:
     revival: Revival | None = None
     calls: Sequence[Any] = ()
     give_up: float = 0.0
-    """When the revival has waited for long enough."""
+    """The time at which the revival has waited for long enough."""
     over: bool = False
-    """Whether the loop has ended, or its process has died when nothing was left to do."""
+    """True if the loop has ended, or its process has died when nothing was left to do."""
 
 
 class Fleet:
@@ -110,7 +110,7 @@ class Fleet:
             self._loops[call] = _Loop(group=name, rank=rank, call=call, revive=revive)
 
     def let_go(self) -> None:
-        """Nobody is brought back any more: loops whose processes have died, or die now, have ended."""
+        """Bring no process back any more: loops whose processes have died, or die now, have ended."""
         self._ending = True
         for loop in self._loops.values():
             if loop.revival is not None:
@@ -142,7 +142,7 @@ class Fleet:
             pass
 
     def ended(self, references: Sequence[Any], seconds: float) -> bool:
-        """Whether calls end, well or badly, within `seconds`."""
+        """Return True if calls end, well or badly, within `seconds`."""
         calls = [self._call(reference) for reference in references]
         _, pending = ray.wait(calls, num_returns=len(calls), timeout=seconds)
         return not pending
@@ -150,7 +150,7 @@ class Fleet:
     def kill(self) -> None:
         """End the processes of every group.
 
-        Without Ray they end by themselves; and whoever calls it then would join whatever cluster is there.
+        Without Ray they end by themselves; a call of Ray would then join any cluster that it finds.
         """
         if not ray.is_initialized() or dead_process() is not None:
             return
@@ -160,14 +160,18 @@ class Fleet:
                     ray.kill(actor)
 
     def deaths(self) -> list[BaseException]:
-        """Of processes that have died and are not brought back, each as Ray says it; who answers, lives."""
+        """Return Ray's errors for processes that have died and are not brought back; one that answers,
+        lives.
+        """
         calls = [actor.place.remote() for actors in self._groups.values() for actor in actors]
-        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=GRACE_S)
+        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=CAUSE_GRACE_S)
         errors = [death_of(call) for call in calls if call in ready]
         return [error for error in errors if isinstance(error, ray.exceptions.ActorDiedError)]
 
     def names(self, kinds: Mapping[str, Process]) -> dict[str, str]:
-        """What processes are called in records, by Ray's numbers of them; `kinds` are those of the groups."""
+        """Return the names of processes in records, by Ray's numbers of them; `kinds` are those of the
+        groups.
+        """
         return {
             actor._actor_id.hex(): kinds[group].numbered(rank)
             for group, actors in self._groups.items()
@@ -175,7 +179,8 @@ class Fleet:
         }
 
     def _next(self, pending: Sequence[Any], give_up: float, what: str, *, lenient: bool = False) -> list[Any]:
-        """What has ended next, of `pending` and of what is watched; nothing if that takes long.
+        """Return the calls of `pending` or of the watched ones that have ended next; [] if that takes
+        long.
 
         `lenient`: deaths among `pending` are no failures.
         """
@@ -217,7 +222,7 @@ class Fleet:
         return loop is not None and loop.over
 
     def _died(self, reference: Any) -> bool:
-        """Whether this is a kept loop whose process has died; its revival begins."""
+        """Return True if this is a kept loop whose process has died; its revival begins."""
         loop = self._loops.get(reference)
         if loop is None or (error := death_of(loop.call)) is None:
             return False
@@ -238,7 +243,7 @@ class Fleet:
         return soon
 
     def _left(self, loop: _Loop) -> float | None:
-        """How long a revival still waits at most; None if it can go on."""
+        """Return the seconds that a revival still waits at most; None if it can go on."""
         seconds = loop.give_up - time.monotonic()
         return None if seconds <= 0 or (loop.calls and not _unfinished(loop.calls)) else seconds
 
@@ -269,7 +274,7 @@ class Fleet:
                 if other not in ready and not self._is_absent(other)
             ]
             if echoes:
-                later, _ = ray.wait(echoes, num_returns=len(echoes), timeout=GRACE_S)
+                later, _ = ray.wait(echoes, num_returns=len(echoes), timeout=CAUSE_GRACE_S)
                 errors += [error for call in later if (error := _error_of(call)) is not None]
         raise first_cause(errors)
 

@@ -1,4 +1,4 @@
-"""What is said about a step, collected from all workers while the next one is trained."""
+"""The report of a step, collected from all workers while the next one is trained."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rlinf_async.observe.meters import Shares, StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.remote_calls import Fleet
 
-OWN = ("busy", "publication_seconds")
-"""What `learn` returns beside the framework's metrics."""
+LEARN_KEYS = ("busy", "publication_seconds")
+"""Keys that `learn` returns besides the framework's metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class TrainedStep:
     seconds: float
     """From the end of the step before to where the learner could begin the next."""
     publication_seconds: float
-    """Of `seconds`, those in which publication kept the learner from training."""
+    """The part of `seconds` in which publication kept the learner from training."""
     learners: list[dict[str, float]]
-    """What `learn` returned on every rank."""
+    """The result of `learn` on every rank."""
     evaluation: dict[str, float]
     published: list[Any]
     """Calls that end when every inference rank acts by the version of this step."""
@@ -41,7 +41,7 @@ class TrainedStep:
 
     def metrics(self, lag_seconds: float | None) -> dict[str, float]:
         """Metrics of the learner, of publication and of evaluation, by the names they are logged under."""
-        training = {name: value for name, value in self.learners[0].items() if name not in OWN}
+        training = {name: value for name, value in self.learners[0].items() if name not in LEARN_KEYS}
         publication = {"async/publication_seconds": self.publication_seconds}
         if lag_seconds is not None:
             publication["async/publication/lag_seconds"] = lag_seconds

@@ -33,8 +33,8 @@ from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.memory import MemoryPool
 from rlinf_async.ray_runtime.wire import fetch, seal, sealed
 
-CALLS = 2
-"""Calls of an env worker under way at most: one that waits for answers, and one that brings requests."""
+MAX_CALLS = 2
+"""Most calls of an env worker under way: one that waits for answers, and one that brings requests."""
 
 
 class RequestChannel(Inspectable):
@@ -137,7 +137,7 @@ class RequestClient:
     """The env side of a request channel, for all shards of one worker.
 
     Requests that are ready in the same turn of the event loop travel in one call, and so do those that
-    become ready while `CALLS` are under way. As long as a request is unanswered, a call waits for it.
+    become ready while `MAX_CALLS` are under way. As long as a request is unanswered, a call waits for it.
     """
 
     def __init__(
@@ -187,9 +187,9 @@ class RequestClient:
         return await answer
 
     def _call(self) -> None:
-        """Start a call if there is something to bring or nobody waits, and if not enough are under way."""
+        """Start a call if there are requests to bring or no call waits, and if not enough are under way."""
         due = self._unsent or (self._unanswered and not self._calls)
-        if due and len(self._calls) < CALLS:
+        if due and len(self._calls) < MAX_CALLS:
             call = asyncio.create_task(self._exchange())
             self._calls.add(call)
             call.add_done_callback(self._receive)

@@ -1,8 +1,8 @@
-"""How an env worker or an inference rank that has died is brought back, while everybody else goes on.
+"""Brings back an env worker or an inference rank that has died, while all other processes go on.
 
-Ray starts its process again, behind the same handle. What is left to do: first nobody waits for the dead any
-more, and nothing that it still says counts (`_forget`); then the new process is built and joins the run
-(`_bring_back`). What it had handed over stays; what it was doing is done again.
+Ray starts its process again, behind the same handle. Two things are left to do: first no other process waits
+for the dead any more, and late calls of it are ignored (`_forget`); then the new process is built and joins
+the run (`_bring_back`). Results that the dead had handed over stay; the work that it was doing is done again.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ STARTED_AGAIN: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
 """Options of actors that Ray starts again when they die; calls of the dead are not repeated."""
 AGAIN_S = 0.5
 """Between two tries to reach a process that is being started."""
-PROCESSES = {
+PROCESS_OF_GROUP = {
     "env": Process.ENV,
     "inference": Process.INFERENCE,
     "learner": Process.LEARNER,
     "requests": Process.REQUESTS,
     "coordinator": Process.COORDINATOR,
 }
-"""The groups of a run, and what their processes are called in records."""
-METRICS = {"env": "async/restarts/env_worker", "inference": "async/restarts/inference"}
-DIED: dict[str, What] = {"env": "env worker died", "inference": "inference rank died"}
-LOOPS = {"env": "run_shards", "inference": "serve"}
+"""The groups of a run, and the names of their processes in records."""
+RESTART_METRICS = {"env": "async/restarts/env_worker", "inference": "async/restarts/inference"}
+DEATH_WORDS: dict[str, What] = {"env": "env worker died", "inference": "inference rank died"}
+LOOP_METHODS = {"env": "run_shards", "inference": "serve"}
 
-Who = tuple[str, int]
+Member = tuple[str, int]
 """A group, and a rank in it."""
 
 
@@ -71,23 +71,23 @@ class Revivals:
         self._spans = SpanLog(None)
         self.readable: list[bool] = []
         """Whether inference can read the memory of each env worker; see `ShardWorker.share_memory`."""
-        self._places: dict[Who, tuple[str, int]] = {}
-        self._generations: Counter[Who] = Counter()
-        self._budgets: dict[Who, RestartBudget] = {}
-        self._silent: set[Who] = set()
+        self._places: dict[Member, tuple[str, int]] = {}
+        self._generations: Counter[Member] = Counter()
+        self._budgets: dict[Member, RestartBudget] = {}
+        self._silent: set[Member] = set()
         """Those that were ended because they did not answer."""
-        self._away: set[Who] = set()
+        self._away: set[Member] = set()
         """Those that are being brought back."""
         self._restarts: Counter[str] = Counter()
 
     def of(self, group: str) -> bool:
-        """Whether processes of `group` are brought back."""
+        """Return True if processes of `group` are brought back."""
         return group in self._settings.restartable and group in self._rebuild
 
     def join(self, spans: SpanLog) -> None:
         """Learn where the processes are, and record in `spans` which of them were brought back."""
         self._spans = spans
-        for group in PROCESSES:
+        for group in PROCESS_OF_GROUP:
             for rank, place in enumerate(self._fleet.run(group, "place")):
                 self._places[group, rank] = place
 
@@ -99,11 +99,11 @@ class Revivals:
                 or it cannot be started.
         """
         who, began = (group, rank), time.monotonic()
-        name = PROCESSES[group].numbered(rank)
+        name = PROCESS_OF_GROUP[group].numbered(rank)
         if not self.working:
             raise RuntimeError(f"{name} has died before a step was trained") from died
         self._away.add(who)
-        what: What = "silent" if who in self._silent else DIED[group]
+        what: What = "silent" if who in self._silent else DEATH_WORDS[group]
         places = None
         while True:
             self._generations[who] += 1
@@ -129,7 +129,7 @@ class Revivals:
             break
         self._silent.discard(who)
         self._away.discard(who)
-        self._restarts[METRICS[group]] += 1
+        self._restarts[RESTART_METRICS[group]] += 1
         seconds = time.monotonic() - began
         self._spans.add("restart", began, worker=name, error=type(died).__name__)
         self._say(f"{name} is back after {seconds:.0f} s; lost: {places}")
@@ -145,7 +145,7 @@ class Revivals:
         return loop
 
     def watches(self, process: str) -> bool:
-        """Whether a process has to answer calls now: it does not have to while its successor is built."""
+        """Return True if a process has to answer calls now: it need not while its successor is built."""
         who = self._who(process)
         return self.working and who is not None and who not in self._away
 
@@ -166,18 +166,18 @@ class Revivals:
         record_failure(self._run_dir, process=process, what="silent", error=error, action="the run ends")
         raise RuntimeError(error)
 
-    def _who(self, process: str) -> Who | None:
+    def _who(self, process: str) -> Member | None:
         """The one that is called so; None for the driver."""
         kind, rank = kind_and_rank(process)
-        group = next((group for group, name in PROCESSES.items() if name == kind), None)
+        group = next((group for group, name in PROCESS_OF_GROUP.items() if name == kind), None)
         return None if group is None else (group, rank or 0)
 
     def pop_metrics(self) -> dict[str, float]:
-        """How many processes were brought back since the last call."""
+        """Return the number of processes that were brought back since the last call, by metric."""
         counts, self._restarts = self._restarts, Counter()
-        return {name: float(counts[name]) for name in METRICS.values()}
+        return {name: float(counts[name]) for name in RESTART_METRICS.values()}
 
-    def _budget(self, who: Who) -> RestartBudget:
+    def _budget(self, who: Member) -> RestartBudget:
         if who not in self._budgets:
             self._budgets[who] = RestartBudget(self._survive.process_restarts, self._advanced.window_s)
         return self._budgets[who]
@@ -189,8 +189,10 @@ class Revivals:
             f"async.survive.process_restarts={most} allows; the last time: {in_words(died)}"
         )
 
-    def _forget(self, who: Who) -> Generator[Wait, None, str]:
-        """Have nobody wait for the dead, and nothing that it still says count; what was lost."""
+    def _forget(self, who: Member) -> Generator[Wait, None, str]:
+        """Have no process wait for the dead, and ignore its late calls; return the words for what was
+        lost.
+        """
         (group, rank), generation = who, self._generations[who]
         if group == "inference":
             yield self._soon(
@@ -206,7 +208,7 @@ class Revivals:
         yield self._soon(rollouts, self._requests.shards_lost.remote(everything, generation))
         return f"{ray.get(rollouts)} rollouts"
 
-    def _bring_back(self, who: Who, name: str) -> Generator[Wait, None, Any]:
+    def _bring_back(self, who: Member, name: str) -> Generator[Wait, None, Any]:
         """Wait until Ray has started the process, and have it take its place; returns its loop."""
         group, rank = who
         actor = self._fleet.actors(group)[rank]
@@ -222,9 +224,9 @@ class Revivals:
         if group == "env":
             # As its predecessor's: it runs on the same node, beside the same inference ranks.
             yield self._soon(actor.share_memory.remote(self.readable))
-        return getattr(actor, LOOPS[group]).remote(self._settings, self._requests, self._coordinator)
+        return getattr(actor, LOOP_METHODS[group]).remote(self._settings, self._requests, self._coordinator)
 
-    def _started(self, who: Who, actor: Handle) -> Generator[Wait, None, None]:
+    def _started(self, who: Member, actor: Handle) -> Generator[Wait, None, None]:
         before, give_up = self._places.get(who), time.monotonic() + self._advanced.start_s
         while True:
             call = actor.place.remote()
@@ -248,13 +250,13 @@ class Revivals:
     def _soon(self, *calls: object) -> Wait:
         return Wait(calls=calls, seconds=self._advanced.start_s)
 
-    def _end(self, who: Who) -> None:
+    def _end(self, who: Member) -> None:
         """End a process, and have Ray start it again."""
         group, rank = who
         ray.kill(self._fleet.actors(group)[rank], no_restart=False)
         self._kill(who)
 
-    def _kill(self, who: Who) -> None:
+    def _kill(self, who: Member) -> None:
         """End a process of this machine, even one that was stopped."""
         node, number = self._places.get(who, ("", 0))
         if node == machine():

@@ -31,7 +31,7 @@ SAVE_FAILURES = "async/save_failures"
 
 
 class AsyncRun:
-    """Drives the learner step by step; env shards and inference ranks run beside it until the end.
+    """Drives the learner step by step; env shards and inference ranks run in parallel until the end.
 
     A step is a global batch of trajectories, its optimizer steps, and a new version of the policy. The
     learner waits for nothing but trajectories: while it trains a batch, the weights that the one before
@@ -117,7 +117,7 @@ class AsyncRun:
             self._finish()
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate the published version, beside the rollouts for training."""
+        """Evaluate the published version, while rollouts for training go on."""
         results = self.fleet.run_on_living("env", "evaluate_shards", self.settings, self._requests)
         if failures := sum(result is None for result in results):
             self.display.note(
@@ -135,7 +135,9 @@ class AsyncRun:
         return self._endings(lambda: self._env_loops)
 
     def _step(self) -> None:
-        """Wait for a batch to be trained, and begin the next as soon as nobody needs this version alone."""
+        """Wait for a batch to be trained, and begin the next as soon as no process needs this version
+        alone.
+        """
         with self._spans.span("learn", step=self.step + 1):
             metrics = self._learned()
         returned = time.monotonic()
@@ -178,7 +180,7 @@ class AsyncRun:
             self._report_all()
 
     def _learn(self) -> None:
-        """Begin with the next batch, if there is one and nobody has asked the run to end."""
+        """Begin with the next batch, if there is one and the run was not asked to end."""
         self._learning = []
         if self.step >= self.total or TERMINATION.asked:
             return
@@ -191,7 +193,9 @@ class AsyncRun:
         self.fleet.watch(self._learning, "learn on the learner workers")
 
     def _learned(self) -> list[dict[str, float]]:
-        """What the learner ranks return. Meanwhile, steps whose version is published are reported."""
+        """Return the results of the learner ranks. Meanwhile, steps whose version is published are
+        reported.
+        """
         while self._unreported:
             published = self._unreported[0].published
             what = f"learn, or version {self._unreported[0].step} to reach the inference ranks"

@@ -1,4 +1,4 @@
-"""What a framework does in a run that `ray_runtime.run` drives."""
+"""The part of a framework in a run that `ray_runtime.run` drives."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlinf_async.ray_runtime.saving import SaveHooks
 
 
 class RunHooks(SaveHooks, Protocol):
-    """What a framework does about a step; the driver calls it between two steps."""
+    """The work of a framework around a step; the driver calls it between two steps."""
 
     def due(self, step: int) -> tuple[bool, bool]:
-        """Whether to evaluate, and whether to save, after `step`."""
+        """Return two flags: evaluate after `step`, and save after `step`."""
 
     def log(self, batch: int, metrics: Mapping[str, float]) -> None:
         """Give the metrics of a batch to the framework's own loggers."""

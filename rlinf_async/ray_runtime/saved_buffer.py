@@ -24,9 +24,9 @@ from rlinf_async.ray_runtime.checkpoint import read_ledger, write_ledger
 from rlinf_async.ray_runtime.tensor_file import read_tensors, write_tensors
 from rlinf_async.ray_runtime.wire import pack, unpack
 
-FOLDER = "buffer"
-INDEX = "pieces.json"
-KNOWN = "known.safetensors"
+BUFFER_FOLDER = "buffer"
+INDEX_FILE = "pieces.json"
+KNOWN_FILE = "known.safetensors"
 
 Opened = Callable[[Piece], Awaitable[Any]]
 """Fetches what a piece holds, packed for travelling."""
@@ -34,7 +34,7 @@ Opened = Callable[[Piece], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Resumed:
-    """What became of the buffer of a checkpoint."""
+    """The fate of the buffer of a checkpoint: how many trajectories were kept, how many lost."""
 
     kept: int
     """Trajectories that wait to be trained again."""
@@ -65,42 +65,42 @@ async def save_buffer(
     if settings.renews:
         pieces, ledger = _before(version + settings.asynchrony.max_staleness, pieces, ledger)
     write_ledger(folder, version=version, ledger=ledger)
-    (folder / FOLDER).mkdir()
+    (folder / BUFFER_FOLDER).mkdir()
     entries = []
     for number, piece in enumerate(pieces):
         name = f"{number}.safetensors"
         try:
             # In a thread, as whoever asks for a ticket meanwhile must not wait for the disk.
-            await asyncio.to_thread(write_tensors, folder / FOLDER / name, unpack(await opened(piece)))
+            await asyncio.to_thread(write_tensors, folder / BUFFER_FOLDER / name, unpack(await opened(piece)))
         except TypeError:
             continue
         facts = asdict(replace(piece, payload=None))
         entries.append({**facts, "payload": name})
     index = {"run": _of_run(settings), "pieces": entries}
-    (folder / FOLDER / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    (folder / BUFFER_FOLDER / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
 
 
 @dataclass(frozen=True)
-class Known:
-    """What processes know of a run beside its buffer, as plain data and tensors."""
+class ProcessKnowledge:
+    """Facts that processes know of a run besides its buffer, as plain data and tensors."""
 
     rollouts: list[Any]
     """A list of each env worker: statistics of the episodes in the buffer, by batch, stage and place."""
     premise: dict[str, Any] | None
-    """What the first batch has shown; see `core.premise`."""
+    """The result of the first batch; see `core.premise`."""
 
     def write(self, folder: Path) -> None:
         """Write this record into the checkpoint in `folder`, which has a buffer already."""
-        write_tensors(folder / FOLDER / KNOWN, vars(self))
+        write_tensors(folder / BUFFER_FOLDER / KNOWN_FILE, vars(self))
 
     @classmethod
-    def read(cls, folder: Path) -> Known:
+    def read(cls, folder: Path) -> ProcessKnowledge:
         """The record in the checkpoint in `folder`; an empty one where that was saved without.
 
         Raises:
             OSError, ValueError: the file cannot be read.
         """
-        path = folder / FOLDER / KNOWN
+        path = folder / BUFFER_FOLDER / KNOWN_FILE
         state: Any = read_tensors(path) if path.is_file() else {}
         return cls(state.get("rollouts", []), state.get("premise"))
 
@@ -123,7 +123,7 @@ def resume_buffer(
         pieces, why = _usable(folder, version, settings)
         filled = [replace(piece, payload=_held(folder, piece, hold)) for piece in pieces]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        filled, why = [], f"{FOLDER} cannot be read: {error}"
+        filled, why = [], f"{BUFFER_FOLDER} cannot be read: {error}"
     resumed = buffer.restore(version, ledger, filled)
     gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in resumed)
     losses = ledger.refused["lost at resume"] - before
@@ -150,11 +150,11 @@ def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[P
 
 
 def _held(folder: Path, piece: Piece, hold: Callable[[Any], Any]) -> Any:
-    return hold(pack(read_tensors(folder / FOLDER / piece.payload)))
+    return hold(pack(read_tensors(folder / BUFFER_FOLDER / piece.payload)))
 
 
 def _of_run(settings: RunSettings) -> dict[str, Any]:
-    """What two runs must have in common, so that one can train the pieces of the other."""
+    """Return the facts that two runs must share, so that one can train the pieces of the other."""
     return {
         "plan": asdict(settings.plan),
         "horizon": settings.horizon,
@@ -168,7 +168,7 @@ def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Pie
 
     The payload of a piece is the name of its file.
     """
-    path = folder / FOLDER / INDEX
+    path = folder / BUFFER_FOLDER / INDEX_FILE
     if not path.is_file():
         return [], "the checkpoint was written without them"
     index = json.loads(path.read_text())

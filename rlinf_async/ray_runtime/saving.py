@@ -15,14 +15,14 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest, prune, written_aside
 from rlinf_async.ray_runtime.remote_calls import Fleet
-from rlinf_async.ray_runtime.saved_buffer import Known
+from rlinf_async.ray_runtime.saved_buffer import ProcessKnowledge
 
 TOGETHER_S = 60.0
 """After one learner rank has failed to write, the others have ended by then, or wait for it."""
 
 
 class SaveError(RuntimeError):
-    """A checkpoint could not be written; the message says by whom and why."""
+    """A checkpoint could not be written; the message names the process and the reason."""
 
 
 class SaveHooks(Protocol):
@@ -116,15 +116,15 @@ class Saver:
 
         `rollouts` are the rollouts that are there again, as `saved_buffer.Resumed` has them.
         """
-        record = Known.read(folder)
+        record = ProcessKnowledge.read(folder)
         self._fleet.run("env", "resume_episodes", record.rollouts, rollouts)
         self._fleet.run("learner", "resume_premise", record.premise)
 
-    def _known(self, step: int) -> Known:
+    def _known(self, step: int) -> ProcessKnowledge:
         collected = range(step, step + self._settings.asynchrony.max_staleness + 1)
         rollouts = self._fleet.run_on_living("env", "read_episodes", collected)
         premise = self._fleet.run("learner", "known_premise")[0]
-        return Known([rollout or {} for rollout in rollouts], premise)
+        return ProcessKnowledge([rollout or {} for rollout in rollouts], premise)
 
     def save_learners(self, *arguments: object) -> None:
         """Have every learner rank write its part, by the framework's own `save_checkpoint`.

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import torch
 
-STEP = 15_485_863
-"""From one version to the next: a prime that no number of ranks reaches."""
+SEED_STRIDE = 15_485_863
+"""Distance between the seeds of two versions: a prime that no number of ranks reaches."""
 
 
 def seed_everything(seed: int) -> None:
@@ -20,4 +20,4 @@ def seed_everything(seed: int) -> None:
 
 def seed_version(seed: int, version: int) -> None:
     """Seed what is sampled by, or from, one version of the policy: whatever was sampled before it."""
-    seed_everything((seed + STEP * version) % 2**32)
+    seed_everything((seed + SEED_STRIDE * version) % 2**32)

@@ -38,7 +38,7 @@ from rlinf_async.ray_runtime.request_channel import RequestClient
 from rlinf_async.ray_runtime.saved_buffer import place_of
 from rlinf_async.ray_runtime.threads import hand_over_quickly
 
-STUCK = 70
+STUCK_EXIT_STATUS = 70
 """The exit status of an env worker that ends itself, as its environments hang."""
 
 Episodes = list[dict[str, torch.Tensor]]
@@ -112,7 +112,9 @@ class ShardWorker(Inspectable):
         return self._shards_rank * self._busy.width
 
     def aborting(self, env: Any) -> Callable[[str], bool] | None:
-        """What ends the processes of environments that hang, if they have such a method: `abort(reason)`."""
+        """Return the function that ends the processes of environments that hang, `abort(reason)`, if they
+        have one.
+        """
         return getattr(env, "abort", None)
 
     def train_shard(self, stage: int) -> TrainShardEnv:
@@ -128,7 +130,9 @@ class ShardWorker(Inspectable):
         raise NotImplementedError
 
     def recorder(self, settings: Any, stage: int, ticket: Ticket, episodes: Episodes) -> Recorder:
-        """What records the rollout of `ticket`, and adds its episodes to `episodes`. A host gives it."""
+        """Return the recorder of the rollout of `ticket`, which adds its episodes to `episodes`. A host
+        gives it.
+        """
         raise NotImplementedError
 
     def environments(self, mode: str) -> Sequence[Any]:
@@ -189,7 +193,9 @@ class ShardWorker(Inspectable):
         return self._handing_over.give(number)
 
     async def evaluate_shards(self, settings: Any, requests: Handle) -> dict[str, torch.Tensor]:
-        """Run the evaluation episodes beside training, through the same inference ranks; their statistics."""
+        """Run the evaluation episodes during training, through the same inference ranks, and return their
+        statistics.
+        """
         self.asynchrony = settings.asynchrony
         policy = self._policy(settings, requests)
         envs = [self.eval_shard(stage) for stage in range(self._busy.width)]
@@ -249,7 +255,7 @@ class ShardWorker(Inspectable):
             what, _, stack = str(stuck).partition("\n")
             self._record(what="simulator hangs", error=what, trace=stack, action=action)
             if again:
-                os._exit(STUCK)
+                os._exit(STUCK_EXIT_STATUS)
             raise
 
     async def close_envs(self) -> None:
@@ -291,7 +297,7 @@ class ShardWorker(Inspectable):
 
 
 def _before(settings: RunSettings, env: TrainShardEnv) -> Callable[[Ticket], Awaitable[None]]:
-    """What is done before each rollout of a shard; runs that renew environments never take on tasks."""
+    """Return the function to await before each rollout; runs that renew environments never take on tasks."""
     if settings.asynchrony.takes_tasks:
         return taking_on(env, settings.plan)
     return Renewal(settings, env.renew).before
@@ -300,10 +306,12 @@ def _before(settings: RunSettings, env: TrainShardEnv) -> Callable[[Ticket], Awa
 def in_threads(
     threads: Sequence[ThreadPoolExecutor], build: Callable[[int], Any], *, first: int, in_processes: bool
 ) -> list[Any]:
-    """What `build` makes for each stage, in the thread of that stage; see `each`. `first` is its first shard.
+    """Return the results of `build` for each stage, made in the thread of that stage; see `each`.
+
+    `first` is the shard of the first stage.
 
     Raises:
-        RuntimeError: it has failed for a shard, whatever it has raised.
+        RuntimeError: `build` has failed for a shard, with any error.
     """
 
     def failed(stage: int, error: BaseException) -> RuntimeError:

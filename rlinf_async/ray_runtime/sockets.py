@@ -1,4 +1,4 @@
-"""Whether Ray can make its sockets below its folder: a path may have 107 bytes, of which Ray takes 68."""
+"""Checks that Ray can make its sockets below its folder: a path may have 107 bytes, of which Ray takes 68."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST_PATH = 107
 LONGEST_NAME = len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 """Bytes that Ray puts after the folder, for the largest number of a process."""
 LONGEST_FOLDER = LONGEST_PATH - LONGEST_NAME
-REMEDY = "export RAY_TMPDIR=/tmp"
+SHORT_FOLDER_REMEDY = "export RAY_TMPDIR=/tmp"
 
 
 def folder_of_ray(environ: Mapping[str, str]) -> tuple[str, str]:

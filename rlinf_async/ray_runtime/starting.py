@@ -58,7 +58,7 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
 
 
 def _starts(address: str | None, folder: str | None) -> bool:
-    """Whether `ray.init` with this address and folder starts a cluster, and does not look for one to join."""
+    """Return True if `ray.init` with this address and folder starts a cluster, and looks for none to join."""
     find: Any = services.canonicalize_bootstrap_address
     with suppress(ConnectionError, ValueError, OSError):  # of which Ray speaks itself
         return find(address, folder) is None

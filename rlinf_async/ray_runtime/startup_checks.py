@@ -1,4 +1,4 @@
-"""What the processes of a run find out about each other before it starts."""
+"""Checks that the processes of a run make on each other before it starts."""
 
 from __future__ import annotations
 

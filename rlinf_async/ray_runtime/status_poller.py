@@ -1,4 +1,4 @@
-"""What the driver of a run sees while it waits: written down for others, and said when nothing moves."""
+"""The view of a run that its driver has while it waits: written down, and told when nothing moves."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Answers = Mapping[str, Mapping[str, Any] | None]
 
 
 class Guard(Protocol):
-    """Who answers for workers that fall silent."""
+    """Answers for workers that fall silent."""
 
     def watches(self, process: str) -> bool:
-        """Whether the process of that name has to answer calls now."""
+        """Return True if the process of that name has to answer calls now."""
 
     def silence(self, process: str) -> None:
         """Do what has to be done about a process that has not answered in time."""

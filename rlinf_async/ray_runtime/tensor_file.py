@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-TREE = "tree"
+TREE_KEY = "tree"
 
 
 def write_tensors(path: Path, value: object) -> None:
@@ -24,20 +24,20 @@ def write_tensors(path: Path, value: object) -> None:
     tensors: list[torch.Tensor] = []
     tree = json.dumps(_described(value, tensors))
     try:
-        save_file({str(n): tensor for n, tensor in enumerate(tensors)}, path, metadata={TREE: tree})
+        save_file({str(n): tensor for n, tensor in enumerate(tensors)}, path, metadata={TREE_KEY: tree})
     except SafetensorError as error:  # the library has an error of its own for what the system says
         raise OSError(f"{path.name} cannot be written: {error}") from error
 
 
 def read_tensors(path: Path) -> Any:
-    """What `write_tensors` has written, in memory of its own.
+    """Read the value that `write_tensors` has written, into memory of its own.
 
     Raises:
         OSError, ValueError: the file is not there, cut off or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            tree = json.loads((file.metadata() or {})[TREE])
+            tree = json.loads((file.metadata() or {})[TREE_KEY])
             return _built(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except OSError:
         raise

@@ -13,8 +13,8 @@ from rlinf_async.core.failures import Terminated as Terminated
 WITHIN_S = 30.0
 """After which a run that was asked to end does so, whether or not it could save: who asks waits as long."""
 
-ASKS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""SIGUSR1 is what SLURM sends ahead of a time limit, where it is told to."""
+END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""The signals that ask for the end; SLURM sends SIGUSR1 ahead of a time limit, where it is told to."""
 
 
 class Termination:
@@ -31,17 +31,17 @@ class Termination:
 
     @property
     def asked(self) -> bool:
-        """Whether the process is to end."""
+        """True if the process is asked to end."""
         return self._number is not None
 
     def install(self) -> None:
-        """Heed the signals from now on; only the main thread can. What was asked before is forgotten.
+        """Heed the signals from now on; only the main thread can. Earlier signals are forgotten.
 
-        A signal that whoever started this process has it ignore, as `nohup` does, stays ignored.
+        A signal that this process was started to ignore, as by `nohup`, stays ignored.
         """
         self._number = None
         if threading.current_thread() is threading.main_thread():
-            for number in ASKS:
+            for number in END_SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, self._heed)
 
@@ -81,10 +81,10 @@ class Termination:
             self._patient = before
 
     def check(self) -> float:
-        """The seconds that are left, 60 if nobody has asked.
+        """Return the seconds that are left, 60 if the end was not asked for.
 
         Raises:
-            Terminated: none are.
+            Terminated: no time is left.
         """
         if not self.asked:
             return 60.0

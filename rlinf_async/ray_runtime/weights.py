@@ -1,6 +1,7 @@
-"""How weights travel from the learner to inference while both work: in chunks, through Ray's object store.
+"""The transport of weights from the learner to inference while both work: in chunks, in Ray's object
+store.
 
-A host says what is sent, by a `WeightCopy`; this is the transport.
+A host chooses the tensors, by a `WeightCopy`.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ def chunks_of(memory: Chunk) -> list[Chunk]:
 def places_for(tensors: Mapping[str, torch.Tensor], types: Types, present: Chunk) -> Chunk:
     """CPU memory to copy `tensors` to: `present`, if it holds the same names, or else new.
 
-    It is page-locked beside a CUDA device. A floating-point tensor is held in its type of `types`, unless
-    that is wider than its own; others, and those that `types` does not name, in their own.
+    It is page-locked where there is a CUDA device. A floating-point tensor is held in its type of `types`,
+    unless that is wider than its own; others, and those that `types` does not name, in their own.
     """
     if present.keys() == tensors.keys():
         return present

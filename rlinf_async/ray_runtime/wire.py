@@ -1,4 +1,4 @@
-"""How tensors travel between Ray processes: as numpy arrays, within a message or in shared memory."""
+"""The form in which tensors travel between Ray processes: numpy arrays in a message or in shared memory."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NEAR_BYTES = 10_000
 """Payloads above this size stay in memory that both sides map, where they can: many together take longer
 within a message."""
 
-UNREADABLE = (PeerError, ray.exceptions.ObjectLostError)
-"""What is raised by reading what a process has held that is no more."""
+READ_ERRORS = (PeerError, ray.exceptions.ObjectLostError)
+"""Errors of reading a value whose holder is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,10 @@ _NUMPY_TYPES = frozenset(
 
 
 def seal(value: object) -> bytes | list[Any]:
-    """What a message carries of `value`: all of it if it is small, else a reference, in a list of its own.
+    """Return the part of `value` that a message carries: all of it if it is small, else a reference in a
+    list.
 
-    Whoever passes a message on touches no tensor either way.
+    A process that passes a message on touches no tensor either way.
     """
     packed = pack(value)
     return _sealed(packed, _size(packed))
@@ -79,24 +80,24 @@ def sealed(value: object, memory: MemoryPool | None) -> Iterator[bytes | list[An
 
 
 async def fetch(payloads: Sequence[bytes | list[Any]]) -> list[Any]:
-    """What was sealed, in order."""
+    """Return the values that were sealed, in order."""
     far: list[Any] = [payload[0] for payload in payloads if _is_reference(payload)]
     arrived = iter(await asyncio.gather(*far) if far else ())
     return [unpack(next(arrived) if _is_reference(payload) else _opened(payload)) for payload in payloads]
 
 
 async def fetch_each(payloads: Sequence[bytes | list[Any]]) -> list[Any]:
-    """`fetch`, with a `PeerError` in the place of what cannot be read: whoever has sealed it is no more."""
+    """`fetch`, with a `PeerError` in the place of each value whose holder is gone."""
     try:
         return await fetch(payloads)
-    except UNREADABLE:
+    except READ_ERRORS:
         return [await _fetched(payload) for payload in payloads]
 
 
 async def _fetched(payload: bytes | list[Any]) -> Any:
     try:
         (value,) = await fetch([payload])
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         return PeerError(f"what was asked with cannot be read: {error}")
     return value
 
@@ -157,7 +158,7 @@ def _unmarked(item: Any) -> Any:
 
 
 class _Unmarked:
-    """What numpy makes an array of, in the memory of another."""
+    """A source for numpy: an array in the memory of another."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array

@@ -13,7 +13,7 @@ def said(monkeypatch):
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
-    logger = logging.getLogger(chatter.TOKENS)
+    logger = logging.getLogger(chatter.TOKEN_MODULE)
     monkeypatch.setattr(logger, "filters", [])
     monkeypatch.setattr(logger, "disabled", False)
     logger.addHandler(handler)
@@ -31,7 +31,7 @@ def test_the_notice_of_the_default_is_left_out_and_the_warning_of_its_absence_is
 
 def test_without_it_ray_says_so(said):
     tokens._warn_token_auth_enabled()
-    assert said[0].startswith(chatter.NORMAL)
+    assert said[0].startswith(chatter.TOKENS_ENABLED_MESSAGE)
 
 
 @pytest.mark.parametrize("said", [False, True])

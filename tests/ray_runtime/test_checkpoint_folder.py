@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.ray_runtime.checkpoint_folder import (
-    COMPLETE,
+    LIST_FILE,
     Newest,
     find_newest,
     problem_of,
@@ -49,7 +49,7 @@ def test_a_folder_has_its_name_only_when_all_of_it_is_there(tmp_path):
         assert not folder.exists()
     assert problem_of(folder) is None
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_3"]
-    listed = json.loads((folder / COMPLETE).read_text())
+    listed = json.loads((folder / LIST_FILE).read_text())
     assert (listed["step"], listed["files"]["weights"]["bytes"]) == (3, 4)
 
 
@@ -75,7 +75,7 @@ def test_the_newest_is_the_one_that_was_written_last_not_the_one_with_the_highes
     assert find_newest(tmp_path) == Newest(again, 50, ())
 
 
-@pytest.mark.parametrize("name", [*FILES, COMPLETE])
+@pytest.mark.parametrize("name", [*FILES, LIST_FILE])
 @pytest.mark.parametrize("damage", ["removed", "cut off", "changed"])
 def test_a_checkpoint_with_a_file_that_is_not_as_written_is_named_and_the_one_before_is_found(
     tmp_path, name, damage
@@ -92,21 +92,21 @@ def test_a_checkpoint_with_a_file_that_is_not_as_written_is_named_and_the_one_be
     newest = find_newest(tmp_path)
     assert (newest.folder, newest.step) == (whole, 1)
     # Without a list it may be another's, of a framework that makes none.
-    named = (damage, name) != ("removed", COMPLETE)
+    named = (damage, name) != ("removed", LIST_FILE)
     assert [str(broken) in sentence for sentence in newest.skipped] == [True] * named
 
 
 def test_a_list_of_another_format_is_not_trusted(tmp_path):
     folder = save(tmp_path, 1)
-    listed = json.loads((folder / COMPLETE).read_text())
-    (folder / COMPLETE).write_text(json.dumps({**listed, "format": 3}))
+    listed = json.loads((folder / LIST_FILE).read_text())
+    (folder / LIST_FILE).write_text(json.dumps({**listed, "format": 3}))
     assert "format 3" in (problem_of(folder) or "")
 
 
 def test_a_byte_that_has_changed_anywhere_is_found(tmp_path):
     folder = save(tmp_path, 1)
     places = [(name, place) for name, size in FILES.items() for place in (0, size // 2, size - 1)]
-    places += [(COMPLETE, place) for place in range((folder / COMPLETE).stat().st_size)]
+    places += [(LIST_FILE, place) for place in range((folder / LIST_FILE).stat().st_size)]
     for name, place in places:
         file = folder / name
         content = file.read_bytes()
@@ -140,7 +140,7 @@ OTHER_SHAPES = [
 @pytest.mark.parametrize("text", OTHER_SHAPES, ids=range(len(OTHER_SHAPES)))
 def test_a_list_of_another_shape_makes_a_checkpoint_that_is_not_whole(tmp_path, text):
     whole, other = save(tmp_path, 1), save(tmp_path, 2)
-    (other / COMPLETE).write_text(text)
+    (other / LIST_FILE).write_text(text)
     assert problem_of(other) is not None
     assert find_newest(tmp_path).folder == whole
     assert prune(tmp_path, 1) == []
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_the_earlier_format_loads_and_is_older_than_any_other(tm
         name: {"bytes": size, "sha256": hashlib.sha256(b"x" * size).hexdigest() if size < 1000 else None}
         for name, size in FILES.items()
     }
-    (folder / COMPLETE).write_text(json.dumps({"format": 1, "step": 90, "time": 9e9, "files": files}))
+    (folder / LIST_FILE).write_text(json.dumps({"format": 1, "step": 90, "time": 9e9, "files": files}))
     assert find_newest(tmp_path) == Newest(folder, 90, ())
     newer = save(tmp_path, 4)
     assert find_newest(tmp_path) == Newest(newer, 4, ())
@@ -173,7 +173,7 @@ def test_the_order_is_that_of_writing_whatever_the_clock_says(tmp_path, monkeypa
     for step, now in zip((40, 10, 30, 20), clock, strict=True):
         monkeypatch.setattr(time, "time", lambda now=now: now)
         folder = save(tmp_path, step)
-        os.utime(folder / COMPLETE, (now, now))
+        os.utime(folder / LIST_FILE, (now, now))
         assert find_newest(tmp_path) == Newest(folder, step, ())
     assert [folder.name for folder in prune(tmp_path, 2)] == ["global_step_40", "global_step_10"]
     assert find_newest(tmp_path).step == 20

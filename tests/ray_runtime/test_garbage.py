@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from rlinf_async.ray_runtime.garbage import keep_what_is_there
+from rlinf_async.ray_runtime.garbage import exempt_present_objects
 from rlinf_async.ray_runtime.inspection import Inspectable
 
 
@@ -43,7 +43,7 @@ def test_garbage_is_not_kept_and_what_comes_later_is_searched():
     gc.disable()
     try:
         before = dropped()
-        keep_what_is_there()
+        exempt_present_objects()
         after = dropped()
         assert before() is None
         assert after() is not None
@@ -56,9 +56,9 @@ def test_garbage_is_not_kept_and_what_comes_later_is_searched():
 def test_what_an_earlier_run_has_left_is_found_by_the_next():
     left = Node()
     gone = weakref.ref(left)
-    keep_what_is_there()
+    exempt_present_objects()
     del left
     gc.collect()
     assert gone() is not None
-    keep_what_is_there()
+    exempt_present_objects()
     assert gone() is None

@@ -17,7 +17,7 @@ from rlinf_async.loops.inference import serve_policy
 from rlinf_async.ray_runtime import request_channel
 from rlinf_async.ray_runtime.memory import MemoryPool
 from rlinf_async.ray_runtime.request_channel import (
-    CALLS,
+    MAX_CALLS,
     RequestChannel,
     RequestClient,
     RequestServer,
@@ -147,7 +147,7 @@ def test_no_more_than_two_calls_of_a_worker_are_under_way():
         for shard in range(10):
             askers += ask(client, shard)
             await asyncio.sleep(0.125)
-            assert len(client._calls) <= CALLS
+            assert len(client._calls) <= MAX_CALLS
         sent = [len(arguments[3]) for name, arguments in channel.calls if name == "exchange"]
         assert sent == [1, 1]
         serving = asyncio.create_task(serve(server))

@@ -16,9 +16,9 @@ from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.checkpoint import read_ledger
 from rlinf_async.ray_runtime.saved_buffer import (
-    FOLDER,
-    INDEX,
-    Known,
+    BUFFER_FOLDER,
+    INDEX_FILE,
+    ProcessKnowledge,
     resume_buffer,
     save_buffer,
 )
@@ -152,7 +152,7 @@ def test_of_a_rollout_in_parts_all_must_be_there(tmp_path):
     whole = [piece(4, 0, oldest=3, plan=plan, part=part) for part in (0, 1)]
     folder = saved(tmp_path / "c", *whole, settings=two)
     assert resumed(folder, settings=two)[2].startswith("8 trajectories")
-    index = folder / FOLDER / INDEX
+    index = folder / BUFFER_FOLDER / INDEX_FILE
     content = json.loads(index.read_text())
     index.write_text(json.dumps({**content, "pieces": content["pieces"][:1]}))
     gate, buffer, became = resumed(folder, settings=two)
@@ -165,11 +165,11 @@ def test_of_a_rollout_in_parts_all_must_be_there(tmp_path):
 def test_a_buffer_that_cannot_be_read_is_lost_and_the_run_goes_on(tmp_path, damage):
     folder = saved(tmp_path / "c", *THREE)
     if damage == "index":
-        (folder / FOLDER / INDEX).write_text("{")
+        (folder / BUFFER_FOLDER / INDEX_FILE).write_text("{")
     elif damage == "piece":
-        (folder / FOLDER / "1.safetensors").unlink()
+        (folder / BUFFER_FOLDER / "1.safetensors").unlink()
     else:
-        (folder / FOLDER / "1.safetensors").write_bytes(b"123")
+        (folder / BUFFER_FOLDER / "1.safetensors").write_bytes(b"123")
     gate, buffer, became = resumed(folder)
     assert "12 are lost: buffer cannot be read" in became
     assert buffer.held() == 0
@@ -213,7 +213,7 @@ def test_of_a_run_that_continues_bit_for_bit_the_buffer_does_not_depend_on_who_w
     early = piece(5, 1, oldest=3)
     slow = saved(tmp_path / "slow", *due, settings=fixed_lag())
     fast = saved(tmp_path / "fast", *due, early, settings=fixed_lag())
-    for file in ("async_state.json", f"{FOLDER}/{INDEX}"):
+    for file in ("async_state.json", f"{BUFFER_FOLDER}/{INDEX_FILE}"):
         assert (slow / file).read_bytes() == (fast / file).read_bytes()
     gate, buffer, became = resumed(fast, settings=fixed_lag())
     assert became == "16 trajectories that had not been trained are there again"
@@ -226,10 +226,10 @@ def test_of_a_run_that_continues_bit_for_bit_the_buffer_does_not_depend_on_who_w
 
 def test_what_processes_know_is_kept_beside_the_buffer(tmp_path):
     folder = saved(tmp_path / "c", *THREE)
-    assert Known.read(folder) == Known([], None)
+    assert ProcessKnowledge.read(folder) == ProcessKnowledge([], None)
     premise = {"logprobs": 0.1, "values": 1e-9, "keeps_values": True}
-    Known([{"3": [[{"return": torch.tensor([1.5])}], []]}, {}], premise).write(folder)
-    known = Known.read(folder)
+    ProcessKnowledge([{"3": [[{"return": torch.tensor([1.5])}], []]}, {}], premise).write(folder)
+    known = ProcessKnowledge.read(folder)
     assert known.premise == premise
     first, second = known.rollouts
     assert first["3"][0][0]["return"].tolist() == [1.5]

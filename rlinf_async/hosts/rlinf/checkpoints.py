@@ -12,7 +12,7 @@ from rlinf_async.observe.attempt import Attempt, check_left
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import (
-    COMPLETE,
+    LIST_FILE,
     find_newest,
     newest_sequence,
     problem_of,
@@ -106,7 +106,7 @@ def resume_step(directory: str | None, *, digests: bool = True) -> int:
         raise ValueError(f"runner.resume_dir={directory!r} must end in global_step_N, or be auto")
     if not (folder / "actor").is_dir():
         raise ValueError(f"runner.resume_dir={directory!r} has no directory actor")
-    if (folder / COMPLETE).exists() and (problem := problem_of(folder, digests=digests)) is not None:
+    if (folder / LIST_FILE).exists() and (problem := problem_of(folder, digests=digests)) is not None:
         raise ValueError(
             f"runner.resume_dir={directory!r} is not whole: {problem}; runner.resume_dir=auto takes the "
             "newest that is"

@@ -11,7 +11,7 @@ from rlinf_async.observe.attempt import Attempt
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import (
-    COMPLETE,
+    LIST_FILE,
     find_newest,
     newest_sequence,
     problem_of,
@@ -84,7 +84,7 @@ def resumed(config: DictConfig, *, say: Callable[[str], None] = lambda _: None) 
     if step is None or not (folder / "actor").is_dir():
         problem: str | None = "it must be a folder global_step_N with a folder actor"
     else:
-        problem = problem_of(folder) if (folder / COMPLETE).exists() else None
+        problem = problem_of(folder) if (folder / LIST_FILE).exists() else None
     if problem is not None or step is None:
         raise ValueError(
             f"trainer.resume_from_path names {folder}, which is no whole checkpoint: {problem}; name "
@@ -111,6 +111,6 @@ def _latest(parent: Path, say: Callable[[str], None]) -> Path | None:
     text = file.read_text().strip()
     folder = parent / f"global_step_{text}"
     if text.isdecimal() and (folder / "actor").is_dir():
-        return None if (folder / COMPLETE).exists() else folder
+        return None if (folder / LIST_FILE).exists() else folder
     say(f"{file} names the step {text!r}, of which there is no checkpoint")
     return None
