@@ -33,9 +33,9 @@ PIP_VERL := $(BIN_VERL)/python -m pip
 INSTALL_VERL := $(PIP_VERL) install -c .ci/constraints-verl.txt
 EXTRAS_VERL := verl metaworld report test
 SETUP_VERL := $(VENV_VERL)/.setup
-TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/demo/policies \
-	tests/demo/test_warm_start_block.py tests/test_patches_verl.py tests/experiments/bench/test_sides.py \
-	tests/experiments/sweep/test_hosts.py tests/benchmarks/test_hosts.py
+TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/lab/demo/policies \
+	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
+	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py
 
 # Packages of real VLA models, three folders that go before the main environment; see docs/models.md.
 VLA := .venv-vla

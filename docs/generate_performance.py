@@ -18,9 +18,9 @@ from pathlib import Path
 
 from generated import fill
 
-from rlinf_async.experiments.bench.results import Results
-from rlinf_async.experiments.bench.table import Row, figure
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.bench.results import Results
+from rlinf_async.lab.bench.table import Row, figure
+from rlinf_async.lab.table import markdown
 
 PAGE = Path(__file__).with_name("performance.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "schedules"

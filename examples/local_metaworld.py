@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.demo.local_metaworld import metaworld
-from rlinf_async.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.demo.warm_start import WarmStart, warm_start
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
+from rlinf_async.lab.demo.local_metaworld import metaworld
+from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.summary import RunSummary
 

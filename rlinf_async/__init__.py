@@ -4,16 +4,15 @@ Read the package from the bottom up:
 
 * ``core``         deciding only: admission, buffer, batching, sharding, streaming, objectives
 * ``config``       the ``async`` block of a run, validated when it is built
-* ``observe``      spans, meters, the status of a run, the report and the trace
+* ``observe``      spans, meters, the status of a run, its directory
 * ``loops``        the env, inference and learner loops (asyncio), and the ports that a host fills
 * ``ray_runtime``  what any host on Ray needs: messages, memory, channels, workers, the run
 * ``hosts``        one package per framework, the only place that imports it; what they decide alike is beside
 * ``plugin``       ``register()``, which entry points, Hydra and ``RLINF_EXT_MODULE`` call
-* ``demo``         simulators and policies to try things out with
 * ``doctor``       checks of the installation and the machine
-* ``experiments``  ``bench``, ``sweep``, ``plan`` and ``chaos``
 * ``supervise``    starts a command that has failed again, from its newest checkpoint
 * ``cli``          the command ``rlinf-async``
+* ``lab``          what no training run needs: reports, traces, plans, comparisons, demonstrations
 
 This module imports nothing.
 """

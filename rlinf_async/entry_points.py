@@ -22,9 +22,14 @@ def find(group: str, name: str) -> EntryPoint:
         )
         raise ValueError(f"more than one package provides {group}: {name}; keep one of {packages}")
     if not matches:
-        names = ", ".join(sorted({entry.name for entry in entry_points(group=group)})) or "nothing"
+        names = ", ".join(names_of(group)) or "nothing"
         raise ValueError(f"no package provides {group}: {name}; there is {names}")
     return (foreign or matches)[0]
+
+
+def names_of(group: str) -> list[str]:
+    """The names that packages provide in `group`, in the order of the alphabet."""
+    return sorted({entry.name for entry in entry_points(group=group)})
 
 
 def load_class(group: str, name: str) -> Any:

@@ -8,8 +8,8 @@ pytest.importorskip("hydra", reason="Hydra is not installed")
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from rlinf_async.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.demo.warm_start import WarmStart
+from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.lab.demo.warm_start import WarmStart
 
 FILES = (Path(__file__).parents[1] / "configs").glob("*.yaml")
 NAMES = sorted(path.stem for path in FILES if not path.stem.startswith("verl_"))

@@ -18,10 +18,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from rlinf_async import cli
-from rlinf_async.cli import arguments, comparing
+from rlinf_async.cli import arguments
 from rlinf_async.config import AsyncConfig
-from rlinf_async.experiments.bench import command as bench
-from rlinf_async.experiments.sweep import command as sweep
+from rlinf_async.lab.bench import command as bench
+from rlinf_async.lab.commands import comparing
+from rlinf_async.lab.sweep import command as sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,13 +48,13 @@ ELSEWHERE = {
     r"rlinf-async configs": "tests/test_cli.py::test_every_config_that_is_listed_says_what_it_is",
     r"rlinf-async doctor": "tests/test_doctor.py::test_every_check_has_its_own_name_and_turns_into_json",
     r"rlinf-async status .*": "tests/observe/test_status.py",
-    r"rlinf-async trace .*": "tests/observe/trace",
-    r"rlinf-async chaos .*": "tests/experiments/chaos",
-    r"rlinf-async report .*": "tests/observe/report",
+    r"rlinf-async trace .*": "tests/lab/trace",
+    r"rlinf-async chaos .*": "tests/lab/chaos",
+    r"rlinf-async report .*": "tests/lab/report",
     r"rlinf-async (explain|train) --config-dir \. -n points_verl": "tests/runs_verl/test_one_package.py",
     r"rlinf-async train --config-dir \. -n points_local": "tests/test_docs_extending.py",
     r"rlinf-async (explain|train)( -n)? verl_.*": "tests/runs_verl",
-    r"rlinf-async sweep --config-name verl_.*": "tests/experiments/sweep/test_hosts.py",
+    r"rlinf-async sweep --config-name verl_.*": "tests/lab/sweep/test_hosts.py",
     r"rlinf-async sweep --config-dir \$EMBODIED_PATH/config .*--output sweeps/libero .*": (
         "tests/test_tutorials.py::test_the_sweep_of_the_libero_page_is_three_settings_of_twelve_steps"
     ),
@@ -73,8 +74,8 @@ ELSEWHERE = {
     r"make (setup|setup-libero|setup-maniskill|check|docs|test)": ".ci/run",
     r"make demo": "tests/runs/test_matrix.py",
     r"rlinf-async bench --scenario maniskill-real .*": "tests/runs/test_maniskill.py",
-    r"rlinf-async plan.*": "tests/experiments/plan/test_command.py",
-    r"rlinf-async bench --predict": "tests/experiments/plan/test_bench.py",
+    r"rlinf-async plan.*": "tests/lab/plan/test_command.py",
+    r"rlinf-async bench --predict": "tests/lab/plan/test_bench.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"python -m benchmarks\.(chaos|newcomer|schedules|learning\.tasks).*": (
         "tests/benchmarks/test_commands.py::test_a_benchmark_runs_at_its_smallest_size"
@@ -219,7 +220,7 @@ def parse(words: list[str]) -> tuple[str, dict[str, Any]]:
         arguments[arguments.index("--output") + 1] = "output"
     if "mine" in arguments and "--config-dir" not in arguments:
         arguments += ["--config-dir", "."]
-    subcommand = get_command(cli.app).commands[name]
+    subcommand = get_command(cli.app).get_command(None, name)
     return name, subcommand.make_context(name, list(arguments)).params if arguments else {}
 
 

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.compose import compose_config
-from rlinf_async.experiments.sweep import command
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.explain import explain
+from rlinf_async.lab.sweep import command
 from tests.checkouts import TREES, checkout
 
 PAGE = Path(__file__).parents[1] / "docs" / "papers.md"

@@ -8,8 +8,8 @@ from statistics import median
 import pytest
 
 from benchmarks.schedules import hosts
-from rlinf_async.experiments.bench.results import Results
-from rlinf_async.observe.report.advice.bounds import LOGLINEAR
+from rlinf_async.lab.bench.results import Results
+from rlinf_async.lab.report.advice.bounds import LOGLINEAR
 
 ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "benchmarks" / "schedules"

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlinf_async.lab.report.page import write_report
+from rlinf_async.lab.trace.command import write_trace
 from rlinf_async.observe.failures import record_failure
-from rlinf_async.observe.report.page import write_report
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.observe.status import status_of
-from rlinf_async.observe.trace.command import write_trace
 from rlinf_async.ray_runtime.memory import MemoryFile
-from tests.observe.report.making import CONFIG, FACTS, SUMMARY, TRACE, metrics, write_run
+from tests.lab.report.making import CONFIG, FACTS, SUMMARY, TRACE, metrics, write_run
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rlinf_async"
@@ -37,10 +37,10 @@ ALLOWED = {
     "ray_runtime/memory.py": {UNPICKLES},
     "ray_runtime/address.py": {LISTENS},
     "ray_runtime/forking.py": {STARTS},
-    "demo/simulators/child_process.py": {UNPICKLES, STARTS, BY_NAME},
-    "demo/simulators/metaworld_task.py": {UNPICKLES},
-    "demo/simulators/camera.py": {BY_NAME},
-    "experiments/process.py": {STARTS},
+    "lab/demo/simulators/child_process.py": {UNPICKLES, STARTS, BY_NAME},
+    "lab/demo/simulators/metaworld_task.py": {UNPICKLES},
+    "lab/demo/simulators/camera.py": {BY_NAME},
+    "lab/process.py": {STARTS},
     "observe/check.py": {STARTS},
     "observe/forking.py": {STARTS},
     "supervise.py": {STARTS},

@@ -101,7 +101,7 @@ def test_the_memory_of_the_libero_page_is_what_explain_estimates(examples):
 
 def test_the_sweep_of_the_libero_page_is_three_settings_of_twelve_steps(examples, tmp_path):
     from rlinf_async.compose import compose_config
-    from rlinf_async.experiments.sweep import command
+    from rlinf_async.lab.sweep import command
 
     (words,) = commands("libero-8-gpus", "sweep")
     overrides = [word for word in words if "=" in word]

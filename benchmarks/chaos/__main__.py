@@ -23,9 +23,9 @@ import typer
 from benchmarks.chaos.demo import DEMOS, demo
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
-from rlinf_async.experiments.chaos.killer import Killer
-from rlinf_async.experiments.process import OWN_CLUSTER, run_command
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.chaos.killer import Killer
+from rlinf_async.lab.process import OWN_CLUSTER, run_command
+from rlinf_async.lab.table import markdown
 
 RESULTS = Path(__file__).with_name("results.json")
 RUNS = Path("runs/chaos")

@@ -37,9 +37,9 @@ import typer
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
 from benchmarks.chaos.watch import family
-from rlinf_async.experiments.chaos.victims import processes
-from rlinf_async.experiments.process import OWN_CLUSTER
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.chaos.victims import processes
+from rlinf_async.lab.process import OWN_CLUSTER
+from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest
 

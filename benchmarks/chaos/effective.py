@@ -36,8 +36,8 @@ import typer
 
 from benchmarks.chaos.driver import newest_of, pid_of
 from benchmarks.chaos.kept import Kept
-from rlinf_async.experiments.process import OWN_CLUSTER
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.process import OWN_CLUSTER
+from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
 
 RESULTS = Path(__file__).with_name("effective.json")

@@ -32,9 +32,9 @@ import typer
 
 from benchmarks.chaos.kept import Kept
 from rlinf_async.config import AsyncConfig
-from rlinf_async.experiments.table import markdown
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.lab.table import markdown
 from rlinf_async.observe.failures import read_failures
 
 RESULTS = Path(__file__).with_name("faulty.json")

@@ -37,12 +37,12 @@ from benchmarks.learning.experiments import PRESS
 from benchmarks.learning.local_cell import WARM_STARTS, settings_of
 from benchmarks.learning.statistics import Tost, tost_paired
 from benchmarks.learning.verdicts import area, final
-from rlinf_async.demo.local_metaworld import metaworld
-from rlinf_async.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.demo.warm_start import WarmStart, warm_start
-from rlinf_async.experiments.chaos.victims import simulators_of
-from rlinf_async.experiments.table import markdown
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
+from rlinf_async.lab.chaos.victims import simulators_of
+from rlinf_async.lab.demo.local_metaworld import metaworld
+from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
+from rlinf_async.lab.table import markdown
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.meters import StepReport
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.experiments.process import OVERDUE
+from rlinf_async.lab.process import OVERDUE
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.run_dir import RunDir
 

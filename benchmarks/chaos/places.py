@@ -29,8 +29,8 @@ import typer
 from benchmarks.chaos import saving
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.soak import SETTINGS
-from rlinf_async.experiments.process import OWN_CLUSTER, last_words, run_command
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.process import OWN_CLUSTER, last_words, run_command
+from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest, tidy, written_aside
 

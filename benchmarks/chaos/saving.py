@@ -33,7 +33,7 @@ import torch
 import typer
 
 from benchmarks.chaos.kept import Kept
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.table import markdown
 from rlinf_async.ray_runtime.checkpoint_folder import (
     LIST_FILE,
     UNFINISHED_NAME,

@@ -24,9 +24,9 @@ import typer
 from benchmarks.chaos.demo import demo
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
-from rlinf_async.experiments.chaos.victims import processes, step_of, victims
-from rlinf_async.experiments.process import OWN_CLUSTER, run_command
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.chaos.victims import processes, step_of, victims
+from rlinf_async.lab.process import OWN_CLUSTER, run_command
+from rlinf_async.lab.table import markdown
 from rlinf_async.observe.failures import read_failures
 
 RESULTS = Path(__file__).with_name("silence.json")

@@ -37,8 +37,8 @@ import typer
 
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.watch import Sample, Watch
-from rlinf_async.experiments.process import OWN_CLUSTER
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.process import OWN_CLUSTER
+from rlinf_async.lab.table import markdown
 from rlinf_async.observe.spans import LIMIT
 
 RESULTS = Path(__file__).with_name("soak.json")
@@ -217,7 +217,7 @@ def table(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], save: Callable[[Any], None]) -> None:
     """Resident memory over steps, a panel for each run and a line for each process."""
-    from rlinf_async.experiments.chart import new_figure
+    from rlinf_async.lab.chart import new_figure
 
     figure = new_figure(9, 3.2 * len(results))
     for place, (name, kept) in enumerate(results.items(), start=1):

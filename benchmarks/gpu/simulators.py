@@ -7,8 +7,8 @@ import os
 import numpy as np
 
 from benchmarks.gpu.policy import CHUNK, PIXELS
-from rlinf_async.experiments.emulated.service import EmulatedBatch, EnvService
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.lab.emulated.service import EmulatedBatch, EnvService
 
 CV, FASTEST, SLOWEST, RESET_STEPS = 0.3, 0.7, 1.4, 17.5
 """Decisions are log-normal with this coefficient of variation, around 0.7 to 1.4 times the mean depending on
@@ -72,8 +72,8 @@ class PicturedMetaWorld:
 
     def __init__(self, size: int, *, first: int, seed: int, horizon: int, processes: int) -> None:
         # Here, because emulated environments do not need the package.
-        from rlinf_async.demo.simulators.metaworld import MetaWorldBatch
-        from rlinf_async.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, TaskSettings
+        from rlinf_async.lab.demo.simulators.metaworld import MetaWorldBatch
+        from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, TaskSettings
 
         task = TaskSettings(TASK, max_episode_steps=horizon * CHUNK, end_at_success=False)
         self.state_dim, self.action_dim = PIXELS + STATE_DIM, CHUNK * ACTION_DIM

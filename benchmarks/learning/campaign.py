@@ -10,8 +10,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from rich.console import Console
 
-from rlinf_async.experiments.cells import AnyCell
-from rlinf_async.experiments.process import OWN_CLUSTER
+from rlinf_async.lab.cells import AnyCell
+from rlinf_async.lab.process import OWN_CLUSTER
 
 console = Console(highlight=False)
 

@@ -9,10 +9,10 @@ import torch
 
 from benchmarks.learning.cells import ACTION_REPEAT, ENVS, HORIZON, RECIPES, Cell, Curve, write
 from rlinf_async.config import AsyncConfig
-from rlinf_async.demo.local_metaworld import metaworld
-from rlinf_async.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.demo.warm_start import WarmStart, warm_start
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
+from rlinf_async.lab.demo.local_metaworld import metaworld
+from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
 
 WARM_STARTS = Path("runs/warm_starts")
 """Shared with RLinf's runs: both hosts start from the same clones."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from benchmarks.learning.trials import TEST_SEEDS, Trial
-from rlinf_async.demo.warm_start import State, search
 from rlinf_async.hosts.local.envs import EnvFactory, PointReach
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.warm_start import State, search
 
 EPISODES = 256
 

@@ -10,8 +10,8 @@ import torch
 from benchmarks.learning.cells import store
 from benchmarks.learning.preregistration import STEPS, Setting, Side, load
 from benchmarks.learning.rlinf_cell import RUNS, train, trajectories
-from rlinf_async.experiments.process import OWN_CLUSTER
-from rlinf_async.experiments.sweep.steps import read_scalars
+from rlinf_async.lab.process import OWN_CLUSTER
+from rlinf_async.lab.sweep.steps import read_scalars
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 FSDP1_ON_CPU = "benchmarks.learning.fsdp1_on_cpu"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.cells import ENV_STEPS_PER_BATCH, Cell, Curve, write
-from rlinf_async.experiments.process import OWN_CLUSTER, run_command, tail
-from rlinf_async.experiments.sweep.steps import read_scalars
+from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
+from rlinf_async.lab.sweep.steps import read_scalars
 from rlinf_async.observe.run_dir import RunDir
 
 CONFIGS = {"ppo": "metaworld_ppo_mlp", "grpo": "metaworld_grpo_mlp"}

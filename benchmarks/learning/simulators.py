@@ -17,9 +17,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from rlinf_async.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, reset_simulator, simulator
-from rlinf_async.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, reset_simulator, simulator
+from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 
 GOALS = 50
 ACTION_REPEAT = 5

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rlinf_async.demo.simulators import metaworld_env
+from rlinf_async.lab.demo.simulators import metaworld_env
 
 KEY = "decision_seconds"
 """Of the section of the environments: seconds of a decision in the first of them, and in the last."""

@@ -10,11 +10,11 @@ import torch
 
 from benchmarks.learning.simulators import mixed_tasks
 from benchmarks.learning.trials import TEST_SEEDS, Trial
-from rlinf_async.demo.simulators.metaworld_expert import Demonstrations, demonstrate
-from rlinf_async.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM
-from rlinf_async.demo.simulators.observation_stats import ObservationStats
-from rlinf_async.demo.warm_start import State, cloning_epochs, search
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.simulators.metaworld_expert import Demonstrations, demonstrate
+from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM
+from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
+from rlinf_async.lab.demo.warm_start import State, cloning_epochs, search
 
 STARTS = Path("runs/mixed_starts")
 

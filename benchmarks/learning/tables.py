@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.learning import cells
 from benchmarks.learning.statistics import Tost
-from rlinf_async.experiments import table
+from rlinf_async.lab import table
 
 NOTHING = "–"
 

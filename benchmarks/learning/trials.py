@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rlinf_async.demo.warm_start import State
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.warm_start import State
 
 TEST_SEEDS = 1_000_000
 """Added to the seed of a run: no training has the episodes of its test."""

@@ -15,13 +15,13 @@ from typing import Annotated, Any
 
 import typer
 
-from rlinf_async.experiments.bench.cell import BenchCell
-from rlinf_async.experiments.bench.command import STEPS, WARM_UP
-from rlinf_async.experiments.bench.modes import MODES
-from rlinf_async.experiments.plan.prediction import foresee
-from rlinf_async.experiments.plan.replay import replay
-from rlinf_async.experiments.plan.variants import changed
-from rlinf_async.experiments.table import Range, markdown
+from rlinf_async.lab.bench.cell import BenchCell
+from rlinf_async.lab.bench.command import STEPS, WARM_UP
+from rlinf_async.lab.bench.modes import MODES
+from rlinf_async.lab.plan.prediction import foresee
+from rlinf_async.lab.plan.replay import replay
+from rlinf_async.lab.plan.variants import changed
+from rlinf_async.lab.table import Range, markdown
 
 RESULTS = Path(__file__).with_name("held_out.json")
 RUNS = Path("runs/held_out")

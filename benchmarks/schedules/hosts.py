@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rlinf_async.experiments.process import OWN_CLUSTER, run_command, tail
-from rlinf_async.experiments.sweep.steps import read_scalars
-from rlinf_async.experiments.table import Range, markdown
+from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
+from rlinf_async.lab.sweep.steps import read_scalars
+from rlinf_async.lab.table import Range, markdown
 from rlinf_async.observe.run_dir import RunDir
 
 RESULTS = Path(__file__).with_name("hosts.json")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from rlinf_async.experiments.bench.cell import TAIL
-from rlinf_async.experiments.bench.command import STEPS, WARM_UP
-from rlinf_async.experiments.bench.modes import MODES
-from rlinf_async.experiments.bench.scenarios import EMULATED, Scenario
-from rlinf_async.experiments.plan.bench import FITTED, Steps, predict_cell
+from rlinf_async.lab.bench.cell import TAIL
+from rlinf_async.lab.bench.command import STEPS, WARM_UP
+from rlinf_async.lab.bench.modes import MODES
+from rlinf_async.lab.bench.scenarios import EMULATED, Scenario
+from rlinf_async.lab.plan.bench import FITTED, Steps, predict_cell
 
 WINDOW = Steps(warm_up=WARM_UP, measured=STEPS, batches=WARM_UP + STEPS + TAIL)
 LEVERS = ("full-tasks", "full-scorer", "full-scorer-fine", "full-reset-ahead")

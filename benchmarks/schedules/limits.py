@@ -15,11 +15,11 @@ from dataclasses import fields
 from itertools import islice
 from typing import NamedTuple
 
-from rlinf_async.experiments.bench.modes import MODES
-from rlinf_async.experiments.bench.scenarios import SCENARIOS, Scenario
-from rlinf_async.experiments.emulated.service import EnvService, decisions, resets
-from rlinf_async.experiments.plan.bench import FITTED, SEED, Costs, Steps, predict_cell
-from rlinf_async.experiments.table import markdown
+from rlinf_async.lab.bench.modes import MODES
+from rlinf_async.lab.bench.scenarios import SCENARIOS, Scenario
+from rlinf_async.lab.emulated.service import EnvService, decisions, resets
+from rlinf_async.lab.plan.bench import FITTED, SEED, Costs, Steps, predict_cell
+from rlinf_async.lab.table import markdown
 
 WINDOW = Steps(warm_up=4, measured=40, batches=46)
 WITHOUT_COSTS = Costs(**{field.name: 0.0 for field in fields(Costs)})

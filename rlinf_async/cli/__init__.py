@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from rlinf_async import __version__
-from rlinf_async.cli import breaking, comparing, looking, planning, running, training
-from rlinf_async.cli.arguments import fail
+from rlinf_async.cli import looking, running, training
+from rlinf_async.cli.arguments import fail, or_exit
+from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
 from rlinf_async.observe.ending import INTERRUPTED
 
+GROUP = "rlinf_async.commands"
+"""Entry points that bring further commands, by name; those of this package are in `rlinf_async.lab`."""
+
 
 class Commands(TyperGroup):
-    """Ends a command that needs an extra with a sentence that says which, and an interrupted one with 130."""
+    """The commands of this module and those of entry points, which are imported when they are asked for.
+
+    A command that needs an extra ends with a sentence that says which, an interrupted one with 130.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._bring(names_of(GROUP))
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            further = names_of(GROUP)
+            # All of them for a name that nobody has: the nearest is suggested.
+            self._bring([cmd_name] if cmd_name in further else further)
+        return super().get_command(ctx, cmd_name)
+
+    def _bring(self, names: Iterable[str]) -> None:
+        """Import commands of entry points; one of this module goes before another of its name."""
+        for name in names:
+            if name not in self.commands:
+                further = typer.Typer(add_completion=False)
+                further.command(name)(or_exit(load_class, GROUP, name))
+                self.commands[name] = typer.main.get_command(further)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -52,17 +79,5 @@ def options(
     """Asynchronous RL post-training of vision-language-action models, as a plugin for RLinf and veRL."""
 
 
-for command in (
-    training.train,
-    running.explain,
-    running.configs,
-    running.doctor,
-    comparing.bench,
-    comparing.sweep,
-    breaking.chaos,
-    planning.plan,
-    looking.trace,
-    looking.status,
-    looking.report,
-):
+for command in (training.train, running.explain, running.configs, running.doctor, looking.status):
     app.command()(command)

@@ -11,14 +11,17 @@ import resource
 import shutil
 import sys
 
-from rlinf_async.demo.simulators import vulkan
 from rlinf_async.doctor import gpu, installation, machine
+from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
 from rlinf_async.hosts.host import every
 from rlinf_async.observe.check import Check, version, without
 from rlinf_async.observe.forking import shared_interpreter
 
 __all__ = ["Check", "run_checks"]
+
+GROUP = "rlinf_async.checks"
+"""Entry points of functions without arguments that check this machine for a simulator."""
 
 
 def run_checks() -> list[Check]:
@@ -63,7 +66,7 @@ def _machine() -> list[Check]:
     disks = {what: (path, shutil.disk_usage(path)) for what, path in machine.folders(os.environ).items()}
     return [
         machine.check_rendering(),
-        vulkan.check_vulkan(),
+        *(load_class(GROUP, name)() for name in names_of(GROUP)),
         machine.check_ray_address(commands, noted=machine.noted_cluster(os.environ), environ=os.environ),
         machine.check_sockets(os.environ),
         machine.check_dashboard(commands),

@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks.schedules import held_out
 from benchmarks.schedules.held_out import HELD_OUT, planned, table
-from rlinf_async.experiments.bench.cell import BenchCell
-from rlinf_async.experiments.bench.modes import MODES
-from rlinf_async.experiments.plan.prediction import foresee
-from rlinf_async.experiments.plan.variants import changed
-from tests.experiments.plan.given import job, left_by, times
+from rlinf_async.lab.bench.cell import BenchCell
+from rlinf_async.lab.bench.modes import MODES
+from rlinf_async.lab.plan.prediction import foresee
+from rlinf_async.lab.plan.variants import changed
+from tests.lab.plan.given import job, left_by, times
 
 
 def test_every_mode_is_planned_from_the_trace_of_one_run(tmp_path):

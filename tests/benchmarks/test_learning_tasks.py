@@ -26,8 +26,8 @@ def test_the_stored_comparison_is_that_of_the_stored_runs(row):
 def test_simulators_play_the_episodes_of_the_place_that_they_take_on():
     pytest.importorskip("metaworld", reason="Meta-World is not installed")
     from benchmarks.learning.simulators import mixed_tasks
-    from rlinf_async.demo.simulators.metaworld_task import STATE_DIM
-    from rlinf_async.demo.simulators.observation_stats import ObservationStats
+    from rlinf_async.lab.demo.simulators.metaworld_task import STATE_DIM
+    from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 
     stats = ObservationStats(np.zeros(STATE_DIM), np.ones(STATE_DIM))
     build = mixed_tasks(["drawer-close-v3", "button-press-topdown-v3"], group_size=1, seed=3, stats=stats)

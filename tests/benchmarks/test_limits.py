@@ -3,9 +3,9 @@
 import pytest
 
 from benchmarks.schedules import limits
-from rlinf_async.experiments.bench.scenarios import SCENARIOS
-from rlinf_async.experiments.emulated.service import decisions, resets
-from rlinf_async.experiments.plan.bench import SEED, Steps
+from rlinf_async.lab.bench.scenarios import SCENARIOS
+from rlinf_async.lab.emulated.service import decisions, resets
+from rlinf_async.lab.plan.bench import SEED, Steps
 
 
 def test_an_environment_alone_takes_its_decisions_their_answers_and_its_resets():

@@ -15,9 +15,9 @@ from omegaconf import DictConfig
 from typer.testing import CliRunner
 
 from rlinf_async import cli, compose
-from rlinf_async.experiments.sweep.sweep_dir import SweepDirectory
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.rlinf.host import RLinfHost
+from rlinf_async.lab.sweep.sweep_dir import SweepDirectory
 
 DEMO = "metaworld_ppo_mlp"
 LONGEST = 5

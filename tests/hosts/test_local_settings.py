@@ -63,7 +63,7 @@ def test_a_point_is_rewarded_once_and_then_stands_still():
 
 def test_the_warm_start_of_rlinfs_policy_loads_and_acts_alike():
     pytest.importorskip("metaworld", reason="the metaworld extra is not installed")
-    from rlinf_async.demo.warm_start import ClonedPolicy
+    from rlinf_async.lab.demo.warm_start import ClonedPolicy
 
     theirs, ours = ClonedPolicy(-1.0), GaussianPolicy(state_dim=39, action_dim=4)
     ours.load_state_dict(theirs.state_dict())
@@ -83,8 +83,8 @@ def test_log_probabilities_are_those_of_a_normal_distribution():
 @pytest.mark.timeout(120)
 def test_meta_world_runs_in_this_host():
     pytest.importorskip("metaworld", reason="the metaworld extra is not installed")
-    from rlinf_async.demo.local_metaworld import metaworld
-    from rlinf_async.demo.simulators.metaworld_task import TaskSettings
+    from rlinf_async.lab.demo.local_metaworld import metaworld
+    from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 
     settings = LocalSettings(
         asynchrony=AsyncConfig.from_mapping({"mode": "full"}),

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from rlinf_async.experiments.chaos.victims import victims
-from rlinf_async.experiments.plan.replay import replay
+from rlinf_async.lab.chaos.victims import victims
+from rlinf_async.lab.plan.replay import replay
+from rlinf_async.lab.report.page import write_report
+from rlinf_async.lab.trace.command import write_trace
 from rlinf_async.observe.failures import count_failures, read_failures, record_failure
-from rlinf_async.observe.report.page import write_report
 from rlinf_async.observe.stacks import stacks_of
 from rlinf_async.observe.status import status_of
-from rlinf_async.observe.trace.command import write_trace
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest, written_aside
-from tests.observe.report.making import write_run
+from tests.lab.report.making import write_run
 
 RUNS = int(os.environ.get("RLINF_ASYNC_DAMAGED_RUNS", "60"))
 LONGEST_S = 5.0

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from rlinf_async.demo.simulators.camera import installed_backend
+from rlinf_async.lab.demo.simulators.camera import installed_backend
 from tests.runs.several import BEGINS, ENDS
 
 ROOT = Path(__file__).parents[2]

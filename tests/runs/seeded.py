@@ -39,8 +39,8 @@ def supply() -> None:
     """
     from rlinf.scheduler import Worker
 
-    from rlinf_async.demo.simulators.metaworld_env import MetaWorldTaskEnv
     from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+    from rlinf_async.lab.demo.simulators.metaworld_env import MetaWorldTaskEnv
 
     provide_cpu_platform(Worker)
     env_worker = sys.modules.get("rlinf.workers.env.env_worker")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.experiments.bench import cell
-from rlinf_async.experiments.bench.cell import BenchCell
+from rlinf_async.lab.bench import cell
+from rlinf_async.lab.bench.cell import BenchCell
 from tests.runs.conftest import COMMAND, SMALL, Runner
 from tests.runs.test_bench import QUICK
 from tests.runs.test_entry_script import SCRIPT, run_script, users_config

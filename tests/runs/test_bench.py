@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf_async.experiments.bench import cell
-from rlinf_async.experiments.bench.cell import BenchCell
-from rlinf_async.experiments.bench.scenarios import SCENARIOS, PolicyService
-from rlinf_async.experiments.emulated.service import EnvService
+from rlinf_async.lab.bench import cell
+from rlinf_async.lab.bench.cell import BenchCell
+from rlinf_async.lab.bench.scenarios import SCENARIOS, PolicyService
+from rlinf_async.lab.emulated.service import EnvService
 
 pytestmark = pytest.mark.ray
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_async.lab.trace.command import write_trace
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
 from rlinf_async.observe.status import status_of
-from rlinf_async.observe.trace.command import write_trace
 from tests.runs.conftest import COMMAND, SMALL, Runner
 from tests.runs.throwaway import install
 

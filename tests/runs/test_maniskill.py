@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER, check_vulkan
+from rlinf_async.lab.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER, check_vulkan
 from tests.checkouts import checkout
 from tests.runs.conftest import Runner
 from tests.runs.test_checkouts import absent, put_on_the_path

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf_async.experiments.bench import cell
-from rlinf_async.experiments.bench.cell import BenchCell
+from rlinf_async.lab.bench import cell
+from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import Run, small
 from tests.runs.test_bench import QUICK

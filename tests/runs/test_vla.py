@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.demo.simulators.libero import missing_libero
+from rlinf_async.lab.demo.simulators.libero import missing_libero
 from tests.runs.conftest import Runner
 
 pytestmark = pytest.mark.ray

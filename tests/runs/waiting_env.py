@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from rlinf_async.experiments.emulated.env import EmulatedEnv
+from rlinf_async.lab.emulated.env import EmulatedEnv
 
 PIPE = "WAITING_PIPE"
 """The variable that names the pipe."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlinf_async.demo.simulators.metaworld_env import MetaWorldTaskEnv
+from rlinf_async.lab.demo.simulators.metaworld_env import MetaWorldTaskEnv
 
 
 class BrokenEnv(MetaWorldTaskEnv):

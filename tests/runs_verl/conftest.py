@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.observe.report.page import write_report
+from rlinf_async.lab.report.page import write_report
+from rlinf_async.lab.trace.command import write_trace
 from rlinf_async.observe.status import status_of
-from rlinf_async.observe.trace.command import write_trace
 from tests.runs.conftest import COMMAND, Run, Runner
 
 ACTOR = "actor_rollout_ref.actor"

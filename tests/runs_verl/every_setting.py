@@ -19,8 +19,8 @@ import typer
 
 from rlinf_async.compose import compose_config
 from rlinf_async.config import LEVEL_NAMES
-from rlinf_async.experiments.table import markdown
 from rlinf_async.hosts.verl.host import VerlHost
+from rlinf_async.lab.table import markdown
 from tests.runs.conftest import Run
 from tests.runs_verl.conftest import ACTOR, GROUPS, SMALL, check_books
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from rlinf_async.demo.simulators.libero import missing_libero
+from rlinf_async.lab.demo.simulators.libero import missing_libero
 from tests.checkouts import checkout
 from tests.runs.conftest import Run, Runner
 from tests.vla.families import Family

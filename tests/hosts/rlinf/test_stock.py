@@ -12,10 +12,10 @@ from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import stock
 from rlinf_async.hosts.rlinf.stock import HeardLogger, Observed, StockRecords
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
+from rlinf_async.lab.report.measures import measure
+from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.observe.ending import RunFailed, recorded
 from rlinf_async.observe.failures import FaultCounts
-from rlinf_async.observe.report.measures import measure
-from rlinf_async.observe.report.run_files import RunFiles
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.status import status_facts
 

@@ -7,9 +7,9 @@ pytest.importorskip("verl", reason="veRL is not installed")
 from omegaconf import OmegaConf, open_dict
 
 from rlinf_async.compose import packaged_names
-from rlinf_async.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.demo.warm_start import WarmStart
 from rlinf_async.hosts.verl.config import environment_section, read, write_back
+from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
+from rlinf_async.lab.demo.warm_start import WarmStart
 from tests.hosts.verl.configs import composed
 
 pytestmark = pytest.mark.verl

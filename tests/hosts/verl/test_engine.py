@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import torch
 
-from rlinf_async.demo.policies.mlp import build_gaussian_mlp
 from rlinf_async.hosts.verl.model_config import dress
 from rlinf_async.hosts.verl.scoring import forward
+from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
 from tests.hosts.verl.engines import learner, learner_of, pieces, rollout, settings, weights
 
 pytestmark = pytest.mark.verl

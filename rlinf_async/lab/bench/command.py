@@ -1,0 +1,117 @@
+"""What `rlinf-async bench` does: run the cells in turn, show the rows, write them down."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rlinf_async.core.names import did_you_mean
+from rlinf_async.hosts.host import load
+from rlinf_async.lab.bench.cell import BenchCell
+from rlinf_async.lab.bench.results import Results
+from rlinf_async.lab.bench.scenarios import SCENARIOS
+from rlinf_async.lab.bench.sides import SIDES
+from rlinf_async.lab.cells import run_in_turn
+from rlinf_async.lab.outputs import write_json
+
+WARM_UP, STEPS = 3, 4
+"""Global steps before the ones that are measured, and those that are."""
+QUICK = ("libero", "balanced")
+"""Scenarios of a quick bench."""
+
+
+def plan(
+    *,
+    scenarios: Sequence[str] | None,
+    modes: Sequence[str] | None,
+    quick: bool,
+    repetitions: int | None,
+    host: str = "rlinf",
+    steps: int = STEPS,
+) -> list[BenchCell]:
+    """The cells to run, interleaved: every mode that a scenario has before any is repeated.
+
+    Raises:
+        ValueError: an unknown host, scenario or mode, one that cannot run here, no repetition, or no step.
+        ModuleNotFoundError: what the host's runs need is not installed.
+    """
+    _known("host", [host], SIDES)
+    side = SIDES[host]
+    side.check()
+    if importlib.util.find_spec("hydra") is None:
+        raise ModuleNotFoundError(name="hydra")  # as its import would in every run
+    usual = QUICK if quick else tuple(name for name in SCENARIOS if unavailable(name, host) is None)
+    names = _known("scenario", scenarios or usual, SCENARIOS)
+    for name in names:
+        if (reason := unavailable(name, host)) is not None:
+            raise ValueError(f"scenario {name!r} cannot run here: {reason}")
+    run = _known("mode", modes or (side.quick if quick else side.standard), side.modes)
+    count = repetitions if repetitions is not None else (1 if quick else 3)
+    if count < 1:
+        raise ValueError(f"repetitions={count} must be at least 1")
+    if steps < 1:
+        raise ValueError(f"steps={steps} must be at least 1")
+    return [
+        BenchCell(
+            host=host, scenario=scenario, mode=mode, repetition=repetition, warm_up=WARM_UP, steps=steps
+        )
+        for repetition in range(count)
+        for scenario in names
+        for mode in run
+        if mode not in SCENARIOS[scenario].without
+    ]
+
+
+def unavailable(scenario: str, host: str = "rlinf") -> str | None:
+    """Why a scenario cannot run on this machine under `host`, or None."""
+    return SIDES[host].unavailable(SCENARIOS[scenario])
+
+
+def open_results(cells: Sequence[BenchCell], *, json_path: Path | None) -> tuple[Results, list[BenchCell]]:
+    """What an earlier start wrote beside `json_path`, and those of `cells` that it has not got.
+
+    Raises:
+        ValueError: what was written is of other steps, or of another host.
+    """
+    results = Results(json_path.with_suffix(".cells.jsonl") if json_path else None)
+    return results, results.missing(cells)
+
+
+def run(results: Results, missing: Sequence[BenchCell], *, json_path: Path | None, console: Console) -> None:
+    """Run the cells in turn; with a `json_path`, every result is written when it is there."""
+
+    def run_one(cell: BenchCell, _: str) -> str:
+        result = cell.run()
+        results.add(cell, result)
+        if json_path is not None:
+            write(json_path, results, host=cell.host)
+        return result.get("error") or f"{result['fresh_steps_per_s']:.0f} fresh env steps/s"
+
+    console.print(f"{len(missing)} runs, one to three minutes each", style="dim")
+    run_in_turn(missing, run_one, console)
+
+
+def write(path: Path, results: Results, *, host: str = "rlinf") -> None:
+    """The rows, all of them of `host`, and what produced them."""
+    content = {
+        "command": "rlinf-async bench",
+        "host": host,
+        "versions": load(host).versions(),
+        "python": platform.python_version(),
+        "rows": results.rows(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, content)
+
+
+def _known(what: str, names: Sequence[str], choices: Any) -> Sequence[str]:
+    for name in names:
+        if name not in choices:
+            hint = did_you_mean(name, choices)
+            raise ValueError(f"{what} {name!r} is not one of {', '.join(choices)}{hint}")
+    return names

@@ -1,0 +1,189 @@
+"""From the record of what was served when, to numbers; the same arithmetic for every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rlinf_async.lab.bench.cpu import CpuMeter
+from rlinf_async.lab.bench.modes import Mode
+from rlinf_async.lab.bench.scenarios import Scenario
+from rlinf_async.lab.bench.window import Environment, Record, Window, spread, window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One run of one mode, over the steps after its warm-up."""
+
+    step_s: float
+    """Seconds per global step."""
+    trained_per_s: float
+    """Samples per second that were trained on for the first time."""
+    collected_per_s: float | None
+    """Samples per second that were collected; None where simulators are real."""
+    fresh_steps_per_s: float
+    """Environment steps per second: of the samples that were collected or trained, whichever are fewer."""
+    retrained: float
+    """The share of trained samples that an earlier step had been trained on already."""
+    overlap_efficiency: float | None
+    """Throughput over the most that `bounds_s` allow. None where times are not emulated, and where an
+    environment does not play its own task in every batch, or resets while another plays: the bound is about
+    those that do. Over few steps it can be a little more than 1: other environments may be as much as the
+    bound on staleness ahead of the slowest when the steps end, and less when they begin."""
+    own_efficiency: float | None
+    """The same over the most that this mode's own work allows: every pass of its learner, its own shares."""
+    bounds_s: dict[str, float]
+    """Seconds that a step takes at least: of the environments, of inference, and of the learner."""
+    own_bounds_s: dict[str, float]
+    idle: dict[str, float]
+    """Shares of the time, of the parts whose times were recorded."""
+    staleness_max: int
+    """Global steps that the weights were trained between an action and the training on it, at most."""
+    batch_size: float
+    chunk_cv: float | None
+    """The measured spread of decisions of one environment, in units of their mean."""
+    cpu_ms: float | None
+    """CPU milliseconds per fresh environment step, of all processes of the run; None where not known."""
+    others: float | None
+    """Cores that something else than the run kept busy meanwhile."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(
+    records: Sequence[Record],
+    scenario: Scenario,
+    mode: Mode,
+    *,
+    warm_up: int,
+    steps: int,
+    cpu: CpuMeter | None = None,
+) -> Measurement:
+    """Look at global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
+
+    Samples that had been collected before are no throughput of these steps, nor are those that are
+    collected and not trained: what is counted is the smaller of the two.
+
+    Args:
+        records: of `observe.spans`, in order of their ends.
+        mode: whether every environment contributes equally.
+
+    Raises:
+        ValueError: the run trained fewer steps, or was busy for longer than they took.
+    """
+    steady = window(records, calls=mode.micro_batches(scenario), warm_up=warm_up, steps=steps)
+    environments = steady.environments()
+    collected = sum(one.decisions for one in environments.values()) if scenario.env else None
+    samples = steady.fresh if collected is None else min(steady.fresh, collected)
+    bounds, own = bounds_of(environments, scenario), own_bounds_of(steady, environments, scenario, mode)
+    overlap = samples / scenario.samples * max(bounds.values()) / steady.seconds if bounds else None
+    fixed = mode.balance == "exact" and not mode.resets_ahead
+    if fixed and bounds:
+        _check(steady, environments, scenario)
+    usage = cpu.between(steady.start, steady.stop) if cpu is not None else None
+    return Measurement(
+        step_s=steady.seconds / steps,
+        trained_per_s=steady.fresh / steady.seconds,
+        collected_per_s=None if collected is None else collected / steady.seconds,
+        fresh_steps_per_s=samples * scenario.chunk / steady.seconds,
+        retrained=1.0 - steady.fresh / (steps * scenario.samples),
+        overlap_efficiency=overlap if fixed else None,
+        own_efficiency=samples / scenario.samples * max(own.values()) / steady.seconds if own else None,
+        bounds_s=bounds,
+        own_bounds_s=own,
+        idle=_idle(steady, environments, scenario),
+        staleness_max=steady.staleness_max,
+        batch_size=float(np.mean([record["size"] for record, _ in steady.within("act")])),
+        chunk_cv=spread(environments.values()) if scenario.env else None,
+        cpu_ms=None if usage is None else 1000.0 * usage.run_s / (samples * scenario.chunk),
+        others=None if usage is None else usage.others,
+    )
+
+
+def bounds_of(environments: Mapping[int, Environment], scenario: Scenario) -> dict[str, float]:
+    """Seconds that a step takes at least if one part had to wait for nothing; {} if nothing is known.
+
+    The same for every mode: batches hold as much of every environment, so that the slowest counts, with the
+    shortest possible answer to each of its decisions; inference answers all environments at once, and
+    simulators have its device for as long as they need it; the learner trains on every sample, once per
+    epoch, and does nothing else.
+    """
+    env, policy = scenario.env, scenario.policy
+    if env is None or policy is None:
+        return {}
+    return {
+        "env": max(_rollouts(environments, scenario)),
+        "inference": scenario.decisions * (policy.act_s(scenario.envs) + scenario.envs * env.device_s),
+        "learner": policy.train_sample_s * scenario.update_epoch * scenario.samples,
+    }
+
+
+def own_bounds_of(
+    window: Window, environments: Mapping[int, Environment], scenario: Scenario, mode: Mode
+) -> dict[str, float]:
+    """The same with the work that a mode makes itself: every pass of its learner, and its own shares.
+
+    Where fast environments may contribute more than slow ones, what counts is what all can do together;
+    where they take on each other's tasks, what a batch takes all of them together. Of two simulators by turns
+    one plays while the other resets: what counts is the playing, or half of both where resets are longer.
+    """
+    bounds = bounds_of(environments, scenario)
+    if not bounds:
+        return {}
+    rollouts = _rollouts(environments, scenario)
+    if mode.resets_ahead:
+        resets = [scenario.decisions * one.reset_s / one.decisions for one in environments.values()]
+        rollouts = [max(both / 2, both - reset) for both, reset in zip(rollouts, resets, strict=True)]
+    env = {
+        "exact": max(rollouts),
+        "tasks": sum(rollouts) / len(rollouts),
+        "free": len(rollouts) / sum(1.0 / seconds for seconds in rollouts),
+    }
+    return {
+        **bounds,
+        "env": env[mode.balance],
+        "inference": bounds["inference"] + window.busy_s("anchor") / window.steps,
+        "learner": window.busy_s("train", "score") / window.steps,
+    }
+
+
+def _rollouts(environments: Mapping[int, Environment], scenario: Scenario) -> list[float]:
+    """Seconds that each environment needs for its decisions of a step, and what it has to be reset for."""
+    env, policy = scenario.env, scenario.policy
+    assert env is not None
+    assert policy is not None
+    answer = policy.act_s(scenario.envs if env.vectorised_s else 1)
+    return [scenario.decisions * (one.busy_s / one.decisions + answer) for one in environments.values()]
+
+
+def _check(steady: Window, environments: Mapping[int, Environment], scenario: Scenario) -> None:
+    """What does one thing at a time cannot be busy for longer than the steps took."""
+    policy = scenario.policy
+    assert policy is not None
+    answer = policy.act_s(1)
+    busy = {
+        f"environment {number}": one.busy_s + one.decisions * answer for number, one in environments.items()
+    }
+    busy["the learner"] = steady.busy_s("train")
+    who, seconds = max(busy.items(), key=lambda one: one[1])
+    if seconds > steady.seconds + answer:  # the answer to the first decision can be older than the steps
+        raise ValueError(
+            f"{who} was busy for {seconds:.2f} s of the {steady.seconds:.2f} s that {steady.steps} steps "
+            "took, which cannot be: it does one thing at a time"
+        )
+
+
+def _idle(steady: Window, environments: Mapping[int, Environment], scenario: Scenario) -> dict[str, float]:
+    """Shares of the window, 0 to 1; env: mean over the environments.
+
+    Of a real policy only inference is known: the backward passes of its training are not recorded.
+    """
+    busy = {"inference": steady.busy_s("act", "anchor")}
+    if scenario.env:
+        busy["learner"] = steady.busy_s("train", "score")
+        busy["env"] = sum(one.busy_s for one in environments.values()) / scenario.envs
+    return {part: max(0.0, 1.0 - seconds / steady.seconds) for part, seconds in sorted(busy.items())}

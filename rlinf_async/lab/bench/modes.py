@@ -1,0 +1,119 @@
+"""What is compared: RLinf's own ways to run, each as good as it can be, and the levels of this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlinf_async.lab.bench.scenarios import Scenario
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """A schedule: how a run is wired, and the overrides that choose it."""
+
+    name: str
+    kind: Literal["sync", "stock", "plugin"]
+    """A synchronous loop, another schedule to compare with, or a level of this package."""
+    overrides: tuple[str, ...]
+    wiring: str = "plugin"
+
+    env_workers: int = 0
+    """How many this mode needs; by default as many as the scenario has."""
+    balance: Literal["exact", "tasks", "free"] = "exact"
+    """Whether environments contribute equally to a batch, each with its own task or whoever is free with the
+    next (tasks), or whoever is first contributes more (free)."""
+    resets_ahead: bool = False
+    """Whether simulators are reset while others play for them."""
+    cuts: int = 1
+    """Into how many parts a micro-batch of the scenario is cut."""
+
+    def micro_batch_size(self, scenario: Scenario) -> int:
+        """Samples of one forward and backward pass."""
+        return scenario.micro_batch_size // self.cuts
+
+    def micro_batches(self, scenario: Scenario) -> int:
+        """Forward and backward passes per step."""
+        return scenario.update_epoch * scenario.samples // self.micro_batch_size(scenario)
+
+    def shared_overrides(self, scenario: Scenario) -> list[str]:
+        """What makes a config of any host run in this mode."""
+        cut = [f"async.streamer.micro_batch_size={self.micro_batch_size(scenario)}"] if self.cuts > 1 else []
+        return [*self.overrides, *cut]
+
+    def overrides_for(self, scenario: Scenario) -> list[str]:
+        """What makes a config of RLinf that is `scenario` run in this mode."""
+        workers = self.env_workers or scenario.env_workers
+        placed = [f"cluster.component_placement.env.placement='0:0-{workers - 1}'"] if workers > 1 else []
+        # RLinf's asynchronous PPO trains on what its store holds: a batch is one trajectory of each worker.
+        stored = [f"+algorithm.rollout_store_size_per_rank={workers}"] if self.wiring == "async-ppo" else []
+        return [*self.shared_overrides(scenario), *placed, *stored]
+
+
+OFF = "async.mode=off"
+OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
+ASYNC_PPO = (OFF, "algorithm.loss_type=decoupled_actor_critic", "+algorithm.staleness_threshold=1")
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode(
+            name="stock-sync-1", kind="sync", overrides=(OFF, "rollout.pipeline_stage_num=1", OVERLAP_RESETS)
+        ),
+        Mode(
+            name="stock-sync-2", kind="sync", overrides=(OFF, "rollout.pipeline_stage_num=2", OVERLAP_RESETS)
+        ),
+        Mode(
+            name="stock-pipeline",
+            kind="stock",
+            overrides=(OFF, "+runner.use_training_pipeline=true", OVERLAP_RESETS),
+        ),
+        Mode(
+            name="stock-async",
+            kind="stock",
+            wiring="async-ppo",
+            overrides=ASYNC_PPO,
+        ),
+        Mode(
+            name="stock-decoupled",
+            kind="stock",
+            wiring="async-ppo",
+            overrides=(*ASYNC_PPO, "+runner.enable_decoupled_mode=true"),
+            env_workers=8,
+            balance="free",
+        ),
+        Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
+        Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",)),
+        Mode(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
+        Mode(name="full", kind="plugin", overrides=("async.mode=full",)),
+        Mode(
+            name="full-loglinear",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.proximal=loglinear"),
+        ),
+        Mode(
+            name="full-scorer",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.scorer=inference"),
+        ),
+        Mode(
+            name="full-scorer-fine",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.scorer=inference"),
+            cuts=4,
+        ),
+        Mode(
+            name="full-tasks",
+            kind="plugin",
+            overrides=("async.mode=full", "async.train.balance=tasks"),
+            balance="tasks",
+        ),
+        Mode(
+            name="full-reset-ahead",
+            kind="plugin",
+            overrides=("async.mode=full", "async.rollout.reset_ahead=true"),
+            resets_ahead=True,
+        ),
+    )
+}
+STANDARD = tuple(name for name in MODES if not name.startswith("full-"))
+"""What is run unless modes are named; others change what is learnt or how, or take twice the simulators."""

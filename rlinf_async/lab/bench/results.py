@@ -1,0 +1,138 @@
+"""All cells of a bench: which are to be run, what came out, and the rows that compare them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.lab.bench.cell import BenchCell
+from rlinf_async.lab.bench.scenarios import SCENARIOS
+from rlinf_async.lab.bench.sides import SIDES
+from rlinf_async.lab.table import Range
+
+Result = dict[str, Any]
+
+FIGURES = (
+    "fresh_steps_per_s",
+    "trained_per_s",
+    "collected_per_s",
+    "overlap_efficiency",
+    "own_efficiency",
+    "step_s",
+    "retrained",
+    "batch_size",
+    "chunk_cv",
+    "cpu_ms",
+    "others",
+)
+"""Of a measurement, those that a row has the median and the range of."""
+
+
+@dataclass
+class Results:
+    """Results as they come; with a `path`, every one is written at once and kept for the next start."""
+
+    path: Path | None = None
+    runs: list[tuple[BenchCell, Result]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.exists():
+            for line in self.path.read_text().splitlines():
+                entry = json.loads(line)
+                self.runs.append((BenchCell(**entry["cell"]), entry["result"]))
+
+    def add(self, cell: BenchCell, result: Result) -> None:
+        self.runs.append((cell, result))
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as file:
+                file.write(json.dumps({"cell": asdict(cell), "result": result}) + "\n")
+
+    def missing(self, cells: Sequence[BenchCell]) -> list[BenchCell]:
+        """Those of `cells` that have no result yet; one that failed is tried again.
+
+        Raises:
+            ValueError: there are results over other steps than those of `cells`, or under another host,
+                which are not comparable.
+        """
+        hosts = {cell.host for cell in (*cells, *(cell for cell, _ in self.runs))}
+        if len(hosts) > 1:
+            raise ValueError(
+                f"{self.path} holds results under another host than these ({', '.join(sorted(hosts))}): they "
+                "cannot be compared, write to another file"
+            )
+        windows = {(cell.warm_up, cell.steps) for cell in (*cells, *(cell for cell, _ in self.runs))}
+        if len(windows) > 1:
+            raise ValueError(
+                f"{self.path} holds results over other steps than these (warm-up, measured: "
+                f"{', '.join(map(str, sorted(windows)))}): they cannot be compared, write to another file"
+            )
+        measured = {cell for cell, result in self.runs if "error" not in result}
+        return [cell for cell in cells if cell not in measured]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per host, scenario and mode: medians and ranges over repetitions, ratios within each.
+
+        `stock` in the name of a ratio are all modes of a host that are not levels of this package.
+        """
+        sides = {_line(cell) for cell, _ in self.runs}
+        lines = [
+            (host, scenario, mode)
+            for host, side in SIDES.items()
+            for scenario in SCENARIOS
+            for mode in side.modes
+        ]
+        return [self._row(*line) for line in lines if line in sides]
+
+    def _row(self, host: str, scenario: str, mode: str) -> dict[str, Any]:
+        good = self._good(host, scenario, mode)
+        names = {"host": host, "scenario": scenario, "mode": mode}
+        row: dict[str, Any] = {**names, "repetitions": len(good)}
+        if not good:
+            failed = [result for cell, result in self.runs if _line(cell) == (host, scenario, mode)]
+            return {**row, "error": failed[-1]["error"]}
+        modes = SIDES[host].modes
+        stock = [name for name, other in modes.items() if other.kind != "plugin"]
+        sync = [name for name in stock if modes[name].kind == "sync"]
+        ranges = {key: Range.of([result[key] for result in good.values()]) for key in FIGURES}
+        ranges["ratio_stock_sync"] = self._ratios(host, scenario, good, sync)
+        ranges["ratio_best_stock"] = self._ratios(host, scenario, good, stock)
+        row |= {key: spread and spread.middle for key, spread in ranges.items()}
+        row["range"] = {key: spread and [spread.low, spread.high] for key, spread in ranges.items()}
+        row["staleness_max"] = max(result["staleness_max"] for result in good.values())
+        for key in ("idle", "bounds_s", "own_bounds_s"):
+            names = next(iter(good.values()))[key]
+            row[key] = {n: statistics.median(result[key][n] for result in good.values()) for n in names}
+        row["ratios"] = {
+            name: ratio.middle for name in stock if (ratio := self._ratios(host, scenario, good, [name]))
+        }
+        return row
+
+    def _good(self, host: str, scenario: str, mode: str) -> dict[int, Result]:
+        """Results by repetition, without failures; the last one counts."""
+        return {
+            cell.repetition: result
+            for cell, result in self.runs
+            if _line(cell) == (host, scenario, mode) and "error" not in result
+        }
+
+    def _ratios(
+        self, host: str, scenario: str, good: Mapping[int, Result], others: Sequence[str]
+    ) -> Range | None:
+        """Fresh throughput over the best of `others` in the same repetition, of each that has one."""
+        runs_of_others = [self._good(host, scenario, name) for name in others]
+        ratios = []
+        for repetition, result in good.items():
+            rates = [runs[repetition]["fresh_steps_per_s"] for runs in runs_of_others if repetition in runs]
+            if rates:
+                ratios.append(result["fresh_steps_per_s"] / max(rates))
+        return Range.of(ratios)
+
+
+def _line(cell: BenchCell) -> tuple[str, str, str]:
+    """What the row is called that a cell belongs to."""
+    return (cell.host, cell.scenario, cell.mode)

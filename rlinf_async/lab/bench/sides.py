@@ -1,0 +1,12 @@
+"""The hosts that a bench can run under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlinf_async.lab.bench.side import Side
+from rlinf_async.lab.bench.under_rlinf import UnderRLinf
+from rlinf_async.lab.bench.under_verl import UnderVerl
+
+SIDES: Mapping[str, Side] = {"rlinf": UnderRLinf(), "verl": UnderVerl()}
+"""By the names of the hosts."""

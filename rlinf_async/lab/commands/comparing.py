@@ -1,0 +1,137 @@
+"""Commands that compare settings: measured here, or on a config of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, or_exit
+
+
+def bench(
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="Which to run, separated by commas. All by default.")
+    ] = None,
+    modes: Annotated[list[str] | None, typer.Option(help="Which to compare, separated by commas.")] = None,
+    host: Annotated[str, typer.Option(help="The framework that runs them: rlinf or verl.")] = "rlinf",
+    quick: Annotated[bool, typer.Option("--quick", help="Two scenarios, three modes, once.")] = False,
+    repetitions: Annotated[int | None, typer.Option(help="Of every mode, interleaved; default 3.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Global steps to measure, default 4; more of them flatter less.")
+    ] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write rows and a chart; an interrupted bench goes on there."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, help="Stop after this many runs; the others are for the next start.")
+    ] = None,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Beside each row also what a plan would have said.")
+    ] = False,
+) -> None:
+    """Measure how fast each mode is here, and how far from the best possible."""
+    from rlinf_async.lab.bench import command
+    from rlinf_async.lab.bench.table import show
+
+    measured = command.STEPS if steps is None else steps
+    cells = or_exit(
+        lambda: command.plan(
+            scenarios=listed(scenario),
+            modes=listed(modes),
+            quick=quick,
+            repetitions=repetitions,
+            host=host,
+            steps=measured,
+        )
+    )
+    results, missing = or_exit(lambda: command.open_results(cells, json_path=json_file))
+    command.run(results, missing[:limit], json_path=json_file, console=console)
+    show(results, console)
+    if predict:
+        _show_predictions(results.rows(), measured)
+    if json_file is not None and any(row.get("ratio_stock_sync") for row in results.rows()):
+        _draw(results.rows(), json_file)
+    if any("error" in row for row in results.rows()):
+        raise typer.Exit(1)
+
+
+def _draw(rows: Sequence[dict[str, Any]], json_file: Path) -> None:
+    """The chart; without it a bench has still succeeded."""
+    from rlinf_async.lab.bench.chart import draw
+
+    try:
+        remark = f"chart in {draw(rows, json_file.with_suffix('.png'))}"
+    except ValueError as error:
+        remark = f"no chart: {error}"
+    console.print(f"rows in {json_file}, {remark}", markup=False, soft_wrap=True)
+
+
+def _show_predictions(rows: Iterable[Mapping[str, Any]], steps: int) -> None:
+    from rlinf_async.lab.plan import bench_table
+
+    bench_table.show(bench_table.predict_rows(rows, bench_table.steps_of(steps)), console)
+
+
+def listed(values: list[str] | None) -> list[str] | None:
+    """What was given with commas, or with the option repeated."""
+    return [name.strip() for value in values for name in value.split(",")] if values else None
+
+
+def sweep(
+    overrides: Overrides = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(
+            help="ladder, all, or settings such as off,train+rollout,full. Default: ladder, or off,full with "
+            "--vary."
+        ),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A key and its values, such as async.train.max_staleness=0,1,2; may be repeated: every "
+            "combination is run."
+        ),
+    ] = None,
+    success: Annotated[
+        float, typer.Option(help="The success rate, 0 to 1, whose time and environment steps are measured.")
+    ] = 0.8,
+    seeds: Annotated[int, typer.Option(help="Runs of every setting, interleaved.")] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Where to; an interrupted sweep goes on there. Default: sweeps/CONFIG."),
+    ] = None,
+) -> None:
+    """Run a config with more and more of the levels on, or with other values of any key, and compare.
+
+    rlinf-async sweep metaworld_ppo_mlp --vary async.train.max_staleness=0,1,2,4
+    """
+    from rlinf_async.lab.sweep import command
+
+    config = Chosen.of(config_name, config_dir, overrides)
+    (name, directory), cfg = config.place, config.compose()
+    planned = or_exit(
+        lambda: command.plan(
+            cfg,
+            config_name=name,
+            config_dir=directory,
+            overrides=config.overrides,
+            modes=modes,
+            seeds=seeds,
+            output=output,
+            vary=vary,
+            success=success,
+        )
+    )
+    try:
+        succeeded = or_exit(command.run, planned, console)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if not succeeded:
+        raise typer.Exit(1)

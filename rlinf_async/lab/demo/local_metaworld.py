@@ -1,0 +1,72 @@
+"""Meta-World as environments of this host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.lab.demo.simulators.metaworld import MetaWorldBatch
+from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, TaskSettings
+from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
+
+
+class MetaWorldEnvs:
+    """Simulators of one task, whose states are normalised by `obs_stats`; one action per decision."""
+
+    state_dim = STATE_DIM
+    action_dim = ACTION_DIM
+
+    def __init__(self, simulators: MetaWorldBatch) -> None:
+        self._simulators = simulators
+
+    def reset(self) -> np.ndarray:
+        return self._simulators.reset().states
+
+    def step(self, actions: np.ndarray) -> Outcome:
+        step = self._simulators.step(actions[:, None])
+        return Outcome(step.observation.states, step.rewards[:, 0], step.successes[:, 0])
+
+    def skip(self, episodes: int) -> None:
+        self._simulators.skip(episodes)
+
+    def take_on(self, first: int, episode: int) -> None:
+        self._simulators.take_on(first, episode)
+
+    def abort(self, reason: str) -> bool:
+        return self._simulators.abort(reason)
+
+    def close(self) -> None:
+        self._simulators.close()
+
+
+def metaworld(
+    task: TaskSettings,
+    *,
+    obs_stats: Path | None = None,
+    group_size: int = 1,
+    seed: int = 0,
+    processes: int = 0,
+) -> EnvFactory:
+    """Shards of `task`; an environment has the same goals in whatever shard it is.
+
+    With `processes` above 0 each shard simulates in as many child processes; otherwise in its thread,
+    which then shares Python's interpreter lock with all other loops.
+    """
+    stats = None if obs_stats is None else ObservationStats.load(obs_stats)
+
+    def build(first: int, size: int) -> MetaWorldEnvs:
+        return MetaWorldEnvs(
+            MetaWorldBatch(
+                task,
+                size,
+                first=first,
+                group_size=group_size,
+                seed=(seed, 0),
+                processes=processes,
+                obs_stats=stats,
+            )
+        )
+
+    return build

@@ -1,0 +1,86 @@
+"""The two calls to a policy, act on observations and score stored actions, for Gaussian policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlinf_async.core.tensors import Tensors
+from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
+
+
+class GaussianPolicy(nn.Module):
+    """Draws chunks of actions from what `decide` says, and scores them by what `score` says.
+
+    What is drawn stands in `forward_inputs` beside all that `score` needs, as tensors whose first axis is
+    the batch; `score` gives the same distribution again for the same weights. A subclass gives both.
+    """
+
+    # No abstract base class: FSDP2 makes a class of the module's and one of its own, and the two metaclasses
+    # of a module that has an abstract base would not go together.
+
+    def decide(self, env_obs: dict[str, Any]) -> tuple[ActionDistribution, Tensors]:
+        """What to do about observations, and what `score` will need to know of them."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it decides: give it `decide`")
+
+    def score(self, forward_inputs: Tensors) -> ActionDistribution:
+        """What `decide` would say now."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it scores: give it `score`")
+
+    def forward(self, forward_type: Any = None, **inputs: Any) -> Tensors:
+        """Score stored actions, see `default_forward`: wrappers such as FSDP2's act on this call.
+
+        `forward_type` is a framework's name for what to do; scoring is its default.
+
+        Raises:
+            NotImplementedError: another pass is asked for.
+        """
+        if getattr(forward_type, "value", forward_type) not in (None, "default"):
+            raise NotImplementedError(
+                f"forward_type={forward_type}: {type(self).__name__} scores actions, and has no other pass"
+            )
+        return self.default_forward(**inputs)
+
+    def predict_action_batch(
+        self, env_obs: dict[str, Any], mode: str = "train", do_sample: bool = True, **_: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Act on observations of B environments.
+
+        A host says that it evaluates by `mode="eval"` or by `do_sample=False`; the mean action is taken then.
+
+        Returns:
+            Actions [B, chunks, action_dim]; and prev_logprobs of that shape, forward_inputs and, if the
+            policy estimates them, prev_values [B, 1].
+        """
+        with torch.no_grad():
+            output, forward_inputs = self.decide(env_obs)
+            sampled = mode == "train" and do_sample
+            actions = torch.normal(output.mean, output.std) if sampled else output.mean
+            result: dict[str, Any] = {
+                "prev_logprobs": output.log_prob(actions),
+                "forward_inputs": {**forward_inputs, "action": actions.flatten(1)},
+            }
+            if output.value is not None:
+                result["prev_values"] = output.value
+        return actions, result
+
+    def default_forward(
+        self,
+        forward_inputs: Tensors,
+        compute_logprobs: bool = True,
+        compute_entropy: bool = True,
+        compute_values: bool = True,
+        **_: Any,
+    ) -> Tensors:
+        """Score stored actions: logprobs and entropy [B, chunks, action_dim], values [B, 1] if it has any."""
+        output = self.score(forward_inputs)
+        scores = {}
+        if compute_logprobs:
+            scores["logprobs"] = output.log_prob(forward_inputs["action"].view_as(output.mean))
+        if compute_entropy:
+            scores["entropy"] = output.entropy()
+        if compute_values and output.value is not None:
+            scores["values"] = output.value
+        return scores

@@ -1,0 +1,81 @@
+"""LIBERO's set-up on a machine without a terminal: where its files are, and how it draws."""
+
+import os
+from collections.abc import MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import yaml
+
+from rlinf_async.lab.demo.simulators.rendering import installed_backend
+
+ASSETS_VARIABLE = "RLINF_ASYNC_LIBERO_ASSETS"
+"""Names the folder of meshes, textures and scenes, which LIBERO's packages on PyPI leave out."""
+
+ASSET_FOLDERS = ("scenes", "textures", "stable_scanned_objects", "turbosquid_objects")
+
+
+def missing_libero() -> str | None:
+    """What stands in the way of running LIBERO here, in words, or None."""
+    for package in ("libero", "robosuite", "bddl", "mujoco"):
+        if find_spec(package) is None:
+            return f"the package {package} is not installed (see the `libero` extra)"
+    if installed_backend() is None:
+        return "neither the EGL nor the OSMesa library is installed"
+    return None
+
+
+def prepare_libero(assets: Path, config_dir: Path, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Make `import libero` work without questions, in this process and in those it starts.
+
+    Call it before the first import of LIBERO or robosuite. It writes LIBERO's configuration into
+    `config_dir`, links `assets` into the installed package, which is the only place besides the home
+    folder that LIBERO looks at, and chooses an OpenGL backend if none is chosen.
+
+    Raises:
+        FileNotFoundError: `assets` is not a folder of LIBERO's assets.
+        RuntimeError: a package or an OpenGL library is missing.
+    """
+    absent = [name for name in ASSET_FOLDERS if not (assets / name).is_dir()]
+    if absent:
+        raise FileNotFoundError(f"{assets} is no LIBERO asset folder: it lacks {', '.join(absent)}")
+    problem = missing_libero()
+    if problem is not None:
+        raise RuntimeError(f"LIBERO cannot run: {problem}")
+    root = _package_root()
+    _link(root / "assets", assets.resolve())
+    _write_config(config_dir.resolve(), root)
+    environ["LIBERO_CONFIG_PATH"] = str(config_dir.resolve())
+    environ.setdefault("MUJOCO_GL", installed_backend() or "")
+    if environ["MUJOCO_GL"] == "osmesa":
+        environ.setdefault("PYOPENGL_PLATFORM", "osmesa")
+
+
+def _package_root() -> Path:
+    # The inner package asks its questions when it is imported, so only the outer one is looked up.
+    spec = find_spec("libero")
+    if spec is None or not spec.submodule_search_locations:
+        raise RuntimeError("the package libero is not installed (see the `libero` extra)")
+    return Path(next(iter(spec.submodule_search_locations))) / "libero"
+
+
+def _link(link: Path, target: Path) -> None:
+    if link.is_symlink():
+        if link.resolve() == target:
+            return
+        link.unlink()
+    if not link.exists():  # a real folder is somebody's own copy of the assets, and is used as it is
+        link.symlink_to(target, target_is_directory=True)
+
+
+def _write_config(config_dir: Path, root: Path) -> None:
+    config_dir.mkdir(parents=True, exist_ok=True)
+    places = {
+        "benchmark_root": root,
+        "bddl_files": root / "bddl_files",
+        "init_states": root / "init_files",
+        "datasets": config_dir / "datasets",
+        "assets": root / "assets",
+    }
+    text = yaml.safe_dump({name: str(path) for name, path in places.items()})
+    (config_dir / "config.yaml").write_text(text)

@@ -1,0 +1,287 @@
+"""A starting policy cloned from Meta-World's scripted expert, good enough for sparse rewards to be met."""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from rlinf_async.lab.demo.simulators.metaworld import MetaWorldBatch
+from rlinf_async.lab.demo.simulators.metaworld_expert import Demonstrations, demonstrate
+from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, TaskSettings
+from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
+
+HIDDEN = 256
+BISECTIONS = 6
+"""How often the step between a policy that is too weak and one that is too strong is halved."""
+
+SIMULATORS = 16
+"""Test episodes that are played side by side."""
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """What is cloned, and when cloning has done enough.
+
+    Cloning stops at the first epoch whose sampled policy solves at least `lowest_success` of `episodes`
+    test episodes; if that epoch overshoots `highest_success`, a mixture with the epoch before it is
+    searched. `max_epochs` bounds the time whatever happens.
+    """
+
+    task_name: str = "button-press-topdown-v3"
+    seed: int = 0
+    demonstrations: int = 10
+    demonstration_steps: int = 100
+    learning_rate: float = 1e-4
+    batch_size: int = 256
+    log_std: float = -1.0
+    lowest_success: float = 0.10
+    highest_success: float = 0.22
+    episodes: int = 64
+    max_epochs: int = 120
+    max_episode_steps: int = 20
+    action_repeat: int = 5
+
+    def __post_init__(self) -> None:
+        TaskSettings(self.task_name, self.max_episode_steps, self.action_repeat)
+        for name in ("demonstrations", "demonstration_steps", "batch_size", "max_epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"warm_start.{name} must be at least 1, got {getattr(self, name)}")
+        if self.learning_rate <= 0:
+            raise ValueError(f"warm_start.learning_rate must be positive, got {self.learning_rate}")
+        if not 0 <= self.lowest_success <= self.highest_success <= 1:
+            raise ValueError(
+                f"warm_start needs 0 <= lowest_success={self.lowest_success} "
+                f"<= highest_success={self.highest_success} <= 1"
+            )
+        if self.episodes < 1 or self.episodes % SIMULATORS:
+            raise ValueError(f"warm_start.episodes must be a multiple of {SIMULATORS}, got {self.episodes}")
+
+    @property
+    def key(self) -> str:
+        """A name that two equal settings share and no others."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class WarmStartResult:
+    """Where the start was written.
+
+    policy_path holds a state dict for `runner.ckpt_path` of an `mlp_policy`; obs_stats_path the
+    ObservationStats it was cloned under. `success` is the share of test episodes that the sampled policy
+    solved, `seconds` what making it took (not what finding it again takes).
+    """
+
+    policy_path: Path
+    obs_stats_path: Path
+    success: float
+    seconds: float
+
+
+class ClonedPolicy(nn.Module):
+    """A Gaussian policy whose parameters bear the names of RLinf's `mlp_policy`, value head included."""
+
+    def __init__(self, log_std: float) -> None:
+        super().__init__()
+        self.backbone = _three_layers(STATE_DIM)
+        self.actor_mean = nn.Linear(HIDDEN, ACTION_DIM)
+        self.actor_logstd = nn.Parameter(torch.full((1, ACTION_DIM), log_std), requires_grad=False)
+        value = nn.Linear(HIDDEN, 1, bias=False)
+        self.value_head = nn.ModuleDict({"mlp": nn.Sequential(*_three_layers(STATE_DIM), value)})
+        nn.init.orthogonal_(self.actor_mean.weight, gain=0.01)
+        nn.init.zeros_(self.actor_mean.bias)
+        nn.init.zeros_(value.weight)  # no opinion before the first return is seen
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Mean actions [batch, 4] for normalised states [batch, 39]."""
+        return self.actor_mean(self.backbone(states))
+
+
+class SuccessBand(Protocol):
+    """The share of episodes that the policy which is searched for solves."""
+
+    @property
+    def lowest_success(self) -> float: ...
+
+    @property
+    def highest_success(self) -> float: ...
+
+
+class CloningSettings(SuccessBand, Protocol):
+    """What cloning, and the search for a policy of the wanted strength, are told; see WarmStart."""
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def log_std(self) -> float: ...
+
+    @property
+    def max_epochs(self) -> int: ...
+
+
+class PolicyTrial(Protocol):
+    """Says how good parameters are."""
+
+    def success(self, state: State, *, enough: float) -> float:
+        """The share of solved test episodes; may stop early once `enough` is out of reach."""
+
+
+class Candidate(NamedTuple):
+    """Parameters and the share of test episodes they solved."""
+
+    state: State
+    success: float
+
+
+def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
+    """Clone the expert into `out_dir`, or find there what an equal call made before."""
+    folder = out_dir / settings.key
+    if not folder.exists():
+        _make(settings, out_dir, folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    return WarmStartResult((folder / "policy.pt").resolve(), (folder / "obs_stats.npz").resolve(), **summary)
+
+
+def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
+    start = time.monotonic()
+    demonstrations = demonstrate(
+        settings.task_name,
+        episodes=settings.demonstrations,
+        steps=settings.demonstration_steps,
+        seed=settings.seed,
+    )
+    stats = ObservationStats.of(demonstrations.states)
+    trial = Trial(settings, stats)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            best = search(settings, cloning_epochs(settings, demonstrations, stats), trial)
+    finally:
+        trial.close()
+    out_dir.mkdir(parents=True, exist_ok=True)
+    draft = Path(mkdtemp(prefix=".draft-", dir=out_dir))  # renamed when whole: no half start is found
+    torch.save(best.state, draft / "policy.pt")
+    stats.save(draft / "obs_stats.npz")
+    summary = {"success": best.success, "seconds": round(time.monotonic() - start, 3)}
+    (draft / "summary.json").write_text(json.dumps(summary))
+    _put(draft, folder)
+
+
+def _put(draft: Path, folder: Path) -> None:
+    """Give `draft` its name, unless another run that made the same start has been faster."""
+    try:
+        draft.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        shutil.rmtree(draft)
+
+
+class Trial:
+    """Plays sampled test episodes, always of the same goals."""
+
+    def __init__(self, settings: WarmStart, stats: ObservationStats) -> None:
+        self._policy = ClonedPolicy(settings.log_std)
+        self._rounds = settings.episodes // SIMULATORS
+        self._steps = settings.max_episode_steps
+        self._simulators = MetaWorldBatch(
+            TaskSettings(settings.task_name, settings.max_episode_steps, settings.action_repeat),
+            SIMULATORS,
+            seed=(settings.seed, 1),
+            obs_stats=stats,
+        )
+
+    @torch.no_grad()
+    def success(self, state: State, *, enough: float) -> float:
+        """The share of solved episodes; stops early once `enough` is out of reach."""
+        self._policy.load_state_dict(state)
+        self._simulators.rewind()
+        solved = 0
+        for played in range(1, self._rounds + 1):
+            solved += self._round()
+            if (solved / SIMULATORS + self._rounds - played) / self._rounds < enough:
+                break
+            if played == 1 and solved == 0:
+                break
+        return solved / (self._rounds * SIMULATORS)
+
+    def close(self) -> None:
+        self._simulators.close()
+
+    def _round(self) -> int:
+        states = self._simulators.reset().states
+        std = self._policy.actor_logstd.exp()
+        for _ in range(self._steps):
+            mean = self._policy(torch.from_numpy(states))
+            actions = mean + std * torch.randn_like(mean)
+            step = self._simulators.step(actions[:, None].numpy())
+            states = step.observation.states
+        return int(step.successes[:, -1].sum())
+
+
+def cloning_epochs(
+    settings: CloningSettings, demonstrations: Demonstrations, stats: ObservationStats
+) -> Iterator[State]:
+    """The parameters after each epoch of behaviour cloning."""
+    policy = ClonedPolicy(settings.log_std)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
+    states = torch.from_numpy(stats.normalise(demonstrations.states))
+    actions = torch.from_numpy(demonstrations.actions)
+    for _ in range(settings.max_epochs):
+        for batch in torch.randperm(len(states)).split(settings.batch_size):
+            loss = (policy(states[batch]) - actions[batch]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        yield {name: tensor.detach().clone() for name, tensor in policy.state_dict().items()}
+
+
+def search(settings: SuccessBand, epochs: Iterator[State], trial: PolicyTrial) -> Candidate:
+    """The first epoch that solves enough, or a mixture with its predecessor if it solves too much."""
+    weak = best = Candidate(next(epochs), 0.0)
+    for state in epochs:
+        attempt = Candidate(state, trial.success(state, enough=settings.lowest_success))
+        best = max(best, attempt, key=lambda candidate: candidate.success)
+        if attempt.success > settings.highest_success:
+            return _between(settings, weak, attempt, trial)
+        if attempt.success >= settings.lowest_success:
+            return attempt
+        weak = attempt
+    return best
+
+
+def _between(settings: SuccessBand, weak: Candidate, strong: Candidate, trial: PolicyTrial) -> Candidate:
+    """Bisect the straight line between two parameter sets until the success lies in the wanted band."""
+    for _ in range(BISECTIONS):
+        mixed = {name: (tensor + strong.state[name]) / 2 for name, tensor in weak.state.items()}
+        candidate = Candidate(mixed, trial.success(mixed, enough=0.0))
+        if settings.lowest_success <= candidate.success <= settings.highest_success:
+            return candidate
+        weak, strong = (
+            (candidate, strong) if candidate.success < settings.lowest_success else (weak, candidate)
+        )
+    return strong
+
+
+def _three_layers(inputs: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in (inputs, HIDDEN, HIDDEN):
+        linear = nn.Linear(width, HIDDEN)
+        nn.init.orthogonal_(linear.weight, gain=float(np.sqrt(2)))
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.Tanh()]
+    return nn.Sequential(*layers)

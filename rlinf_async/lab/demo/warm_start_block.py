@@ -1,0 +1,43 @@
+"""A config's `warm_start` block: the starting policy is made before the run and filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
+
+from rlinf_async.lab.demo.run_dir import run_dir
+from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
+
+POLICY_KEY = "runner.ckpt_path"
+"""The key that names the state dict to start from, if the block has no `policy_key`."""
+
+
+def fill_in(cfg: DictConfig, console: Console | None = None) -> None:
+    """Clone the starting policy that `cfg.warm_start` describes, unless a checkpoint is given.
+
+    Sets the key that the block's `policy_key` names, and in `env.train` and `env.eval` the statistics of
+    observations under which the clone was made. Clones are kept beside the run directory and found again by
+    their settings.
+    """
+    if cfg.get("warm_start") is None:
+        return
+    block: dict[str, Any] = OmegaConf.to_container(cfg.warm_start, resolve=True)  # type: ignore[assignment]
+    policy_key = block.pop("policy_key", POLICY_KEY)
+    if OmegaConf.select(cfg, policy_key):
+        return
+    console = console or Console(highlight=False)
+    settings = WarmStart(**block)
+    console.print(
+        f"warm start: cloning the scripted expert of {settings.task_name}, below a minute ...", soft_wrap=True
+    )
+    start = warm_start(settings, run_dir(cfg).parent / "warm_starts")
+    console.print(
+        f"warm start: the clone solves {start.success:.0%} of its episodes ({start.policy_path})",
+        soft_wrap=True,
+    )
+    with open_dict(cfg):
+        OmegaConf.update(cfg, policy_key, str(start.policy_path))
+        for mode in ("train", "eval"):
+            cfg.env[mode].obs_stats = str(start.obs_stats_path)

@@ -1,0 +1,119 @@
+"""Emulated environments behind the interface that hosts expect of environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from rlinf_async.lab.emulated.service import EmulatedBatch, EnvService
+from rlinf_async.observe.spans import SpanLog
+
+IMAGE = 64
+STATES = 8
+
+
+class EmulatedEnv(gymnasium.Env):
+    """`num_envs` environments that sleep, and show a picture and who they are.
+
+    `states` [num_envs, 8] begins with the number of the environment, of its rollout and of the decision:
+    whoever trains on it can say which samples are new. Rewards are zero, and no episode succeeds.
+
+    How long a rollout takes is drawn from one stream for each environment: two instances of which each plays
+    what the other leaves out take as long as one that plays everything.
+    """
+
+    def __init__(
+        self, cfg: Any, num_envs: int, seed_offset: int, total_num_processes: int, worker_info: object
+    ) -> None:
+        del total_num_processes, worker_info  # part of the signature
+        self.num_envs = num_envs
+        self.auto_reset = bool(cfg.auto_reset)
+        self.ignore_terminations = bool(cfg.ignore_terminations)
+        self.is_start = True
+        self._horizon = int(cfg.max_steps_per_rollout_epoch)
+        self._place = seed_offset
+        self._drawn = 0
+        service = EnvService(**cfg.service)
+        self._decisions = self._horizon // service.steps
+        self._batch = EmulatedBatch(
+            service,
+            num_envs,
+            first=seed_offset * num_envs,
+            seed=int(cfg.seed),
+            device=cfg.get("service_device"),
+        )
+        self._log = SpanLog(cfg.get("service_log"))
+        self._states = torch.zeros(num_envs, STATES)
+        self._states[:, 0] = torch.arange(self._batch.first, self._batch.first + num_envs)
+        self._images = torch.from_numpy(
+            np.random.default_rng(seed_offset).integers(0, 256, (num_envs, IMAGE, IMAGE, 3), dtype=np.uint8)
+        )
+        self._steps = 0
+        self._started = False
+
+    def reset(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start the next rollout of all environments."""
+        with self._log.span("reset", first=self._batch.first) as facts:
+            facts["seconds"] = self._batch.reset()
+        self._drawn += 1
+        self._next_rollout()
+        return self._observation(), {}
+
+    def take_on(self, seed_offset: int, rollout: int) -> None:
+        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        first = seed_offset * self.num_envs
+        self._batch.take_on(first)
+        if seed_offset == self._place:
+            for _ in range(rollout - self._drawn):
+                self._batch.skip(self._decisions)
+            self._drawn = max(self._drawn, rollout)
+        self._states[:, 0] = torch.arange(first, first + self.num_envs)
+        self._states[:, 1] = rollout - 1
+        self._started = True  # the reset counts on
+
+    def update_reset_state_ids(self) -> None:
+        """Called between rollouts; environments that reset themselves go on and are counted anew."""
+        if self.auto_reset:
+            self._next_rollout()
+
+    def chunk_step(
+        self, chunk_actions: object
+    ) -> tuple[list[dict[str, Any]], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
+        """Take a decision; rewards and flags are [num_envs, chunk]."""
+        with self._log.span("step", first=self._batch.first) as facts:
+            facts["seconds"], ended = self._batch.step()
+        chunk = int(np.asarray(chunk_actions).shape[1])
+        self._steps += chunk
+        self._states[:, 2] += 1
+        truncations = torch.zeros(self.num_envs, chunk, dtype=torch.bool)
+        truncations[:, -1] = torch.tensor(ended) if self.auto_reset else self._steps >= self._horizon
+        infos: dict[str, Any] = {"episode": self._episode()}
+        dones = truncations.any(dim=1)
+        if self.auto_reset and dones.any():
+            infos |= {
+                "final_observation": self._observation(),
+                "final_info": dict(infos),
+                "_final_observation": dones,
+                "_final_info": dones,
+            }
+        rewards = torch.zeros(self.num_envs, chunk)
+        return [self._observation()], rewards, torch.zeros_like(truncations), truncations, [infos]
+
+    def _next_rollout(self) -> None:
+        self._states[:, 1] += self._started
+        self._states[:, 2] = 0
+        self._started, self._steps = True, 0
+
+    def _episode(self) -> dict[str, torch.Tensor]:
+        nothing = torch.zeros(self.num_envs)
+        return {"success_once": nothing.bool(), "return": nothing, "episode_len": nothing + self._steps}
+
+    def _observation(self) -> dict[str, Any]:
+        return {
+            "states": self._states.clone(),
+            "main_images": self._images,
+            "task_descriptions": ["wait"] * self.num_envs,
+        }

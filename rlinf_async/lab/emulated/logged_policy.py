@@ -1,0 +1,55 @@
+"""Any policy of RLinf or of this package, with a record of what it served when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from rlinf.models import get_model
+from rlinf.models.embodiment.base_policy import BasePolicy
+from torch import nn
+
+from rlinf_async.lab.emulated.policy import pass_of
+from rlinf_async.observe.spans import SpanLog
+
+
+class LoggedPolicy(nn.Module, BasePolicy):
+    """Passes every call on to `inner`; a sample is known by the action that was drawn for it.
+
+    `micro_batches` counts those that the weights have been trained on, and travels with them.
+    """
+
+    def __init__(self, inner: Any, log: SpanLog) -> None:
+        super().__init__()
+        self.inner = inner
+        self._log, self._acts = log, False
+        self.micro_batches: torch.Tensor
+        self.register_buffer("micro_batches", torch.zeros(1, dtype=torch.int64))
+
+    def predict_action_batch(self, env_obs: dict[str, Any], **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        size, self._acts = len(env_obs["states"]), True
+        with self._log.span("act", size=size):
+            actions, result = self.inner.predict_action_batch(env_obs=env_obs, **kwargs)
+        result["forward_inputs"]["made_by"] = self.micro_batches.repeat(size, 1)
+        return actions, result
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """RLinf's dispatcher."""
+        return BasePolicy.forward(self, *args, **kwargs)
+
+    def default_forward(self, forward_inputs: dict[str, torch.Tensor], **kwargs: Any) -> dict[str, Any]:
+        trains = torch.is_grad_enabled()
+        facts: dict[str, Any] = {"size": len(forward_inputs["action"])}
+        if trains:
+            facts["samples"] = [hash(row.numpy().tobytes()) for row in forward_inputs["action"].cpu()]
+            facts["oldest"] = int(forward_inputs["made_by"].min())
+            self.micro_batches += 1
+        with self._log.span("train" if trains else pass_of(acts=self._acts), **facts):
+            return self.inner.default_forward(forward_inputs=forward_inputs, **kwargs)
+
+
+def build_logged(cfg: Any, torch_dtype: torch.dtype | None) -> LoggedPolicy:
+    """Build the model whose `model_type` is `cfg.logged`, as RLinf does; `cfg.precision` is its precision."""
+    inner = get_model(OmegaConf.merge(cfg, {"model_type": cfg.logged}))
+    return LoggedPolicy(inner, SpanLog(cfg.get("service_log")))

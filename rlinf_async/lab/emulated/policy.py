@@ -1,0 +1,90 @@
+"""A policy that takes the time of a large one: it sleeps, and a few weights do the rest."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlinf_async.core.tensors import Tensors
+from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
+from rlinf_async.lab.demo.policies.gaussian_policy import GaussianPolicy
+from rlinf_async.lab.emulated.env import STATES
+from rlinf_async.lab.emulated.service import holding
+from rlinf_async.observe.spans import SpanLog
+
+WIDTH = 16
+
+
+class EmulatedPolicy(GaussianPolicy):
+    """Acts in `act_fixed_s + act_sample_s * B` seconds, and is scored or trained in time that follows B.
+
+    A training pass takes `train_sample_s` a sample, forward and backward; a pass without gradients takes
+    `score_share` of that. `ballast` gives the weights the size that their publication is to have.
+    `micro_batches` counts those that the weights have been trained on, and travels with them, so that a
+    sample tells how old it is whatever the host calls its versions. It acts on a device that simulators
+    may use too, the file `service_device`; it is trained on another.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        self._service = cfg.service
+        self._log = SpanLog(cfg.get("service_log"))
+        self._device = cfg.get("service_device")
+        self._acts = False
+        self._chunks, self._action_dim = int(cfg.num_action_chunks), int(cfg.action_dim)
+        self.body = nn.Linear(STATES, WIDTH)
+        self.mean = nn.Linear(WIDTH, self._chunks * self._action_dim)
+        self.log_std = nn.Parameter(torch.zeros(self._action_dim))
+        self.value = nn.Linear(WIDTH, 1)
+        # Not trained, so that a step of the optimizer costs what is stated and nothing else.
+        self.register_buffer("ballast", torch.zeros(int(cfg.service.weights_mb * 1e6) // 4))
+        self.micro_batches: torch.Tensor
+        self.register_buffer("micro_batches", torch.zeros(1, dtype=torch.int64))
+
+    def decide(self, env_obs: dict[str, Any]) -> tuple[ActionDistribution, Tensors]:
+        states = env_obs["states"]
+        size = len(states)
+        self._acts = True
+        with holding(self._device), self._log.span("act", size=size):
+            time.sleep(self._service.act_fixed_s + self._service.act_sample_s * size)
+            output = self._output(states)
+        made_by = self.micro_batches.repeat(size, 1)
+        return output, {"states": states, "images": env_obs["main_images"], "made_by": made_by}
+
+    def score(self, forward_inputs: Tensors) -> ActionDistribution:
+        states, trains = forward_inputs["states"], torch.is_grad_enabled()
+        seconds = self._service.train_sample_s * (1.0 if trains else self._service.score_share)
+        facts = _samples(forward_inputs) if trains else {"size": len(states)}
+        with self._log.span("train" if trains else pass_of(acts=self._acts), **facts):
+            time.sleep(seconds * len(states))
+            self.micro_batches += int(trains)
+            return self._output(states)
+
+    def _output(self, states: torch.Tensor) -> ActionDistribution:
+        features = torch.tanh(self.body(states.float() / 100.0))
+        mean = self.mean(features).view(-1, self._chunks, self._action_dim)
+        return ActionDistribution(mean, self.log_std.exp().expand_as(mean), self.value(features))
+
+
+def pass_of(*, acts: bool) -> str:
+    """The kind of a pass without gradients: of the learner's, or of a policy that acts and scores for it."""
+    return "anchor" if acts else "score"
+
+
+def _samples(forward_inputs: Tensors) -> dict[str, Any]:
+    """Which samples a micro-batch holds, a number for each, and what `micro_batches` was at the oldest."""
+    env, rollout, decision = forward_inputs["states"][:, :3].long().unbind(dim=1)
+    return {
+        "size": len(env),
+        "samples": ((env * 10_000 + rollout) * 10_000 + decision).tolist(),
+        "oldest": int(forward_inputs["made_by"].min()),
+    }
+
+
+def build_emulated(cfg: Any, torch_dtype: torch.dtype | None) -> EmulatedPolicy:
+    """Build the policy from a model section."""
+    policy = EmulatedPolicy(cfg)
+    return policy if torch_dtype is None else policy.to(torch_dtype)

@@ -1,0 +1,233 @@
+"""Service times from the trace of a run.
+
+Theory of operation. A span that lasts while work is done is a draw of its service time; one that waits is the
+schedule's own, and is left to the loops. What is neither is found by difference: the way of a request is what
+lies between its shard and its forward pass where nobody had to wait, without what the env worker's process
+takes for it, by which the answers of one pass are apart; what a learner spends in a batch beside
+its micro-batches, optimizer steps and anchor is a cost of the batch. The first batch is left out wherever
+there are others: it pays for what is built once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from rlinf_async.lab.plan.job import Job
+from rlinf_async.lab.plan.of_one import of_one
+from rlinf_async.lab.plan.sharing import unshared
+from rlinf_async.lab.virtual.simulators import Draws, SimulatorTimes
+from rlinf_async.lab.virtual.times import (
+    PolicyTimes,
+    StockTimes,
+    Times,
+    TrainingTimes,
+    WayTimes,
+    WeightTimes,
+    table,
+)
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.spans import Span
+
+ALONE = 0.1
+"""The share of requests that are taken to have met an idle rank: the fastest."""
+SEEN = 2000
+"""Draws of each kind that are kept at most."""
+
+
+def times_of(spans: Sequence[Span], job: Job) -> Times:
+    """The service times that a trace shows.
+
+    Raises:
+        ValueError: it lacks what a run does.
+    """
+    kinds: dict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        if "error" not in span and span.get("mode") != "eval":
+            kinds[span["kind"]].append(span)
+    for kind in ("step", "forward", "accept", "finish"):
+        if not kinds[kind]:
+            raise ValueError(f"the trace has no span {kind!r}: it is not of a whole run")
+    steady = _after_first(kinds)
+    training, way = _training(steady, job.settings), _way(steady)
+    weights = WeightTimes(
+        copy_s=_mean(steady["copy"]), send_s=_mean(steady["send"]), load_s=_mean(steady["load"])
+    )
+    step_s = training.batch_s + weights.copy_s + weights.send_s + weights.load_s
+    return Times(
+        simulators=_simulators(kinds, job),
+        policy=_policy(kinds["forward"]),
+        training=training,
+        way=way,
+        weights=weights,
+        # RLinf's own modes are given what this run pays for the same; what their channels cost is not seen.
+        stock=StockTimes(
+            decision_s=way.request_s,
+            trajectory_s=way.put_s,
+            step_s=step_s,
+            pipeline_step_s=way.put_s + step_s,
+        ),
+        # Simulators in the threads of one process have it one at a time, however many cores there are.
+        cores=1 if job.stepping == "in turn" else 0,
+        decision_steps=job.decision_steps,
+    )
+
+
+def _lasted(span: Span) -> float:
+    return float(span["ended"] - span["began"])
+
+
+def _after_first(kinds: Mapping[str, list[Span]]) -> dict[str, list[Span]]:
+    """What began after the first batch was trained, of the kinds that have any such."""
+    first = min(span["ended"] for span in kinds["finish"])
+    later = {kind: [span for span in spans if span["began"] >= first] for kind, spans in kinds.items()}
+    return defaultdict(list, {kind: later[kind] or spans for kind, spans in kinds.items()})
+
+
+def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
+    """Of single environments, which draw from what all shards have shown, each by its own mean."""
+    plan, vectorised, in_turn = (
+        job.settings.plan,
+        job.stepping == "at once",
+        job.stepping == "in turn",
+    )
+    # With a spare set of simulators, what a shard's own resets take is what it has waited for them.
+    kinds = {**kinds, "reset": kinds["reset ahead"] or kinds["reset"]}
+    measured = _unshared(kinds) if in_turn else kinds
+    steps = _by_shard(measured["step"])
+    means = {shard: float(np.mean(seconds)) for shard, seconds in steps.items()}
+    overall = float(np.mean(list(means.values())))
+    relative = [one / means[shard] for shard, seconds in steps.items() for one in seconds]
+    resets = [one for seconds in _by_shard(measured["reset"]).values() for one in seconds]
+    size = 1 if vectorised else plan.envs_per_shard
+    decision = of_one([one * overall for one in relative[:SEEN]], size, in_turn=in_turn)
+    factors = [means.get(env // plan.envs_per_shard, overall) / overall for env in range(plan.total_envs)]
+    return SimulatorTimes(
+        decision=decision,
+        reset=of_one(resets[:SEEN], size, in_turn=in_turn) if resets else Draws(mean=0.0),
+        tasks=tuple(factors),
+        vectorised=vectorised,
+        in_turn=in_turn,
+    )
+
+
+def _unshared(kinds: Mapping[str, list[Span]]) -> Mapping[str, list[Span]]:
+    """Steps and resets as long as they would have been if each had had its process for itself."""
+    found: dict[str, list[Span]] = {"step": [], "reset": []}
+    for _, spans in _by_process([*kinds["step"], *kinds["reset"]]):
+        seconds = unshared([one["began"] for one in spans], [one["ended"] for one in spans])
+        for span, lasted in zip(spans, seconds.tolist(), strict=True):
+            found[span["kind"]].append({**span, "ended": span["began"] + lasted})
+    return found
+
+
+def _by_shard(spans: Iterable[Span]) -> dict[int, list[float]]:
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for span in spans:
+        seconds[int(span["shard"])].append(_lasted(span))
+    return seconds
+
+
+def _policy(spans: Sequence[Span]) -> PolicyTimes:
+    """As measured up to the largest batch, and beyond it along a straight line through all batches."""
+    seen = [(int(span["size"]), _lasted(span)) for span in spans]
+    sizes, seconds = np.array(seen).T
+    line = np.polyfit(sizes, seconds, 1)[0] if len(set(sizes.tolist())) > 1 else 0.0
+    points = table(seen)
+    # A larger batch is not faster: where it was, that was chance.
+    rising = np.maximum.accumulate([lasted for _, lasted in points])
+    return PolicyTimes(
+        env_s=max(0.0, float(line)),
+        by_size=tuple((size, float(lasted)) for (size, _), lasted in zip(points, rising, strict=True)),
+    )
+
+
+def _way(kinds: Mapping[str, list[Span]]) -> WayTimes:
+    asked = {(span["shard"], span["number"]): span for span in kinds["ask"]}
+    pairs = [
+        (asked[request], forward)
+        for forward in kinds["forward"]
+        for request in zip(forward["shards"], forward["numbers"], strict=True)
+        if request in asked
+    ]
+    there = [forward["began"] - ask["began"] for ask, forward in pairs]
+    back = [ask["ended"] - forward["ended"] for ask, forward in pairs]
+    worker_s = 2 * _apart(pairs)
+    both = float(np.quantile(there, ALONE) + np.quantile(back, ALONE)) if pairs else 0.0
+    return WayTimes(request_s=max(0.0, both - worker_s), worker_s=worker_s, put_s=_mean(kinds["put"]))
+
+
+def _apart(pairs: Sequence[tuple[Span, Span]]) -> float:
+    """How long an env worker's process takes for an answer: so far apart do those of one pass end there."""
+    passes: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for ask, forward in pairs:
+        passes[ask["process"], id(forward)].append(ask["ended"])
+    gaps = [(max(ends) - min(ends)) / (len(ends) - 1) for ends in passes.values() if len(ends) > 1]
+    return float(np.median(gaps)) if gaps else 0.0
+
+
+def _training(kinds: Mapping[str, list[Span]], settings: RunSettings) -> TrainingTimes:
+    accepts, finishes = kinds["accept"], kinds["finish"]
+    passes, steps = kinds["micro-batch"], kinds["optimizer step"]
+    per_rank = settings.samples_per_batch / settings.plan.learner_ranks
+    within_accepts = _within(accepts, [*passes, *steps])
+    within_finishes = _within(finishes, [*passes, *steps])
+    batches = len(finishes)
+    accept_s = (sum(map(_lasted, accepts)) - within_accepts) / batches
+    finish_s = (sum(map(_lasted, finishes)) - within_finishes) / batches
+    if passes:
+        sample_s = _mean(passes) / settings.micro_batch_size
+    else:
+        # The host records no passes: what a batch takes is theirs, and the anchor's third.
+        shares = settings.update_epoch + settings.asynchrony.recomputes / 3
+        sample_s, accept_s, finish_s = (accept_s + finish_s) / per_rank / shares, 0.0, 0.0
+    recomputes = settings.asynchrony.recomputes
+    scored = per_rank * (settings.horizon + settings.normalizes) / settings.horizon
+    if settings.scored_by_inference:
+        scored *= settings.pieces_taken_together / settings.plan.pieces_per_rank
+    share = accept_s / scored / sample_s if recomputes and sample_s and passes else 1 / 3
+    return TrainingTimes(
+        sample_s=sample_s,
+        score_share=share,
+        optimizer_step_s=_mean(steps),
+        batch_s=max(0.0, finish_s) + (0.0 if recomputes else max(0.0, accept_s)) + _between(kinds),
+    )
+
+
+def _mean(spans: Sequence[Span]) -> float:
+    return float(np.mean([_lasted(span) for span in spans])) if spans else 0.0
+
+
+def _within(outer: Sequence[Span], inner: Sequence[Span]) -> float:
+    """Seconds of the inner spans that lie in an outer one of the same process."""
+    total = 0.0
+    for process, spans in _by_process(outer):
+        inside = [one for one in inner if one["process"] == process]
+        for span in spans:
+            total += sum(
+                _lasted(one)
+                for one in inside
+                if span["began"] <= one["began"] and one["ended"] <= span["ended"]
+            )
+    return total
+
+
+def _by_process(spans: Sequence[Span]) -> Iterator[tuple[str, list[Span]]]:
+    for process in sorted({span["process"] for span in spans}):
+        yield process, [span for span in spans if span["process"] == process]
+
+
+def _between(kinds: Mapping[str, list[Span]]) -> float:
+    """From the end of a batch to the first look for the next one, without copying weights."""
+    gaps = []
+    for process, finishes in _by_process(kinds["finish"]):
+        fetches = sorted(one["began"] for one in kinds["fetch"] if one["process"] == process)
+        copies = [one for one in kinds["copy"] if one["process"] == process]
+        for span in finishes:
+            following = next((began for began in fetches if began >= span["ended"]), None)
+            if following is not None:
+                copied = sum(_lasted(one) for one in copies if span["ended"] <= one["began"] < following)
+                gaps.append(following - span["ended"] - copied)
+    return max(0.0, float(np.median(gaps))) if gaps else 0.0

@@ -1,0 +1,132 @@
+"""What one setting would give: a planned run, looked at in a steady state."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.lab.table import Range
+from rlinf_async.lab.virtual.run import predict
+from rlinf_async.lab.virtual.simulators import SimulatorTimes
+from rlinf_async.lab.virtual.stock import Mode, predict_stock
+from rlinf_async.lab.virtual.times import Times
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.diagnosis import Diagnosis
+from rlinf_async.observe.meters import StepReport
+
+WARM_UP, STEPS, TAIL = 6, 4, 2
+"""Batches before those that are measured, those that are, and more: a run at its end begins nothing new."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One setting over several draws of all service times."""
+
+    name: str
+    overrides: tuple[str, ...]
+    """What makes the run that is planned from this one; empty for the run itself, and for RLinf's modes."""
+    steps_per_s: Range
+    """Fresh environment steps per second: the mean of the draws, the least and the most."""
+    step_s: float
+    """Seconds per global step."""
+    limit: Diagnosis | None
+    """What bounds it; None for RLinf's own modes, where one thing follows another."""
+    staleness: float
+    """Policy versions that the oldest trained sample is old."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        limit = self.limit and {"part": self.limit.part, "share": self.limit.share}
+        rate = self.steps_per_s
+        return {
+            "name": self.name,
+            "overrides": list(self.overrides),
+            "env_steps_per_s": rate.middle,
+            "range": [rate.low, rate.high],
+            "step_s": self.step_s,
+            "limit": limit,
+            "staleness_max": self.staleness,
+        }
+
+
+def foresee(
+    name: str,
+    settings: RunSettings,
+    times: Times,
+    *,
+    overrides: Sequence[str] = (),
+    draws: int = 2,
+    run_dir: Path | None = None,
+) -> Prediction:
+    """Plan runs of `settings`, with `draws` seeds; the first of them is written to `run_dir`."""
+    settings = replace(settings, batches=WARM_UP + STEPS + TAIL)
+    rates: list[float] = []
+    seconds: list[float] = []
+    reports: list[StepReport] = []
+    for seed in range(draws):
+        planned = predict(settings, _seeded(times, seed), run_dir=run_dir if seed == 0 else None)
+        step_s = (planned.trained_at[WARM_UP + STEPS - 1] - planned.trained_at[WARM_UP - 1]) / STEPS
+        seconds.append(step_s)
+        rates.append(settings.samples_per_batch * times.decision_steps / step_s)
+        reports += planned.reports[WARM_UP : WARM_UP + STEPS]
+    return Prediction(
+        name=name,
+        overrides=tuple(overrides),
+        steps_per_s=_range(rates),
+        step_s=statistics.fmean(seconds),
+        limit=_limit(reports),
+        staleness=max(report.staleness.high for report in reports),
+    )
+
+
+def step_after_first(settings: RunSettings, times: Times, *, batches: int, draws: int = 2) -> float:
+    """Seconds per global step of a run of so many batches, without the first, over `draws` seeds."""
+    settings = replace(settings, batches=batches)
+    ends = [predict(settings, _seeded(times, seed)).trained_at for seed in range(draws)]
+    return statistics.fmean((one[-1] - one[0]) / (batches - 1) for one in ends)
+
+
+def foresee_stock(
+    name: str, settings: RunSettings, times: Times, *, mode: Mode, stages: int = 1, draws: int = 2
+) -> Prediction:
+    """Plan runs of RLinf's own `mode` on the same machine.
+
+    Raises:
+        ValueError: environments that do not divide into its stages.
+    """
+    settings = replace(settings, batches=WARM_UP + STEPS)
+    rates, seconds = [], []
+    for seed in range(draws):
+        planned = predict_stock(settings, _seeded(times, seed), mode=mode, stages=stages)
+        lasted = planned.trained_at[-1] - planned.trained_at[WARM_UP - 1]
+        seconds.append(lasted / STEPS)
+        rates.append(sum(planned.fresh[WARM_UP:]) * times.decision_steps / lasted)
+    return Prediction(
+        name=name,
+        overrides=(),
+        steps_per_s=_range(rates),
+        step_s=statistics.fmean(seconds),
+        limit=None,
+        staleness=1.0 if mode == "async-ppo" else 0.0,
+    )
+
+
+def _seeded(times: Times, seed: int) -> Times:
+    if not isinstance(times.simulators, SimulatorTimes):
+        return times
+    return replace(times, simulators=replace(times.simulators, seed=times.simulators.seed + seed))
+
+
+def _range(rates: Sequence[float]) -> Range:
+    return Range(statistics.fmean(rates), min(rates), max(rates))
+
+
+def _limit(reports: Sequence[StepReport]) -> Diagnosis:
+    seconds = sum(report.seconds for report in reports)
+    parts = reports[0].busiest
+    return Diagnosis.of(
+        {part: sum(report.busiest[part] * report.seconds for report in reports) / seconds for part in parts}
+    )

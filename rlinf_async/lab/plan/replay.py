@@ -1,0 +1,99 @@
+"""A plan that begins with a run: its service times, and how well they tell what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlinf_async.lab.plan.calibrate import times_of
+from rlinf_async.lab.plan.job import Job, of_run
+from rlinf_async.lab.plan.prediction import step_after_first
+from rlinf_async.lab.report.run_files import RunFiles
+from rlinf_async.lab.virtual.times import Times
+
+CLOSE = 0.05
+"""How far off the replay of a run may be, as a share, before its plan is said to be doubtful."""
+PAUSES = ("evaluate", "save")
+LEAST_STEPS = 3
+"""Steps that a run needs: the first one is not counted."""
+
+
+MOST_STEPS = 40
+"""Steps of a longer run that are planned: it is steady by then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A run, and the same run planned."""
+
+    job: Job
+    times: Times
+    measured_step_s: float
+    """Seconds per global step after the first, without evaluating and saving."""
+    spread: float
+    """Standard deviation of single steps over their mean."""
+    planned_step_s: float
+
+    @property
+    def error(self) -> float:
+        """By how much the planned step is longer, as a share of the measured one."""
+        return self.planned_step_s / self.measured_step_s - 1.0
+
+    @property
+    def close(self) -> bool:
+        """Whether predictions of other settings can be believed."""
+        return abs(self.error) <= CLOSE
+
+    @property
+    def warning(self) -> str | None:
+        """What is doubtful, and what to do about it; None if nothing is."""
+        if self.close:
+            return None
+        return (
+            f"the replay of this run takes {self.planned_step_s:.2f} s a step, {self.error:+.1%} of the "
+            f"{self.measured_step_s:.2f} s that were measured (single steps differ by {self.spread:.0%}): "
+            "something takes time that the trace does not show, or processes share too few cores. Compare "
+            "settings by this plan with care, and calibrate from a longer run on a machine of its own"
+        )
+
+
+def replay(path: Path) -> Replay:
+    """Calibrate from the run directory `path`, and plan the same run.
+
+    Raises:
+        ValueError: this is no run directory, or it holds too little.
+    """
+    files = RunFiles.read(path)
+    try:
+        return _replayed(path, files)
+    except ValueError:
+        raise
+    # Records of a run fit each other; those of a damaged or foreign one can miss anything.
+    except (LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"the records in {path} do not fit each other, and no plan can be made from them "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _replayed(path: Path, files: RunFiles) -> Replay:
+    job = of_run(files.facts, files.config)
+    times = times_of(files.spans, job)
+    steps = [line["async/step_seconds"] for line in files.metrics if "async/step_seconds" in line][1:]
+    if len(steps) < LEAST_STEPS - 1:
+        raise ValueError(f"{path} has {len(steps) + 1} steps; a plan needs a run of at least {LEAST_STEPS}")
+    first = min(span["ended"] for span in files.spans if span["kind"] == "finish")
+    paused = sum(
+        span["ended"] - span["began"]
+        for span in files.spans
+        if span["kind"] in PAUSES and span["began"] >= first
+    )
+    measured = (sum(steps) - paused) / len(steps)
+    mean = sum(steps) / len(steps)
+    return Replay(
+        job=job,
+        times=times,
+        measured_step_s=measured,
+        spread=(sum((one - mean) ** 2 for one in steps) / len(steps)) ** 0.5 / mean,
+        planned_step_s=step_after_first(job.settings, times, batches=min(len(steps) + 1, MOST_STEPS)),
+    )

@@ -1,0 +1,35 @@
+"""What to change, where the numbers of a run ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlinf_async.lab.report.advice import bounds, waits
+from rlinf_async.lab.report.advice.facts import Advice, Facts, Rule
+
+__all__ = ["RULES", "Advice", "Facts", "advise"]
+
+RULES: Sequence[Rule] = (
+    waits.overlap_training,
+    waits.split_rollouts,
+    bounds.more_simulators,
+    bounds.more_inference,
+    bounds.cheaper_anchor,
+    bounds.more_learners,
+    waits.stream,
+    waits.stop_deferring,
+    waits.run_ahead,
+    waits.smaller_shards,
+    waits.shorter_queue,
+    bounds.cheaper_publication,
+    waits.rarer_evaluation,
+    waits.rarer_checkpoints,
+    waits.refusals,
+    waits.synchronous,
+)
+"""All rules, the weightiest first."""
+
+
+def advise(facts: Facts) -> list[Advice]:
+    """What follows from the numbers; nothing where nothing follows."""
+    return [advice for rule in RULES if (advice := rule(facts)) is not None]

@@ -1,0 +1,195 @@
+"""What advice is given on, and what a piece of advice is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan
+from rlinf_async.lab.report.advice.machine import Keys, Machine
+from rlinf_async.lab.report.measures import Measures
+from rlinf_async.lab.report.run_files import RunFiles
+from rlinf_async.observe.kinds import words
+
+VERL_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
+FREE = 1.0
+"""Cores that must be idle on average before something is added that needs one."""
+COMPANY = 1.5
+"""Smaller batches on average are mostly of one request: shards are then too small already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One setting to try, and the numbers that speak for it."""
+
+    rule: str
+    because: str
+    setting: str
+    before: str
+    after: str
+    but: str = ""
+    """What the change costs."""
+
+    @property
+    def sentence(self) -> str:
+        cost = f" ({self.but})" if self.but else ""
+        return f"{self.because}. Change {self.setting} from {self.before} to {self.after}{cost}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What advice is given on: the measures of a run, and the settings that it could have had otherwise."""
+
+    measures: Measures
+    machine: Machine
+    keys: Keys
+    levels: Mapping[str, bool]
+    plan: ShardPlan | None
+    max_staleness: int
+    max_batch_size: int | None
+    max_wait_s: float
+    update_epoch: int
+    """In one pass over a batch; 0 where nobody knows."""
+    advantage: str
+    deterministic: bool
+    corrects: bool
+    proximal: str
+    scorer: str
+    normalization: str
+    weight_syncer: str
+    bucket_dtype: str | None
+    precision: str
+    evaluates_every: int
+    saves_every: int
+
+    @classmethod
+    def of(cls, run: RunFiles, measures: Measures) -> Facts:
+        levels = run.facts.get("levels")
+        setting, facts = run.setting, run.facts
+        bound = _whole(facts.get("max_staleness"), 0)
+        return cls(
+            measures=measures,
+            machine=Machine.of(run),
+            keys=(keys := Keys.of(setting)),
+            levels=levels if isinstance(levels, dict) else {},
+            plan=_plan(facts.get("plan")),
+            max_staleness=bound,
+            max_batch_size=_whole(facts.get("max_batch_size"), 0) or None,
+            max_wait_s=facts["max_wait_s"] if isinstance(facts.get("max_wait_s"), int | float) else 0.0,
+            update_epoch=_whole(setting("algorithm.update_epoch", setting(VERL_EPOCHS)), 1),
+            advantage=str(setting("algorithm.adv_type", setting("algorithm.adv_estimator", ""))),
+            deterministic=setting("async.deterministic", False) is True,
+            corrects=bound > 0 and setting("async.train.correction", "decoupled") != "none",
+            proximal=str(setting("async.train.proximal", "recomputed")),
+            scorer=str(setting("async.train.scorer", "learner")),
+            normalization=str(setting("async.streamer.normalization", "auto")),
+            weight_syncer=str(setting("weight_syncer.type", "bucket")),
+            bucket_dtype=setting("weight_syncer.bucket.bucket_dtype"),
+            precision=str(setting("actor.model.precision", "")),
+            evaluates_every=_whole(setting(keys.evaluation), -1),
+            saves_every=_whole(setting(keys.saving), -1),
+        )
+
+    def off(self, level: str) -> bool:
+        return self.levels.get(level) is False
+
+    def on(self, level: str) -> bool:
+        return self.levels.get(level) is True
+
+    def waits(self, part: str, kind: str) -> float:
+        """The share of the time that the mean shard or rank spends on a kind of span."""
+        return self.measures.share(part, words(kind))
+
+    @property
+    def bound(self) -> str:
+        """The part that is busy nearly all the time, or nothing."""
+        diagnosis = self.measures.diagnosis
+        return diagnosis.part if diagnosis is not None and diagnosis.saturated else ""
+
+    @property
+    def streams(self) -> bool:
+        """Whether training begins before a batch is complete."""
+        deferred = self.normalization == "deferred" or (
+            self.normalization == "auto" and self.update_epoch > 1
+        )
+        return self.on("rollout") and self.on("streamer") and not (self.advantage == "gae" and deferred)
+
+    @property
+    def idle_cores(self) -> float | None:
+        """Processor cores that the run left idle; None where that is unknown."""
+        return self.machine.idle_cores(self.plan, self.measures)
+
+    @property
+    def has_idle_core(self) -> bool:
+        """Whether there is a core for one more simulator, or for one more rank on the CPU."""
+        return (self.idle_cores or 0.0) >= FREE
+
+    @property
+    def has_room_for_a_rank(self) -> bool:
+        """Whether nothing speaks against one more rank: of accelerators the records say nothing."""
+        return self.has_idle_core or not self.machine.on_cpu
+
+    @property
+    def room(self) -> str:
+        """What one more rank takes."""
+        return (
+            "as far as there are processor cores"
+            if self.machine.on_cpu
+            else "as far as there are accelerators"
+        )
+
+    @property
+    def divisible(self) -> bool:
+        """Whether a shard could be divided: by its simulator, and without cutting a group."""
+        plan = self.plan
+        return (
+            plan is not None
+            and self.machine.simulators != "accelerator"
+            and plan.envs_per_shard > plan.group_size
+        )
+
+    @property
+    def more_shards(self) -> int | None:
+        """Shards per env worker that would be the next to try; None where they are not to be split.
+
+        Simulators that share their worker's process take turns in it, so that more than two shards gain
+        nothing there; all others need a core for what then steps beside the rest.
+        """
+        plan = self.plan
+        if plan is None or not self.on("rollout") or not self.divisible or not self.has_idle_core:
+            return None
+        if (self.measures.batch_size or 0.0) < COMPANY:
+            return None
+        apart = self.machine.simulators == "processes"
+        most = min(
+            plan.total_envs // plan.env_workers // plan.group_size, MOST_SHARDS if apart else AUTO_SHARDS
+        )
+        return next((n for n in range(2 * plan.shards_per_worker, most + 1) if plan.fits(n)), None)
+
+    @property
+    def limit(self) -> str:
+        """A sentence on what no setting can change: that the processor cores are busy; or nothing."""
+        idle, cores = self.idle_cores, self.machine.cores
+        # Which of them waits for a core, the shares cannot say.
+        on_cores = self.bound == "env" or (self.machine.on_cpu and self.bound in ("inference", "learner"))
+        if idle is None or cores is None or idle >= FREE or not on_cores:
+            return ""
+        return (
+            f"The run keeps about {min(cores, cores - idle):.2g} of {cores} processor cores busy: what "
+            "bounds it is the machine, and more shards, workers or ranks would share the same cores."
+        )
+
+
+Rule = Callable[[Facts], Advice | None]
+"""Says what to change, or nothing where the numbers do not ask for it."""
+
+
+def _plan(plain: object) -> ShardPlan | None:
+    try:
+        return ShardPlan(**plain) if isinstance(plain, dict) else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _whole(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default

@@ -1,0 +1,90 @@
+"""Two runs or more, side by side in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import yaml
+
+from rlinf_async.core.nested import dotted
+from rlinf_async.lab.report.content import Table
+from rlinf_async.lab.report.formatting import duration, number, ratio, share
+from rlinf_async.lab.report.measures import Measures
+from rlinf_async.lab.report.run_view import Subject
+from rlinf_async.lab.report.timelines import PARTS
+
+Read = Callable[[Measures], float | None]
+
+
+def _busiest(name: str) -> Read:
+    return lambda measures: measures.busiest.get(name)
+
+
+def _waits(name: str, word: str) -> Read:
+    return lambda measures: measures.shares.get(name, {}).get(word)
+
+
+def _last(pair: tuple[float, float] | None) -> float | None:
+    return None if pair is None else pair[1]
+
+
+FIGURES: Sequence[tuple[str, Read, Callable[[float | None], str]]] = (
+    ("steps", lambda m: float(m.steps), number),
+    ("fresh env steps/s", lambda m: m.rate, number),
+    ("seconds a step (median)", lambda m: m.step_s, number),
+    ("overlap efficiency", lambda m: m.efficiency, share),
+    *((f"the busiest {part.member} works", _busiest(part.name), share) for part in PARTS),
+    *(
+        (f"{part.member}s: {word}", _waits(part.name, word), share)
+        for part in PARTS
+        for word in part.words
+        if word.startswith(("waiting", "at the"))
+    ),
+    ("publication", _busiest("publication"), share),
+    ("mean batch size", lambda m: m.batch_size, number),
+    ("forward pass (mean)", lambda m: m.forward_s, duration),
+    ("request to answer (mean)", lambda m: m.ask_s, duration),
+    ("staleness (mean)", lambda m: m.staleness, number),
+    ("staleness (max)", lambda m: m.staleness_max, number),
+    ("refused trajectories", lambda m: None if m.refused is None else float(sum(m.refused.values())), number),
+    ("success at the end", lambda m: _last(m.success), share),
+    ("return at the end", lambda m: _last(m.returns), number),
+)
+
+
+def figures(subjects: Sequence[Subject]) -> Table:
+    """A row for each figure that any run has, with the ratio to the first run."""
+    first, rest = subjects[0], subjects[1:]
+    header = ["", first.label]
+    for subject in rest:
+        header += [subject.label, "/ first"]
+    rows = []
+    for name, read, form in FIGURES:
+        base = read(first.measures)
+        if all(read(subject.measures) is None for subject in subjects):
+            continue
+        row = [name, form(base)]
+        for subject in rest:
+            value = read(subject.measures)
+            row += [form(value), ratio(value, base)]
+        rows.append(row)
+    return Table(header=header, rows=rows)
+
+
+def differing(subjects: Sequence[Subject]) -> Table:
+    """The keys of the configs that differ."""
+    configs = [dotted(subject.run.config) for subject in subjects]
+    keys = list(dict.fromkeys(key for config in configs for key in config))
+    rows = []
+    for key in keys:
+        values = [_value(config[key]) if key in config else "(absent)" for config in configs]
+        if len(set(values)) > 1:
+            rows.append((key, *values))
+    note = "" if rows else "The configs are the same."
+    return Table(
+        header=("key", *(subject.label for subject in subjects)), rows=rows, note=note, numbers=False
+    )
+
+
+def _value(value: object) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()

@@ -1,0 +1,131 @@
+"""Marks and axes as HTML and SVG that need no script: text stays text, and takes its ink from the page.
+
+Everything that is written is escaped here; colours and numbers are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from rlinf_async.lab.report.axes import Axis
+
+SIZE = 1000
+"""Units of a drawing in each direction; it is stretched to its place, its lines and dots are not."""
+DASHES = {
+    "solid": "",
+    "dash": "7 4",
+    "dot": "2 4",
+    "dashdot": "7 3 2 3",
+    "longdash": "12 5",
+    "longdashdot": "12 4 2 4",
+}
+
+Point = tuple[float, float]
+
+
+def line(points: Sequence[Point], x: Axis, y: Axis, *, colour: str, dash: str = "solid") -> str:
+    """A line through points."""
+    dashes = f' stroke-dasharray="{DASHES[dash]}"' if DASHES[dash] else ""
+    return f'<path class="line" d="{_way(points, x, y)}" stroke="{colour}"{dashes}/>'
+
+
+def area(points: Sequence[Point], x: Axis, y: Axis, *, colour: str) -> str:
+    """The area between a line and the lowest place, faint."""
+    first = _unit(x.place(points[0][0]))
+    return f'<path d="{_way(points, x, y)}V{SIZE}H{first}Z" fill="{colour}" opacity=".16"/>'
+
+
+def dot(point: Point, x: Axis, y: Axis, *, colour: str, tooltip: str, ring: bool = False) -> str:
+    """A dot, or a ring, and what is shown where the pointer rests on it."""
+    at = f"M{_unit(x.place(point[0]))} {_unit(1 - y.place(point[1]))}h0"
+    kind = "ring" if ring else "dot"
+    hole = f'<path class="hole" d="{at}"/>' if ring else ""
+    return f'<g class="{kind}"><title>{escape(tooltip)}</title><path d="{at}" stroke="{colour}"/>{hole}</g>'
+
+
+def column(
+    start: float, right: float, low: float, high: float, x: Axis, y: Axis, *, fill: str, tooltip: str
+) -> str:
+    """A bar that stands, between places of both axes."""
+    x0, x1, y0, y1 = x.place(start), x.place(right), y.place(low), y.place(high)
+    box = f'x="{_unit(x0)}" y="{_unit(1 - y1)}" width="{_unit(x1 - x0)}" height="{_unit(y1 - y0)}"'
+    return f'<rect {box} fill="{fill}"><title>{escape(tooltip)}</title></rect>'
+
+
+def plot(marks: Iterable[str], x: Axis, y: Axis, *, height: int) -> str:
+    """Marks between two axes; `height` in pixels."""
+    across = "".join(f"M0 {_unit(1 - y.place(value))}H{SIZE}" for value, _ in y.ticks)
+    below = _labels("x", [(x.place(value), text) for value, text in x.ticks])
+    beside = _labels("y", [(1 - y.place(value), text) for value, text in y.ticks], side="top")
+    captions = _labels("c", x.captions)
+    return (
+        f'<div class="plot" style="height:{height}px">{_svg(f"""<path class="grid" d="{across}"/>""", marks)}'
+        f"{beside}{below}{captions}</div>"
+    )
+
+
+def rows(names: Sequence[str], content: str, x: Axis, *, row: int, zooms: bool = False) -> str:
+    """Rows of `row` pixels with their names at the left; `content` fills the place beside them.
+
+    With `zooms`, the reader can make that place wider than the page.
+    """
+    labels = "".join(f"<li>{escape(name)}</li>" for name in names)
+    axis = _labels("x", [(x.place(value), text) for value, text in x.ticks])
+    grid = "".join(f'<b style="left:{100 * x.place(value):.6g}%"></b>' for value, _ in x.ticks)
+    wider = '<label class="zoom"><input type="checkbox"> 8 times as wide</label>' if zooms else ""
+    size = f"--row:{row}px;--rows:{len(names)}"
+    canvas = f'<div class="canvas"><div class="lines">{grid}</div>{content}{axis}</div>'
+    pane = f'<div class="pane" tabindex="0">{canvas}</div>'
+    return f'<div class="rows" style="{size}">{wider}<ul class="names">{labels}</ul>{pane}</div>'
+
+
+def stacked(parts: Iterable[tuple[float, str, str, str, str]]) -> str:
+    """One row: parts side by side, each with its share of the width, fill, ink, text and what it says."""
+    return "".join(
+        f'<i style="width:{100 * share:.6g}%;background:{fill};color:{ink}" title="{escape(tooltip)}">'
+        f"{escape(text)}</i>"
+        for share, fill, ink, text, tooltip in parts
+    )
+
+
+def heat(
+    names: Sequence[str],
+    heads: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    texts: Sequence[Sequence[str]],
+) -> str:
+    """A map of cells with their numbers in them, the darker the larger; None is an empty cell."""
+    numbers = [value for line in values for value in line if value is not None]
+    least, most = min(numbers, default=0.0), max(numbers, default=0.0)
+
+    def cell(value: float | None, text: str) -> str:
+        strength = 0.0 if value is None else 0.15 + 0.7 * ((value - least) / (most - least or 1.0))
+        return f'<td style="background:rgba(217,72,15,{strength:.2f})">{escape(text)}</td>'
+
+    head = "".join(f"<th>{escape(each)}</th>" for each in ("", *heads))
+    body = "".join(
+        f"<tr><th>{escape(name)}</th>{''.join(map(cell, line, tooltips))}</tr>"
+        for name, line, tooltips in zip(names, values, texts, strict=True)
+    )
+    return f'<table class="heat"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _svg(behind: str, marks: Iterable[str]) -> str:
+    box = f'viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none"'
+    return f'<svg {box} aria-hidden="true">{behind}{"".join(marks)}</svg>'
+
+
+def _labels(kind: str, places: Iterable[tuple[float, str]], *, side: str = "left") -> str:
+    each = (f'<li style="{side}:{100 * place:.6g}%">{escape(text)}</li>' for place, text in places)
+    return f'<ul class="{kind}">{"".join(each)}</ul>'
+
+
+def _way(points: Sequence[Point], x: Axis, y: Axis) -> str:
+    places = (f"{_unit(x.place(at))} {_unit(1 - y.place(value))}" for at, value in points)
+    return "M" + "L".join(places)
+
+
+def _unit(share: float) -> str:
+    """As units of the drawing, with a decimal where it counts."""
+    return f"{share * SIZE:.1f}".removesuffix(".0")

@@ -1,0 +1,185 @@
+"""The numbers of a run that a reader asks for first, and that advice follows from."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlinf_async.lab.report.intervals import Interval, difference, intersection, length, union
+from rlinf_async.lab.report.run_files import RunFiles
+from rlinf_async.lab.report.staleness import refused
+from rlinf_async.lab.report.steps import measured
+from rlinf_async.lab.report.timelines import LEARNER, PARTS, Timeline, mean_shares, of_part, timelines_of
+from rlinf_async.observe.diagnosis import Diagnosis
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.spans import Span
+from rlinf_async.observe.summary import WINDOW
+
+Line = Mapping[str, float]
+"""The metrics of a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """Of the steps after the first, which also fills the pipeline; shares and rates are weighted by time.
+
+    What is unknown is None, and a share that nobody recorded is left out.
+    """
+
+    steps: int = 0
+    """Steps that the run has reported, including the first."""
+    rate: float | None = None
+    """Fresh environment steps per second."""
+    step_s: float | None = None
+    """The median duration of a step."""
+    busy: Mapping[str, float] = field(default_factory=dict)
+    """The mean busy share of each part."""
+    busiest: Mapping[str, float] = field(default_factory=dict)
+    """The busy share of the busiest process of each part, and that of `publication`."""
+    staleness: float | None = None
+    staleness_max: float | None = None
+    batch_size: float | None = None
+    success: tuple[float, float] | None = None
+    """Mean success rates of the first and of the last steps."""
+    returns: tuple[float, float] | None = None
+    refused: Mapping[str, int] | None = None
+    publication_s: float | None = None
+    """Seconds that publication takes of the learner in a step."""
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What the mean shard or rank of each part spends its time on, in words."""
+    forward_s: float | None = None
+    ask_s: float | None = None
+    queued_s: float | None = None
+    full_batches: float | None = None
+    """The share of forward passes that held `max_batch_size` samples."""
+    beside_micro_batches: float | None = None
+    """The share of training that is no micro-batch and no optimizer step."""
+    driver: Mapping[str, float] = field(default_factory=dict)
+    """The shares of the time that the driver spends on `evaluate` and `save`."""
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        return Diagnosis.of(self.busiest) if self.busiest else None
+
+    @property
+    def efficiency(self) -> float | None:
+        """Overlap efficiency: the time of the busiest part over the time that it took."""
+        return self.diagnosis.share if self.diagnosis is not None else None
+
+    def share(self, part: str, word: str) -> float:
+        """What the mean shard or rank of `part` spends on it; 0 where nobody recorded that."""
+        return self.shares.get(part, {}).get(word, 0.0)
+
+
+def measure(run: RunFiles) -> Measures:
+    """The measures of a run, as far as its records go."""
+    lines = [line for line in run.metrics if line.get("async/step_seconds", 0.0) > 0]
+    regular = lines[1:] or lines
+    window = measured(run.spans)
+    measures: dict[str, Any] = _of_metrics(regular) if regular else {}
+    if window is not None:
+        measures |= _of_spans(run, window)
+    return Measures(
+        steps=len(run.metrics),
+        success=_ends(run.metrics, "env/success_once"),
+        returns=_ends(run.metrics, "env/return"),
+        refused=refused(run),
+        **measures,
+    )
+
+
+def _of_metrics(lines: Sequence[Line]) -> dict[str, Any]:
+    seconds = [line["async/step_seconds"] for line in lines]
+    total = sum(seconds)
+    publication = sum(line.get("async/publication_seconds", 0.0) for line in lines)
+    busy = {part.name: _mean(lines, f"async/busy/{part.name}") for part in PARTS}
+    # Runs that did not record the busiest process have one of each kind, or its mean.
+    busiest = {name: _mean(lines, f"async/busiest/{name}") for name in busy}
+    bound = {name: busiest[name] if busiest[name] is not None else busy[name] for name in busy}
+    shares = {name: share for name, share in bound.items() if share is not None}
+    return {
+        "rate": sum(line.get("async/env_steps", 0.0) for line in lines) / total,
+        "step_s": statistics.median(seconds),
+        "busy": {name: share for name, share in busy.items() if share is not None},
+        "busiest": {**shares, "publication": min(1.0, publication / total)} if shares else {},
+        "publication_s": publication / len(lines),
+        "staleness": _mean(lines, "async/staleness/mean", weight="async/env_steps"),
+        "staleness_max": max(_values(lines, "async/staleness/max"), default=None),
+        "batch_size": _mean(lines, "async/batch/size/mean"),
+    }
+
+
+def _of_spans(run: RunFiles, window: Interval) -> dict[str, Any]:
+    timelines = timelines_of(run.spans)
+    inside = [span for span in run.spans if window[0] <= span["began"] and span["ended"] <= window[1]]
+    full = run.facts.get("max_batch_size")
+    sizes = [span["size"] for span in inside if span["kind"] == "forward" and _number(span.get("size"))]
+    return {
+        "shares": {part.name: mean_shares(of_part(timelines, part), window) for part in PARTS},
+        "forward_s": _mean_duration(inside, "forward"),
+        "ask_s": _mean_duration(inside, "ask"),
+        "queued_s": _mean_duration(inside, "queued"),
+        "full_batches": sum(size >= full for size in sizes) / len(sizes) if sizes and _number(full) else None,
+        "beside_micro_batches": _beside_micro_batches(of_part(timelines, LEARNER), window),
+        "driver": {kind: _driver_share(run.spans, kind, window) for kind in ("evaluate", "save")},
+    }
+
+
+def durations(spans: Iterable[Span], kind: str) -> list[float]:
+    """Seconds of all spans of a kind; of questions, those that training asks."""
+    return [
+        span["ended"] - span["began"]
+        for span in spans
+        if span["kind"] == kind and span.get("mode", "train") == "train"
+    ]
+
+
+def _mean_duration(spans: Iterable[Span], kind: str) -> float | None:
+    seconds = durations(spans, kind)
+    return statistics.fmean(seconds) if seconds else None
+
+
+def _beside_micro_batches(timelines: Sequence[Timeline], window: Interval) -> float | None:
+    """None where nobody recorded micro-batches, as on the local host."""
+    training = inside = beside = 0.0
+    for timeline in timelines:
+        spans = timeline.within(window)
+        whole = _union(spans, ("accept", "finish"), window)
+        micro_batches = _union(spans, ("micro-batch", "optimizer step"), window)
+        training += length(whole)
+        inside += length(micro_batches)
+        beside += length(difference(whole, micro_batches))
+    return beside / training if training and inside else None
+
+
+def _driver_share(spans: Iterable[Span], kind: str, window: Interval) -> float:
+    intervals = _union([span for span in spans if span["process"] == Process.DRIVER], (kind,), window)
+    return length(intervals) / (window[1] - window[0])
+
+
+def _union(spans: Iterable[Span], kinds: tuple[str, ...], window: Interval) -> list[Interval]:
+    times = union((span["began"], span["ended"]) for span in spans if span["kind"] in kinds)
+    return intersection(union([window]), times)
+
+
+def _values(lines: Iterable[Line], name: str) -> list[float]:
+    return [line[name] for line in lines if name in line]
+
+
+def _mean(lines: Sequence[Line], name: str, *, weight: str = "async/step_seconds") -> float | None:
+    weights = [(line[name], line.get(weight, 0.0)) for line in lines if name in line]
+    total = sum(each for _, each in weights)
+    return sum(value * each for value, each in weights) / total if total > 0 else None
+
+
+def _ends(lines: Sequence[Line], name: str) -> tuple[float, float] | None:
+    """Means of the first and of the last steps, as the summary of a run has them."""
+    values = _values(lines, name)
+    window = min(WINDOW, len(values))
+    return (statistics.fmean(values[:window]), statistics.fmean(values[-window:])) if values else None
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

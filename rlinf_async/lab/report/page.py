@@ -1,0 +1,121 @@
+"""The page: one file of HTML that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.extras import pip_install
+from rlinf_async.lab.report import redact
+from rlinf_async.lab.report.content import Section
+from rlinf_async.lab.report.formatting import NONE, duration, ends, number, share
+from rlinf_async.lab.report.run_files import RunFiles
+from rlinf_async.lab.report.run_view import Subject, subjects
+from rlinf_async.lab.report.sections import config_text, sections, step_table, versions
+from rlinf_async.observe.files import write_whole
+
+NEEDED = ("jinja2",)
+HEADLESS = "Nothing has been reported yet that says what bounds this run."
+STOCK = "RLinf's own script has run here, and has left nothing that says what bounds it."
+TEMPLATE = Path(__file__).parent / "template"
+
+
+def write_report(runs: Sequence[Path], out: Path, *, first: Section | None = None) -> Path:
+    """Write a page about one run, or about several side by side, and return where it is.
+
+    `first` is a section of the caller's, which comes before those of the runs.
+
+    Raises:
+        ValueError: a path that is no run directory, a place that cannot be written, or a package that is
+            not installed; the message says what to do.
+    """
+    if not runs:
+        raise ValueError("give at least one run directory")
+    absent = [name for name in NEEDED if find_spec(name) is None]
+    if absent:
+        raise ValueError(f"the report needs {' and '.join(absent)}: {pip_install('report')}")
+    html = render([redact.run(RunFiles.read(run)) for run in runs], first=first)
+    try:
+        if out.is_dir():
+            raise ValueError(f"{out} is a directory; name a file in it, such as {out / 'report.html'}")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, html.encode(errors="replace"), private=False)
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written: {error.strerror}") from error
+    return out
+
+
+def render(runs: Sequence[RunFiles], *, first: Section | None = None) -> str:
+    """The page about runs from which everything private has been taken out."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    views = subjects(runs)
+    every = [*([first] if first is not None else []), *sections(views)]
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        title=_title([subject.label for subject in views]),
+        headlines=[_headline(subject) for subject in views],
+        sections=[section for section in every if section.shows],
+        empty=[section.title for section in every if not section.shows],
+    )
+
+
+def _title(labels: Sequence[str]) -> str:
+    if len(labels) > 3:
+        return f"{len(labels)} runs: {', '.join(labels[:3])}, ..."
+    return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)
+
+
+def _headline(subject: Subject) -> dict[str, Any]:
+    """What is said first about a run, and what stands at the end of the page."""
+    measures = subject.measures
+    diagnosis = measures.diagnosis
+    return {
+        "label": subject.label,
+        "title": str(subject.run.facts.get("title", "")),
+        "sentence": _sentence(subject),
+        "tiles": _tiles(subject),
+        "advice": subject.advice,
+        "limit": subject.limit,
+        "knows": diagnosis is not None,
+        "traced": any(measures.shares.values()),
+        "missing": subject.run.missing,
+        "steps": step_table(subject),
+        "config": config_text(subject),
+        "versions": versions(subject),
+    }
+
+
+def _sentence(subject: Subject) -> str:
+    if subject.run.stock:
+        return STOCK
+    diagnosis = subject.measures.diagnosis
+    return HEADLESS if diagnosis is None else diagnosis.sentence()
+
+
+def _tiles(subject: Subject) -> list[tuple[str, str, str]]:
+    """Name, number, and what it is."""
+    measures = subject.measures
+    total = subject.run.facts.get("steps")
+    of = f" of {total}" if isinstance(total, int) else ""
+    bound = subject.run.facts.get("max_staleness")
+    allowed = f", {bound} allowed" if isinstance(bound, int) else ""
+    tiles = [
+        ("fresh env steps/s", number(measures.rate), "trained for the first time, per second"),
+        ("overlap efficiency", share(measures.efficiency), "time of the busiest part over time taken"),
+        ("steps", f"{measures.steps}{of}", "of the learner, each a global batch"),
+        ("step time", duration(measures.step_s), "median"),
+        ("staleness", number(measures.staleness_max), f"versions at most{allowed}"),
+        ("batch size", number(measures.batch_size), "mean of forward passes"),
+        ("publication", share(measures.busiest.get("publication")), "of the learner's time"),
+        ("success", ends(measures.success, percent=True), "first to last steps"),
+    ]
+    return [] if subject.run.stock else [tile for tile in tiles if tile[1] != NONE]

@@ -1,0 +1,49 @@
+"""The colours of the bench's chart and some more: apart for the colour-blind, and on light and dark paper."""
+
+from __future__ import annotations
+
+from rlinf_async.lab.report.timelines import LEARNER, REST
+from rlinf_async.observe.kinds import KINDS, Role, words
+
+ORANGE, LIGHT_ORANGE = "#d9480f", "#f2a65a"
+GREY, DARK_GREY = "#9aa5b1", "#6b7684"
+BLUE, LIGHT_BLUE, VIOLET = "#2878a0", "#7cc0de", "#8a6fb8"
+DARK_RED = "#7a0019"
+FAINT = "rgba(128,140,152,0.18)"
+
+OF_ROLES = {
+    Role.WORK: ORANGE,
+    Role.PREPARATION: LIGHT_ORANGE,
+    Role.RESTARTING: DARK_RED,
+    Role.CARRYING: BLUE,
+    Role.WAITING: GREY,
+    Role.HELD_BACK: DARK_GREY,
+    Role.EVALUATION: VIOLET,
+    Role.SAVING: LIGHT_BLUE,
+}
+"""Work is orange, waiting is grey, moving data or weights is blue, starting anew is dark red."""
+OF_KINDS = {kind.name: OF_ROLES[kind.role] for kind in KINDS.values() if kind.role is not None}
+OF_WORDS = {
+    **{words(kind): colour for kind, colour in OF_KINDS.items()},
+    LEARNER.rest: DARK_GREY,
+    REST: FAINT,
+}
+DARK_TEXT, LIGHT_TEXT = "#1b1f24", "#ffffff"
+ON = {LIGHT_ORANGE: DARK_TEXT, GREY: DARK_TEXT, LIGHT_BLUE: DARK_TEXT}
+"""Colours of text that can be read on a colour on which white cannot."""
+
+RUNS = (ORANGE, BLUE, LIGHT_ORANGE, GREY, VIOLET, LIGHT_BLUE)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+def of_run(index: int) -> str:
+    return RUNS[index % len(RUNS)]
+
+
+def dash_of_run(index: int) -> str:
+    return DASHES[index % len(DASHES)]
+
+
+def on(colour: str) -> str:
+    """The colour of text on `colour`."""
+    return ON.get(colour, LIGHT_TEXT)

@@ -1,0 +1,59 @@
+"""One run of a page, with everything that is computed from its records once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlinf_async.lab.report.advice import Advice, Facts, advise
+from rlinf_async.lab.report.intervals import Interval
+from rlinf_async.lab.report.measures import Measures, measure
+from rlinf_async.lab.report.run_files import RunFiles
+from rlinf_async.lab.report.steps import Step, measured, steps_of
+from rlinf_async.lab.report.timelines import Timeline, timelines_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A run that may be shown."""
+
+    index: int
+    label: str
+    """The name of the run's directory, with a number where several have the same."""
+    run: RunFiles
+    measures: Measures
+    advice: Sequence[Advice]
+    limit: str
+    """A sentence on what bounds the run and no setting changes, or nothing."""
+    timelines: Sequence[Timeline]
+    steps: Sequence[Step]
+    window: Interval | None
+    """The time that shares are of; None without a trace."""
+
+    @classmethod
+    def of(cls, run: RunFiles, *, index: int, label: str) -> Subject:
+        """`run` as `redact.run` gives it."""
+        measures = measure(run)
+        facts = Facts.of(run, measures)
+        return cls(
+            index=index,
+            label=label,
+            run=run,
+            measures=measures,
+            advice=advise(facts),
+            limit=facts.limit,
+            timelines=timelines_of(run.spans),
+            steps=steps_of(run.spans),
+            window=measured(run.spans),
+        )
+
+
+def subjects(runs: Sequence[RunFiles]) -> list[Subject]:
+    """In their order, with labels that differ."""
+    counts: dict[str, int] = {}
+    views = []
+    for index, run in enumerate(runs):
+        counts[run.name] = count = counts.get(run.name, 0) + 1
+        label = run.name if count == 1 else f"{run.name} ({count})"
+        views.append(Subject.of(run, index=index, label=label))
+    return views

@@ -1,0 +1,213 @@
+"""The sections of a page, each with what its runs have recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import yaml
+
+from rlinf_async.lab.report import charts, comparison, curves, health, histograms, series, time_line
+from rlinf_async.lab.report.content import Figure, Section, Table
+from rlinf_async.lab.report.faults import faults
+from rlinf_async.lab.report.formatting import NONE, duration, moment, number, share
+from rlinf_async.lab.report.run_view import Subject
+from rlinf_async.lab.report.staleness import Staleness
+from rlinf_async.lab.report.steps import slowest
+
+SLOWEST = 3
+MOST_BARS = 6000
+"""Bars in all time lines of a page together: they are most of what makes it large."""
+MOST_ROWS = 500
+"""Rows in the table of steps."""
+
+
+def sections(subjects: Sequence[Subject]) -> list[Section]:
+    """In the order of the page; those that nothing is known for say so."""
+    compared = [_comparison(subjects)] if len(subjects) > 1 else []
+    return [
+        *compared,
+        _shares(subjects),
+        _time_lines(subjects),
+        _batches(subjects),
+        _staleness(subjects),
+        _over_time(subjects),
+        _learning(subjects),
+        _health(subjects),
+        *([faults(subjects)] if any(subject.run.faults for subject in subjects) else []),
+    ]
+
+
+def _comparison(subjects: Sequence[Subject]) -> Section:
+    return Section(
+        id="comparison",
+        nav="Comparison",
+        title="Comparison",
+        sentence="The same figures of every run with their ratio to the first, and what was set differently.",
+        tables=[comparison.figures(subjects), comparison.differing(subjects)],
+    )
+
+
+def _shares(subjects: Sequence[Subject]) -> Section:
+    with_timelines = [subject for subject in subjects if subject.window is not None and subject.timelines]
+    return Section(
+        id="shares",
+        nav="Work and waits",
+        title="Who works, and who waits for what",
+        sentence="How every shard and rank has spent the time from the end of the first step to that of the "
+        "last. Orange is work, grey is waiting, blue is moving data or weights, and the rest is pale.",
+        legend=charts.legend(with_timelines, lambda subject: subject.window),
+        figures=[charts.shares(subject, subject.window) for subject in with_timelines if subject.window],
+        absent=_without(subjects, with_timelines, "no trace of shards and ranks"),
+    )
+
+
+def _time_lines(subjects: Sequence[Subject]) -> Section:
+    with_timelines = [subject for subject in subjects if len(subject.steps) > 1 and subject.timelines]
+    count = SLOWEST if len(subjects) == 1 else 1
+    pairs = [(subject, step) for subject in with_timelines for step in slowest(subject.steps, count)]
+    remarks = dict.fromkeys(remark for pair in pairs if (remark := time_line.remark(*pair)))
+    return Section(
+        id="time-lines",
+        nav="Slowest steps",
+        title="The slowest steps",
+        sentence="What went on in the steps that took longest, the first apart; a row for each shard and "
+        "rank. What a bar is, it says under the pointer. The whole run is in the trace: rlinf-async trace "
+        "writes it for ui.perfetto.dev.",
+        legend=time_line.legend(pairs),
+        figures=[
+            time_line.time_line(subject, step, most_bars=MOST_BARS // len(pairs)) for subject, step in pairs
+        ],
+        remarks=list(remarks),
+        absent=_without(subjects, with_timelines, "no trace of two steps"),
+    )
+
+
+def _batches(subjects: Sequence[Subject]) -> Section:
+    alone = len(subjects) == 1
+    figures = [histograms.batch_sizes(subjects), histograms.queue_waits(subjects)]
+    figures += [histograms.round_trips(subject, alone=alone) for subject in subjects]
+    return Section(
+        id="batches",
+        nav="Batches",
+        title="Batches, queue and answers",
+        sentence="How many samples shared a forward pass, how long requests queued for it, and how much of "
+        "the time from a shard's request to its answer is the forward pass itself.",
+        figures=[figure for figure in figures if figure is not None],
+        absent=[] if any(figures) else ["No forward pass was recorded."],
+    )
+
+
+def _staleness(subjects: Sequence[Subject]) -> Section:
+    ages = [(subject, Staleness.of(subject.run.spans)) for subject in subjects]
+    with_ages = [(subject, ages_of_run) for subject, ages_of_run in ages if ages_of_run.total]
+    refused = [(s, s.measures.refused) for s in subjects if s.measures.refused is not None]
+    some = [(subject, counts) for subject, counts in refused if counts]
+    figures: list[Figure] = [charts.staleness(with_ages)] if with_ages else []
+    figures += [charts.refusals(some, subjects)] if some else []
+    return Section(
+        id="staleness",
+        nav="Staleness",
+        title="Staleness",
+        sentence="How many policy versions lay between the oldest action of a trajectory and its training, "
+        "and whether they passed in flight, while it was collected, or in the queue.",
+        figures=figures,
+        remarks=["No trajectory was refused."] if refused and not some else [],
+        absent=_without(subjects, [subject for subject, _ in with_ages], "no trace of trained trajectories"),
+    )
+
+
+def _over_time(subjects: Sequence[Subject]) -> Section:
+    figures = series.series(subjects)
+    return Section(
+        id="over-time",
+        nav="Over time",
+        title="Speed and load over time",
+        sentence="What every step has reported. The first step also fills the pipeline.",
+        figures=figures,
+        absent=[] if figures else ["No two steps have been reported."],
+    )
+
+
+def _health(subjects: Sequence[Subject]) -> Section:
+    figures = health.health(subjects)
+    return Section(
+        id="health",
+        nav="Learning health",
+        title="Learning health",
+        sentence="What the learner has measured of its own training, step by step.",
+        figures=figures,
+        absent=[] if figures else ["The learner has reported no measures of its training."],
+    )
+
+
+def _learning(subjects: Sequence[Subject]) -> Section:
+    figures = curves.curves(subjects)
+    return Section(
+        id="learning",
+        nav="Learning",
+        title="Success and return",
+        sentence="What the episodes of the run have achieved, over the data and over the time that it took.",
+        figures=figures,
+        absent=[] if figures else ["No episode has been reported."],
+    )
+
+
+def _without(subjects: Sequence[Subject], subjects_with: Sequence[Subject], what: str) -> list[str]:
+    lacking = [subject.label for subject in subjects if subject not in subjects_with]
+    if not lacking:
+        return []
+    return [f"There is {what}." if len(subjects) == 1 else f"There is {what} of {', '.join(lacking)}."]
+
+
+def _metric(name: str, form: Callable[[float | None], str]) -> Callable[[Mapping[str, float]], str]:
+    return lambda line: form(line.get(name))
+
+
+COLUMNS: Sequence[tuple[str, Callable[[Mapping[str, float]], str]]] = (
+    ("step", lambda line: f"{line['step']:.0f}"),
+    ("seconds", _metric("async/step_seconds", lambda value: NONE if value is None else f"{value:.2f}")),
+    ("env steps/s", _metric("async/env_steps_per_second", number)),
+    ("env", _metric("async/busy/env", share)),
+    ("inference", _metric("async/busy/inference", share)),
+    ("learner", _metric("async/busy/learner", share)),
+    ("publication", _metric("async/publication_seconds", duration)),
+    ("staleness", _metric("async/staleness/mean", number)),
+    ("batch", _metric("async/batch/size/mean", number)),
+    ("success", _metric("env/success_once", share)),
+    ("return", _metric("env/return", number)),
+)
+
+
+def step_table(subject: Subject) -> Table | None:
+    """A row for each step; of very many, evenly chosen ones."""
+    lines = subject.run.metrics
+    if not lines:
+        return None
+    every = -(-len(lines) // MOST_ROWS)
+    return Table(
+        header=[name for name, _ in COLUMNS],
+        rows=[[read(line) for _, read in COLUMNS] for line in lines[::every]],
+        note="Env, inference and learner are mean busy shares."
+        + (f" One step in {every} is shown." if every > 1 else ""),
+    )
+
+
+def config_text(subject: Subject) -> str:
+    """The resolved config, as YAML."""
+    return str(yaml.safe_dump(subject.run.config, sort_keys=False, width=100)) if subject.run.config else ""
+
+
+def versions(subject: Subject) -> list[tuple[str, str]]:
+    """What ran, and when."""
+    facts = subject.run.facts
+    releases = facts.get("versions")
+    pairs = (
+        [(str(name), str(version)) for name, version in releases.items()]
+        if isinstance(releases, dict)
+        else []
+    )
+    if "python" in facts:
+        pairs.append(("python", str(facts["python"])))
+    if "began" in facts:
+        pairs.append(("began", moment(facts["began"])))
+    return pairs

@@ -1,0 +1,157 @@
+"""What every shard and rank did in one step, as bars along its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from rlinf_async.lab.report import charts, palette
+from rlinf_async.lab.report.axes import round_axis
+from rlinf_async.lab.report.content import Figure, Legend, Table
+from rlinf_async.lab.report.drawing import rows as drawn_rows
+from rlinf_async.lab.report.formatting import duration, number, share
+from rlinf_async.lab.report.intervals import Interval, intersection, union
+from rlinf_async.lab.report.run_view import Subject
+from rlinf_async.lab.report.steps import Step
+from rlinf_async.lab.report.timelines import PARTS, Timeline, extremes, of_part
+from rlinf_async.observe.kinds import KINDS, Role, words
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.spans import Span
+
+MOST_LANES = 24
+ROW, INSET = 20, 2
+"""Pixels of a row, and those above and below its bars."""
+WIDTH = 10_000
+"""Units along a step."""
+SPEAKING = 400
+"""So many bars of a time line, the longest, say what they are where the pointer rests on them."""
+INVISIBLE = 1 / 4000
+"""A bar that is a smaller part of the width is no pixel wide."""
+DRAWN = [kind.name for role in reversed(Role) for kind in KINDS.values() if kind.role is role]
+"""Kinds of spans as they are drawn, the weightiest last: what is drawn later covers what is below it."""
+DRIVER = [kind.name for kind in KINDS.values() if kind.role is not None and "driver" in kind.parts]
+"""Kinds of spans of the driver that stop the learner between two steps."""
+
+
+def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
+    """One step; the shortest bars are left out where there are more than `most_bars`."""
+    lines = chosen_timelines(subject.timelines, step.window)
+    rows = [name for name, _ in lines]
+    bars = [
+        bar
+        for row, (_, timeline) in enumerate(lines)
+        for bar in _bars(row, timeline.within(step.window), step.window)
+    ]
+    if paused := _bars(len(rows), _driver(subject, step.window), step.window):
+        rows, bars = [*rows, Process.DRIVER], [*bars, *paused]
+    visible = [bar for bar in bars if bar[2] >= INVISIBLE * step.seconds]
+    longest = sorted(visible, key=lambda bar: bar[2], reverse=True)[:most_bars]
+    x = round_axis([step.seconds], lambda at: f"{number(at)} s", low=0.0, tight=True)
+    return Figure(
+        title=f"{subject.label}, step {step.number}: {duration(step.seconds)}",
+        note=f"The {cut} shortest bars are left out." if (cut := len(visible) - len(longest)) else "",
+        drawing=drawn_rows(rows, _marks(longest, step.seconds, len(rows)), x, row=ROW, zooms=True),
+        table=_table(lines, step.window),
+        wide=True,
+    )
+
+
+def chosen_timelines(timelines: Sequence[Timeline], window: Interval) -> list[tuple[str, Timeline]]:
+    """All timelines, or of the kinds that are many the busiest, the median and the idlest of this time."""
+    groups = [of_part(timelines, part) for part in PARTS]
+    result = []
+    for group in groups:
+        if len(timelines) > MOST_LANES and len(group) > 3 and len(group) > MOST_LANES / len(PARTS):
+            result += [(f"{word}: {timeline.name}", timeline) for word, timeline in extremes(group, window)]
+        else:
+            result += [(timeline.name, timeline) for timeline in group]
+    return result
+
+
+Bar = tuple[int, float, float, str, str]
+"""A bar: its row, seconds since the step began, seconds, kind of span, and what to say about it."""
+
+
+def _bars(row: int, spans: Sequence[Span], window: Interval) -> list[Bar]:
+    bars = []
+    for span in spans:
+        if span["kind"] not in palette.OF_KINDS:
+            continue
+        for began, end in intersection(union([window]), union([(span["began"], span["ended"])])):
+            title = f"{words(span['kind'])}, {duration(span['ended'] - span['began'])}{_facts(span)}"
+            bars.append((row, began - window[0], end - began, str(span["kind"]), title))
+    return bars
+
+
+def _marks(bars: Sequence[Bar], seconds: float, rows: int) -> str:
+    """The bars, longest first, as one path for each kind; the weightiest kind lies above the others."""
+    speaking, silent = bars[:SPEAKING], bars[SPEAKING:]
+    paths = []
+    for kind in DRAWN:
+        colour = palette.OF_KINDS[kind]
+        quiet = "".join(_box(bar, seconds) for bar in silent if bar[3] == kind)
+        paths += [f'<path d="{quiet}" fill="{colour}"/>'] if quiet else []
+        loud = [
+            f'<path d="{_box(bar, seconds)}"><title>{escape(bar[4])}</title></path>'
+            for bar in speaking
+            if bar[3] == kind
+        ]
+        paths += [f'<g fill="{colour}">{"".join(loud)}</g>'] if loud else []
+    box = f'viewBox="0 0 {WIDTH} {rows * ROW}" preserveAspectRatio="none" style="height:{rows * ROW}px"'
+    return f'<svg {box} shape-rendering="crispEdges" aria-hidden="true">{"".join(paths)}</svg>'
+
+
+def _box(bar: Bar, seconds: float) -> str:
+    row, began, lasts, _, _ = bar
+    x, width = round(began / seconds * WIDTH), max(1, round(lasts / seconds * WIDTH))
+    return f"M{x} {row * ROW + INSET}h{width}v{ROW - 2 * INSET}h-{width}z"
+
+
+def _facts(span: Span) -> str:
+    parts = [
+        f"{name} {span[name]}" for name in ("batch", "version", "size") if isinstance(span.get(name), int)
+    ]
+    parts += [
+        f"{len(span[name])} {name}" for name in ("shards", "pieces") if isinstance(span.get(name), list)
+    ]
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def remark(subject: Subject, step: Step) -> str:
+    """Which timelines are shown, where not all are."""
+    timelines, count = chosen_timelines(subject.timelines, step.window), len(subject.timelines)
+    if len(timelines) == count:
+        return ""
+    return (
+        f"Of the {count} shards and ranks of {subject.label} {len(timelines)} are shown: of those "
+        "that are many, the busiest, the median and the idlest of the step."
+    )
+
+
+def legend(pairs: Sequence[tuple[Subject, Step]]) -> Legend:
+    """What the colours mean; the driver's where it has kept the learner waiting."""
+    steps = {subject.index: step for subject, step in pairs}
+    groups = list(charts.legend([subject for subject, _ in pairs], lambda s: steps[s.index].window))
+    windows = [(subject, step.window) for subject, step in pairs]
+    kinds = {s["kind"] for subject, window in windows for s in _driver(subject, window)}
+    keys = [(words(kind), palette.OF_KINDS[kind]) for kind in DRIVER if kind in kinds]
+    return [*groups, (Process.DRIVER, keys)] if keys else groups
+
+
+def _driver(subject: Subject, window: Interval) -> list[Span]:
+    """What has kept the learner waiting between two steps."""
+    spans = [s for s in subject.run.spans if s["process"] == Process.DRIVER and s["kind"] in DRIVER]
+    return [span for span in spans if span["began"] < window[1] and span["ended"] > window[0]]
+
+
+def _table(timelines: Sequence[tuple[str, Timeline]], window: Interval) -> Table:
+    rows = []
+    for name, timeline in timelines:
+        spent = sorted(timeline.shares(window).items(), key=lambda item: item[1], reverse=True)
+        rows.append(
+            (
+                name,
+                ", ".join(f"{word} {share(time_share)}" for word, time_share in spent if time_share >= 0.005),
+            )
+        )
+    return Table(header=("", "shares of the step"), rows=rows, numbers=False)

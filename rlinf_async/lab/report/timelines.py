@@ -1,0 +1,123 @@
+"""Who did what when: the spans of each shard and each rank, and what share of the time they took."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rlinf_async.lab.report.intervals import Interval, difference, intersection, length, union
+from rlinf_async.observe.kinds import KINDS, Role, words
+from rlinf_async.observe.processes import Process, kind_and_rank
+from rlinf_async.observe.spans import Span
+
+REST = "rest"
+WORK = {kind.name for kind in KINDS.values() if kind.role in (Role.WORK, Role.PREPARATION)}
+"""The kinds of spans that make a shard or rank busy."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of shard or rank, and what its time is spent on."""
+
+    name: str
+    """The name of the part in the metrics, and in the table of kinds."""
+    member: str
+    """What one shard or rank of the part is called."""
+    rest: str = REST
+    """What a shard or rank does when no span says otherwise."""
+
+    @cached_property
+    def uses(self) -> Mapping[str, Sequence[str]]:
+        """Kinds of spans by the words that they are counted under, in order of their weight."""
+        kinds = [kind for kind in KINDS.values() if self.name in kind.parts]
+        roles = [[kind.name for kind in kinds if kind.role is role] for role in Role]
+        return {words(kinds[0]): kinds for kinds in roles if kinds}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (*self.uses, self.rest)
+
+
+ENV = Part("env", "shard")
+INFERENCE = Part("inference", Process.INFERENCE)
+LEARNER = Part("learner", Process.LEARNER, "waiting for the driver or an evaluation")
+PARTS = (ENV, INFERENCE, LEARNER)
+PROCESSES: Mapping[str, int] = {Process.ENV: 0, Process.INFERENCE: 1, Process.LEARNER: 2}
+"""The index of the part that a process belongs to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """One shard or rank."""
+
+    part: Part
+    number: int
+    spans: tuple[Span, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.part.member} {self.number}"
+
+    def within(self, window: Interval) -> list[Span]:
+        return [span for span in self.spans if span["began"] < window[1] and span["ended"] > window[0]]
+
+    def shares(self, window: Interval) -> dict[str, float]:
+        """Of the time in `window`, by `part.words`; they sum to 1."""
+        return {word: length(times) / (window[1] - window[0]) for word, times in self.times(window).items()}
+
+    def times(self, window: Interval) -> dict[str, list[Interval]]:
+        """The window, divided among `part.words`."""
+        spans, rest = self.within(window), union([window])
+        times: dict[str, list[Interval]] = {}
+        for word, kinds in self.part.uses.items():
+            covered = union((span["began"], span["ended"]) for span in spans if span["kind"] in kinds)
+            times[word] = intersection(rest, covered)
+            rest = difference(rest, covered)
+        return {**times, self.part.rest: rest}
+
+    def busy(self, window: Interval) -> float:
+        """The share of the time in which it works."""
+        working = union((s["began"], s["ended"]) for s in self.within(window) if s["kind"] in WORK)
+        return length(intersection(union([window]), working)) / (window[1] - window[0])
+
+
+def timelines_of(spans: Sequence[Span]) -> list[Timeline]:
+    """Every shard that trains, every inference rank and every learner rank, in this order."""
+    spans_of: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    for span in spans:
+        place = _place(span)
+        if place is not None:
+            spans_of[place].append(span)
+    return [
+        Timeline(part=PARTS[part], number=number, spans=tuple(spans_of[part, number]))
+        for part, number in sorted(spans_of)
+    ]
+
+
+def _place(span: Span) -> tuple[int, int] | None:
+    """The index of the part, and the number of the shard or rank; None for what has no timeline."""
+    process, number = kind_and_rank(span["process"])
+    if process == Process.ENV:
+        # Evaluation has shards of its own, whose steps are not recorded.
+        number = span.get("shard") if span.get("mode", "train") == "train" else None
+    return (PROCESSES[process], number) if process in PROCESSES and isinstance(number, int) else None
+
+
+def of_part(timelines: Sequence[Timeline], part: Part) -> list[Timeline]:
+    return [timeline for timeline in timelines if timeline.part is part]
+
+
+def extremes(timelines: Sequence[Timeline], window: Interval) -> list[tuple[str, Timeline]]:
+    """The busiest, the median and the idlest of timelines, each with that word."""
+    order = sorted(timelines, key=lambda timeline: timeline.busy(window), reverse=True)
+    return list(
+        zip(("busiest", "median", "idlest"), (order[0], order[len(order) // 2], order[-1]), strict=True)
+    )
+
+
+def mean_shares(timelines: Sequence[Timeline], window: Interval) -> dict[str, float]:
+    """Of several timelines of one part; {} of none."""
+    each = [timeline.shares(window) for timeline in timelines]
+    return {word: sum(shares[word] for shares in each) / len(each) for word in each[0]} if each else {}

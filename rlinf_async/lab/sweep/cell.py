@@ -1,0 +1,155 @@
+"""One run of a sweep: a setting and a seed, in a process and a directory of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from rlinf_async.hosts.workload import Workload
+from rlinf_async.lab.outputs import write_json
+from rlinf_async.lab.process import last_words, run_command
+from rlinf_async.lab.sweep.settings import Setting
+from rlinf_async.lab.sweep.steps import GOAL, Averages, read_own, read_stock
+from rlinf_async.observe.files import read_regular
+from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
+from rlinf_async.observe.run_dir import RunDir
+
+TRAIN = (sys.executable, "-m", "rlinf_async.cli", "train")
+RECORD = "cell.json"
+UNSAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
+"""What does not stand in the name of a directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is kept of a run that has ended, beside what the run itself has written."""
+
+    status: Literal["done", "failed"]
+    seconds: float
+    exit_status: int
+    error: str | None
+    overrides: tuple[str, ...]
+    config: str
+    """A digest of the config before the overrides."""
+
+    @classmethod
+    def read(cls, directory: Path) -> Record | None:
+        """What was kept; None where nothing was.
+
+        Raises:
+            ValueError: there is something else.
+        """
+        path = directory / RECORD
+        try:
+            plain = read_json(read_regular(path, limit=MAX_JSON_BYTES).decode(errors="replace"))
+            return cls(**{**plain, "overrides": tuple(plain["overrides"])})
+        except FileNotFoundError:
+            return None
+        except (OSError, DamagedError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is no record of a run of a sweep; remove it to have that run again"
+            ) from error
+
+    def write(self, directory: Path) -> None:
+        """Write the record, whole or not at all."""
+        write_json(directory / RECORD, asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCell:
+    """One run; `source` are the options that name the config, `config` is a digest of it."""
+
+    setting: Setting
+    seed: int
+    source: tuple[str, ...]
+    overrides: tuple[str, ...]
+    config: str
+    workload: Workload
+    sweep: Path
+    """The directory of the sweep."""
+    goal: float = GOAL
+    """The success rate whose time and environment steps are measured."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting.name} seed {self.seed}"
+
+    @property
+    def directory(self) -> Path:
+        return self.sweep / f"{UNSAFE.sub('_', self.setting.name.replace(' ', '-'))}-seed{self.seed}"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "output.log"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        directory = str(self.directory.absolute()).replace("'", r"\'")
+        return (*TRAIN, *self.source, *self.overrides, f"{self.workload.run_dir}='{directory}'")
+
+    def record(self) -> Record | None:
+        """The record of the last run, if that was of what this cell asks for."""
+        record = Record.read(self.directory)
+        return record if record is not None and not self._differs(record) else None
+
+    @property
+    def done(self) -> bool:
+        record = self.record()
+        return record is not None and record.status == "done"
+
+    @property
+    def changed(self) -> bool:
+        """Whether the last run was of other overrides or another config."""
+        record = Record.read(self.directory)
+        return record is not None and self._differs(record)
+
+    def _differs(self, record: Record) -> bool:
+        return (record.overrides, record.config) != (self.overrides, self.config)
+
+    def run(self, tick: Callable[[], None] | None = None) -> Record:
+        """Run it, from an empty directory, and keep a record; an interrupted run leaves none.
+
+        `tick` is called about once a second meanwhile.
+        """
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        began = time.monotonic()
+        status = run_command(self.command, self.log, tick=tick)
+        error = self._error(status)
+        record = Record(
+            status="done" if error is None else "failed",
+            seconds=round(time.monotonic() - began, 3),
+            exit_status=status,
+            error=error,
+            overrides=self.overrides,
+            config=self.config,
+        )
+        record.write(self.directory)
+        return record
+
+    def measure(self) -> Averages:
+        """What the run amounts to.
+
+        Raises:
+            ValueError: it has left nothing that can be measured.
+        """
+        stock = self.workload.stock
+        if self.setting.active or stock is None or RunDir(self.directory).metrics.exists():
+            return Averages.of(read_own(self.directory), goal=self.goal)
+        steps = read_stock(self.directory, env_steps=stock.env_steps, stages=stock.stages)
+        return Averages.of(steps, goal=self.goal)
+
+    def _error(self, status: int) -> str | None:
+        if status:
+            return f"exit status {status}: {last_words(self.log)}"
+        try:
+            self.measure()
+        except ValueError as error:
+            return str(error)
+        return None

@@ -1,0 +1,121 @@
+"""What `rlinf-async sweep` does: run the cells in turn, and keep table, chart and report up to date."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from rlinf_async.lab.cells import run_in_turn
+from rlinf_async.lab.outputs import write_output
+from rlinf_async.lab.report.content import Section
+from rlinf_async.lab.sweep.axes import axes_section
+from rlinf_async.lab.sweep.cell import SweepCell
+from rlinf_async.lab.sweep.chart import draw
+from rlinf_async.lab.sweep.plan import Sweep, plan
+from rlinf_async.lab.sweep.rows import Row, outcomes, rows
+from rlinf_async.lab.sweep.table import (
+    CAPTION,
+    as_csv,
+    failures,
+    latex,
+    markdown,
+    screen,
+    significant,
+)
+from rlinf_async.lab.sweep.watch import Watch
+from rlinf_async.observe.pace import clock
+
+__all__ = ["plan", "run"]
+
+
+def run(sweep: Sweep, console: Console) -> bool:
+    """Run what is not done yet, and show what came out; whether every run succeeded.
+
+    Raises:
+        ValueError: the directory is not free.
+    """
+    with sweep.directory.claimed():
+        try:
+            _run_missing(sweep, console)
+        except KeyboardInterrupt:
+            console.print(f"interrupted; the same command goes on, {sweep.directory.path} keeps what is done")
+            raise
+        table = _write(sweep)
+        _show(table, sweep, console)
+        _write_pictures(sweep, table, console)
+    return all(cell.done for cell in sweep.cells)
+
+
+def _run_missing(sweep: Sweep, console: Console) -> None:
+    def run_one(cell: SweepCell, title: str) -> str:
+        if cell.changed:
+            console.print(f"{title}: its overrides or its config have changed, it is run again", markup=False)
+        remaining = _left(sweep)
+        after = "" if remaining is None else f"; {clock(remaining)} left"
+        console.print(f"{title} ... log: {cell.log}{after}", markup=False, soft_wrap=True, style="dim")
+        with Watch(cell, total=sweep.steps, console=console) as watch:
+            record = cell.run(watch.look)
+        _write(sweep)
+        if record.error is not None:
+            return f"failed: {record.error}"
+        return f"{significant(cell.measure().env_steps_per_s)} fresh env steps/s"
+
+    missing = [cell for cell in sweep.cells if not cell.done]
+    console.print(
+        f"{len(sweep.cells)} runs, one after the other, {len(sweep.cells) - len(missing)} of them are done; "
+        f"in {sweep.directory.path}",
+        style="dim",
+    )
+    run_in_turn(missing, run_one, console)
+
+
+def _left(sweep: Sweep) -> float | None:
+    """Seconds for the runs that are not done, if each takes as long as those that are; None before any is."""
+    records = [cell.record() for cell in sweep.cells]
+    took = [record.seconds for record in records if record is not None and record.status == "done"]
+    return statistics.fmean(took) * (len(sweep.cells) - len(took)) if took else None
+
+
+def _write(sweep: Sweep) -> list[Row]:
+    """The table of what is done by now."""
+    table, folder = rows(outcomes(sweep)), sweep.directory
+    title = f"{folder.identity['config_name']}, seeds: {sweep.seeds}"
+    write_output(folder.path / "table.md", markdown(table, title=title, off=sweep.off, goal=sweep.goal))
+    write_output(folder.path / "table.csv", as_csv(table))
+    write_output(folder.path / "table.tex", latex(table, goal=sweep.goal))
+    return table
+
+
+def _show(table: Sequence[Row], sweep: Sweep, console: Console) -> None:
+    console.print(screen(table, goal=sweep.goal))
+    for failure in failures(table):
+        console.print(failure, markup=False, soft_wrap=True)
+    for paragraph in (*CAPTION, sweep.off):
+        console.print(paragraph, style="dim", markup=False)
+
+
+def _write_pictures(sweep: Sweep, table: Sequence[Row], console: Console) -> None:
+    """The chart and the report; without them a sweep has still succeeded."""
+    folder = sweep.directory.path
+    directories = [cell.directory for cell in sweep.cells if cell.done]
+    writers: dict[str, Callable[[Path], object]] = {"chart.png": partial(draw, table)}
+    if directories:
+        writers["report.html"] = partial(_write_report, directories, axes_section(table))
+    names = ["table.md", "table.csv", "table.tex"]
+    for name, write in writers.items():
+        try:
+            write(folder / name)
+            names.append(name)
+        except ValueError as error:
+            console.print(f"no {name}: {error}", markup=False)
+    console.print(f"{', '.join(names)} are in {folder}", markup=False, soft_wrap=True)
+
+
+def _write_report(runs: Sequence[Path], first: Section | None, out: Path) -> Path:
+    from rlinf_async.lab.report.page import write_report
+
+    return write_report(runs, out, first=first)

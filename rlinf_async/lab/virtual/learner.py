@@ -1,0 +1,162 @@
+"""The learner side of a planned run: the streaming learner itself, whose work owes its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
+from rlinf_async.core.tensors import Tree, size_of
+from rlinf_async.core.types import Piece
+from rlinf_async.lab.virtual.times import TrainingTimes
+from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.ports import PiecePort
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
+from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.observe.spans import SpanLog
+
+Debt = tuple[str, float]
+"""Work that is done, and still has to last: the kind of its span, "" for none, and its seconds."""
+
+
+class VirtualTraining:
+    """Trains on nothing; fills `loops.streaming_learner.Training`. What it would take is owed."""
+
+    def __init__(self, times: TrainingTimes, settings: RunSettings) -> None:
+        self._times, self._settings = times, settings
+        self._ranks = settings.plan.learner_ranks
+        self.owed: list[Debt] = []
+
+    def working(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def begin(self, batch: int) -> None:
+        """Nothing is kept of the batch before."""
+
+    def rollout(self, pieces: Sequence[Piece]) -> Tree:
+        return {"advantages": torch.zeros(self._settings.horizon, sum(piece.size for piece in pieces))}
+
+    def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
+        if scores is not None:
+            return
+        steps, width = _shape(rollout)
+        # The values of the last observations are of the same policy.
+        samples = (steps + self._settings.normalizes) * width
+        self._owe("", self._times.pass_s(samples))
+
+    def estimate(self, rollout: Tree) -> torch.Tensor | None:
+        return None
+
+    def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
+        steps, width = _shape(rollout)
+        return {"advantages": torch.zeros(steps * width)}
+
+    def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
+        self._owe("micro-batch", self._times.micro_batch_s + size_of(samples) * self._times.sample_s)
+        if steps:
+            self._owe("optimizer step", self._times.step_s(self._ranks))
+
+    def train_whole(self, rollout: Tree) -> dict[str, float] | None:
+        """As the learner itself would cut and repeat the batch, beside what the framework needs for it."""
+        self._owe("", self._times.whole_s)
+        return None
+
+    def note(self, name: str, value: float) -> None:
+        """Nothing is learnt."""
+
+    def finish(self) -> dict[str, float]:
+        self._owe("", self._times.batch_s)
+        return {}
+
+    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
+        raise NotImplementedError("a planned run measures no ratios")
+
+    def score(self, inputs: Tree) -> Pair:
+        raise NotImplementedError("a planned run measures no ratios")
+
+    def summed(self, sums: dict[str, float]) -> dict[str, float]:
+        return sums
+
+    def _owe(self, kind: str, seconds: float) -> None:
+        if kind or seconds:
+            self.owed.append((kind, seconds))
+
+
+def _shape(rollout: Tree) -> tuple[int, int]:
+    advantages = rollout["advantages"]
+    assert isinstance(advantages, torch.Tensor)
+    return advantages.shape[0], advantages.shape[1]
+
+
+class VirtualPieces:
+    """The buffer as one learner rank sees it: opening pieces takes time. Fills `loops.ports.PiecePort`."""
+
+    def __init__(self, trajectories: TrajectoryBroker, rank: int, *, times: TrainingTimes) -> None:
+        self._trajectories, self._rank, self._times = trajectories, rank, times
+
+    async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
+        pieces, last = await self._trajectories.take(self._rank, batch, whole=whole)
+        seconds = sum(self._times.piece_s + piece.size * self._times.piece_env_s for piece in pieces)
+        if seconds:
+            await asyncio.sleep(seconds)
+        return pieces, last
+
+
+class VirtualLearner:
+    """One learner rank. Ranks wait for each other before every pass, as sharded models make them."""
+
+    def __init__(
+        self,
+        rank: int,
+        *,
+        times: TrainingTimes,
+        settings: RunSettings,
+        pieces: PiecePort,
+        together: asyncio.Barrier | None,
+        device: AbstractAsyncContextManager[Any],
+        busy: BusyMeter,
+        spans: SpanLog,
+    ) -> None:
+        self._rank, self._settings, self._pieces = rank, settings, pieces
+        self._together, self._device, self._busy, self._spans = together, device, busy, spans
+        self._training = VirtualTraining(times, settings)
+        self._learner = StreamingLearner(
+            self._training,
+            settings,
+            parameters=lambda: (),
+            busy=BusyMeter(),
+            rank=rank,
+            probe_size=MAX_PROBE_SAMPLES,
+        )
+        self.trained_at = 0.0
+        """When the last micro-batch ended."""
+
+    async def learn(self, batch: int) -> None:
+        """Train global batch `batch`."""
+        await learn_batch(
+            batch=batch,
+            pieces=self._pieces,
+            learner=self._learner,
+            streaming=self._settings.asynchrony.streamer.enabled,
+            compute=self._lasting,
+            spans=self._spans,
+        )
+
+    async def _lasting(self, work: Callable[..., Any], *arguments: object) -> Any:
+        result = work(*arguments)
+        debts, self._training.owed = self._training.owed, []
+        for kind, seconds in debts:
+            if self._together is not None:
+                await self._together.wait()
+            async with self._device:
+                with self._busy.busy(self._rank), self._spans.span(kind) if kind else nullcontext():
+                    await asyncio.sleep(seconds)
+            if kind == "micro-batch":
+                self.trained_at = asyncio.get_running_loop().time()
+        return result

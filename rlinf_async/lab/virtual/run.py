@@ -1,0 +1,273 @@
+"""A planned run: the loops and brokers of every run, side by side on a clock that does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.lab.virtual.inference import RankWeights, VirtualRank, VirtualScorer
+from rlinf_async.lab.virtual.learner import VirtualLearner, VirtualPieces
+from rlinf_async.lab.virtual.records import Records
+from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
+from rlinf_async.lab.virtual.times import Times
+from rlinf_async.loops.env import no_preparation, run_shard, together
+from rlinf_async.loops.inference import refresh_weights, serve_policy
+from rlinf_async.loops.ports import PiecePort
+from rlinf_async.loops.prefetching import PrefetchedPieces
+from rlinf_async.loops.request_broker import Pending, RequestBroker
+from rlinf_async.loops.reset_ahead import ResetAhead
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.loops.task_taking import taking_on
+from rlinf_async.loops.virtual_clock import run
+from rlinf_async.loops.weight_broker import WeightBroker
+from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.spans import SpanLog
+
+DEADLINE_S = 1e9
+"""Of every wait: of virtual time there is enough, and whoever waits for ever is found all the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """What a run would be like."""
+
+    reports: tuple[StepReport, ...]
+    """One for each batch, in order."""
+    trained_at: tuple[float, ...]
+    """Virtual seconds at which the last micro-batch of each batch ends."""
+    ledger: Ledger
+
+
+def predict(
+    settings: RunSettings, times: Times, *, run_dir: Path | None = None, order: int | None = None
+) -> PlannedRun:
+    """Run `settings` on virtual time; where an event loop is running, from another thread.
+
+    Args:
+        run_dir: where to write spans, metrics and facts, as a run does.
+        order: the seed by which tasks are drawn that are ready at the same time; None: in their order.
+
+    Raises:
+        RuntimeError: the ledger does not add up.
+    """
+    return run(VirtualRun(settings, times, run_dir=run_dir).train(), order=order)
+
+
+class VirtualRun:
+    """One planned run. It ends in data order, as every run: shards hang up, inference drains."""
+
+    def __init__(self, settings: RunSettings, times: Times, *, run_dir: Path | None = None) -> None:
+        advanced = replace(settings.asynchrony.advanced, measure_ratios=False, deadline_s=DEADLINE_S)
+        asynchrony = replace(settings.asynchrony, advanced=advanced)
+        self._settings = settings = replace(settings, asynchrony=asynchrony)
+        self._times, self._plan = times, settings.plan
+        self._records = Records(run_dir, settings, now=lambda: asyncio.get_running_loop().time())
+
+    async def train(self) -> PlannedRun:
+        """Run until the last batch is trained."""
+        self._requests = self._settings.request_broker()
+        self._trajectories = self._settings.trajectory_broker()
+        self._weights = WeightBroker(
+            ranks=self._plan.inference_ranks, on_published=self._trajectories.publish, deadline_s=DEADLINE_S
+        )
+        self._busy = {
+            name: BusyMeter(width=width, now=self._now)
+            for name, width in (
+                ("env", self._plan.shards),
+                ("inference", self._plan.inference_ranks),
+                ("learner", self._plan.learner_ranks),
+            )
+        }
+        self._devices = self._shared_devices()
+        self._reports: list[StepReport] = []
+        self._trained_at: list[float] = []
+        await together([self._feed(), *self._serve()])
+        self._records.end(self._reports, self._trajectories.ledger)
+        return PlannedRun(
+            reports=tuple(self._reports),
+            trained_at=tuple(self._trained_at),
+            ledger=self._trajectories.ledger,
+        )
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _shared_devices(self) -> list[AbstractAsyncContextManager[Any]]:
+        """One for each rank, that of the same number of inference and of the learner."""
+        ranks = max(self._plan.inference_ranks, self._plan.learner_ranks)
+        return [asyncio.Lock() if self._times.shared_devices else nullcontext() for _ in range(ranks)]
+
+    async def _feed(self) -> None:
+        """All that asks inference for anything."""
+        await together([self._collect(), self._learn()])
+        self._requests.close()
+
+    async def _collect(self) -> None:
+        await self._weights.published(0)
+        hand_over = HandOver(self._trajectories, self._times.way)
+        # Simulators that use a device use that of the inference rank that serves them without level 2.
+        drawing = [
+            device if self._times.shared_devices else asyncio.Lock()
+            for device in self._devices[: self._plan.inference_ranks]
+        ]
+        shards = []
+        for number in range(self._plan.env_workers):
+            worker, spans = Worker(self._times), self._records.log(Process.ENV, number)
+            asking = Asking(requests=self._requests, way=self._times.way, worker=worker)
+            for shard in self._plan.shards_of_worker(number):
+                env = partial(self._shard, shard, worker, drawing[self._plan.queue(shard)[0]])
+                collect = partial(run_shard, policy=asking, trajectories=hand_over, spans=spans)
+                shards.append(self._collecting(shard, env, collect, spans))
+        await together(shards)
+
+    def _collecting(
+        self,
+        number: int,
+        env: Callable[[], VirtualShard],
+        collect: Callable[..., Coroutine[Any, Any, None]],
+        spans: SpanLog,
+    ) -> Coroutine[Any, Any, None]:
+        """The env loop of a shard."""
+        asynchrony = self._settings.asynchrony
+        collect = partial(
+            collect,
+            shard=number,
+            recorder=partial(VirtualRecorder, plan=self._plan),
+            overlaps=asynchrony.rollout.enabled,
+        )
+        if asynchrony.rollout.reset_ahead:
+            waiting = partial(self._busy["env"].busy, number)
+            ahead = ResetAhead(env(), env(), shard=number, waiting=waiting, spans=spans)
+            return ahead.closed_after(collect(env=ahead))
+        one = env()
+        return collect(
+            env=one, before=taking_on(one, self._plan) if asynchrony.takes_tasks else no_preparation
+        )
+
+    def _shard(self, number: int, worker: Worker, device: AbstractAsyncContextManager[Any]) -> VirtualShard:
+        size = self._plan.envs_per_shard
+        return VirtualShard(
+            number,
+            batch=self._times.simulators.batch(number * size, size),
+            plan=self._plan,
+            horizon=self._settings.horizon,
+            worker=worker,
+            device=device,
+            busy=self._busy["env"],
+        )
+
+    def _serve(self) -> Iterator[Coroutine[Any, Any, None]]:
+        queued = self._records.log(Process.REQUESTS, 0)
+        for number in range(self._plan.inference_ranks):
+            rank = VirtualRank(
+                number, self._times, device=self._devices[number], busy=self._busy["inference"]
+            )
+            spans = self._records.log(Process.INFERENCE, number)
+            requests = RankPort(self._requests, number, queued)
+            yield serve_policy(requests=requests, policy=rank, spans=spans)
+            yield refresh_weights(weights=RankWeights(self._weights, number), policy=rank, spans=spans)
+
+    def _learners(self) -> list[VirtualLearner]:
+        ranks, training = self._plan.learner_ranks, self._times.training
+        barrier = asyncio.Barrier(ranks) if ranks > 1 else None
+        return [
+            VirtualLearner(
+                rank,
+                times=training,
+                settings=self._settings,
+                pieces=self._pieces(rank),
+                together=barrier,
+                device=self._devices[rank],
+                busy=self._busy["learner"],
+                spans=self._records.log(Process.LEARNER, rank),
+            )
+            for rank in range(ranks)
+        ]
+
+    def _pieces(self, rank: int) -> PiecePort:
+        together = self._settings.pieces_taken_together
+        pieces = PrefetchedPieces(
+            VirtualPieces(self._trajectories, rank, times=self._times.training),
+            until=self._settings.batches,
+            together=together,
+        )
+        if not self._settings.scored_by_inference:
+            return pieces
+        scorer = VirtualScorer(
+            self._requests, self._times.way, published=self._weights.published, settings=self._settings
+        )
+        return ScoredPieces(pieces, scorer, first=together)
+
+    async def _learn(self) -> None:
+        learners, spans = self._learners(), self._records.log(Process.DRIVER, 0)
+        sender = self._records.log(Process.LEARNER, 0)
+        self._weights.offer(0, ())
+        await self._weights.published(0)
+        sending: asyncio.Task[None] | None = None
+        end = self._now()
+        for batch in range(self._settings.batches):
+            with spans.span("learn", step=batch + 1):
+                await asyncio.gather(*(learner.learn(batch) for learner in learners))
+            with sender.span("copy"):
+                await asyncio.sleep(self._times.weights.copy_s)
+            self._trained_at.append(max(learner.trained_at for learner in learners))
+            if sending is not None:
+                await sending  # a copy leaves before the next takes its place
+            began, end = end, self._now()
+            sending = asyncio.create_task(self._send(batch + 1, end - began, sender))
+        if sending is not None:
+            await sending
+        self._weights.close()
+
+    async def _send(self, version: int, seconds: float, spans: SpanLog) -> None:
+        """The way of `version` to all inference ranks, then what there is to say of its step."""
+        if self._settings.asynchrony.deterministic:
+            await self._trajectories.collected(version)
+        with spans.span("send", version=version):
+            await asyncio.sleep(self._times.weights.send_s)
+        self._weights.offer(version, ())
+        await self._weights.published(version)
+        self._report(version, seconds)
+
+    def _report(self, step: int, seconds: float) -> None:
+        trained, requests = self._trajectories.pop_trained(step - 1), self._requests
+        report = StepReport(
+            step=step,
+            total=self._settings.batches,
+            seconds=seconds,
+            env_steps=trained.env_steps,
+            episode_return=None,
+            success=None,
+            busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
+            staleness=trained.staleness,
+            batch_size=requests.batch_size,
+            batch_wait=requests.batch_wait,
+        )
+        requests.batch_size, requests.batch_wait = Spread(), Spread()
+        self._reports.append(report)
+        self._records.step(report)
+
+
+class RankPort:
+    """The request broker as one inference rank sees it; fills `loops.ports.RequestPort`."""
+
+    def __init__(self, broker: RequestBroker, rank: int, spans: SpanLog) -> None:
+        self._broker, self._rank, self._spans = broker, rank, spans
+
+    async def take(self) -> list[Pending] | None:
+        batch = await self._broker.take(self._rank)
+        if batch is not None:
+            oldest, size = min(one.arrived for one in batch), sum(one.size for one in batch)
+            self._spans.add("queued", oldest, requests=len(batch), size=size)
+        return batch
+
+    def answering(self, batch: Sequence[Pending]) -> AbstractAsyncContextManager[list[Any]]:
+        return self._broker.answering(batch)

@@ -1,0 +1,162 @@
+"""The env side of a planned run: shards that take their time, and records of what they did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from rlinf_async.core.pieces import pieces
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.types import ActionRequest, Piece, Ticket
+from rlinf_async.lab.virtual.simulators import SimulatorBatch, Stint
+from rlinf_async.lab.virtual.times import Times, WayTimes
+from rlinf_async.loops.request_broker import RequestBroker
+from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.observe.meters import BusyMeter
+
+
+class Worker:
+    """What the shards of one env worker share: process, cores, and the simulator if it is vectorised."""
+
+    def __init__(self, times: Times) -> None:
+        self.process = asyncio.Lock()
+        self._cores = asyncio.Semaphore(times.cores) if times.cores else None
+        self._simulator = asyncio.Lock() if times.simulators.vectorised else None
+
+    async def simulate(self, stint: Stint) -> None:
+        """Last as long as `stint` does on the cores that are free."""
+        if self._simulator is not None:
+            async with self._simulator:
+                await asyncio.sleep(max(stint.each))
+        elif self._cores is None:
+            await asyncio.sleep(max(stint.each))
+        else:
+            await asyncio.gather(*(self._on_core(self._cores, seconds) for seconds in stint.each))
+
+    async def _on_core(self, cores: asyncio.Semaphore, seconds: float) -> None:
+        async with cores:
+            await asyncio.sleep(seconds)
+
+
+class VirtualShard:
+    """Fills `loops.ports.ShardEnv`; outputs are stints, answers the version that acted."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        batch: SimulatorBatch,
+        plan: ShardPlan,
+        horizon: int,
+        worker: Worker,
+        device: AbstractAsyncContextManager[Any],
+        busy: BusyMeter,
+    ) -> None:
+        """`device` is the one that the environments draw on for `Stint.device_s`."""
+        self.size, self.horizon = plan.envs_per_shard, horizon
+        self._number, self._batch, self._worker = number, batch, worker
+        self._device, self._busy = device, busy
+
+    async def start(self) -> Stint:
+        with self._busy.busy(self._number):
+            return await self.reset()
+
+    async def reset(self) -> Stint:
+        return await self._lasting(self._batch.reset())
+
+    def skip(self) -> None:
+        self._batch.skip(self.horizon)
+
+    async def step(self, answer: int) -> Stint:
+        with self._busy.busy(self._number):
+            return await self._lasting(self._batch.step())
+
+    def observation(self, output: Stint) -> bool:
+        """Whether last observations of episodes have to be valued too."""
+        return output.ends
+
+    def take_on(self, place: int, rollout: int) -> None:
+        self._batch.take_on(place * self.size)
+
+    def finish(self) -> None:
+        """The next initial states cost nothing before they are reset to."""
+
+    async def restart(self) -> None:
+        """Planned environments do not fail."""
+
+    async def _lasting(self, stint: Stint) -> Stint:
+        await self._worker.simulate(stint)
+        if stint.device_s:
+            async with self._device:
+                await asyncio.sleep(stint.device_s)
+        return stint
+
+
+class VirtualRecorder:
+    """Keeps the versions that acted; fills `loops.ports.Recorder`."""
+
+    def __init__(self, ticket: Ticket, plan: ShardPlan) -> None:
+        self._ticket, self._plan = ticket, plan
+        self._versions: list[int] = []
+
+    def append(self, output: Stint, answer: int) -> None:
+        self._versions.append(answer)
+
+    def build(self, output: Stint, answer: int) -> Sequence[Piece]:
+        return pieces(self._ticket, [None] * self._plan.parts, plan=self._plan, versions=self._versions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """The way of an env worker's requests to the broker and back; fills `loops.ports.PolicyPort`."""
+
+    requests: RequestBroker
+    way: WayTimes
+    worker: Worker
+
+    def rollout(self, shard: int) -> AbstractAsyncContextManager[None]:
+        return self.requests.rollout(shard)
+
+    async def act(self, request: ActionRequest) -> Any:
+        half = self.way.request(request.size) / 2
+        await self._handle()
+        await _pass(half)
+        answer = await self.requests.act(request)
+        await _pass(half)
+        await self._handle()
+        return answer
+
+    async def _handle(self) -> None:
+        """What the env worker's process does for a request, and again for its answer."""
+        if self.way.worker_s:
+            async with self.worker.process:
+                await asyncio.sleep(self.way.worker_s / 2)
+
+
+class HandOver:
+    """The way of rollouts to the buffer; fills `loops.ports.TrajectoryPort`."""
+
+    def __init__(self, trajectories: TrajectoryBroker, way: WayTimes) -> None:
+        self._trajectories, self._way = trajectories, way
+        self._central = asyncio.Lock()
+
+    async def admit(self, shard: int) -> Ticket | None:
+        return await self._trajectories.admit(shard)
+
+    async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
+        await _pass(self._way.put_s)
+        if self._way.central_env_step_s:
+            async with self._central:
+                await _pass(self._way.central_env_step_s * sum(piece.env_steps for piece in pieces))
+        await self._trajectories.put(ticket, pieces)
+
+    async def abandon(self, ticket: Ticket, reason: str) -> None:
+        await self._trajectories.abandon(ticket, reason)
+
+
+async def _pass(seconds: float) -> None:
+    if seconds:
+        await asyncio.sleep(seconds)

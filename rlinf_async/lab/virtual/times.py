@@ -1,0 +1,159 @@
+"""How long everything takes that is not an environment: service times of a planned run, in seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from rlinf_async.lab.virtual.simulators import Simulators
+
+
+def _check(times: object, what: str) -> None:
+    for item in fields(times):  # type: ignore[arg-type]
+        value = getattr(times, item.name)
+        if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{what}.{item.name}={value!r} must be a finite number of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTimes:
+    """A forward pass for `n` environments: `fixed_s + n * env_s`, or between what was measured `by_size`."""
+
+    fixed_s: float = 0.0
+    env_s: float = 0.0
+    by_size: tuple[tuple[int, float], ...] = ()
+    """(environments, seconds), ascending; beyond the last one every environment takes `env_s` more."""
+
+    def __post_init__(self) -> None:
+        _check(self, "policy")
+        sizes = [size for size, _ in self.by_size]
+        if sizes != sorted(set(sizes)) or any(size < 1 for size in sizes):
+            raise ValueError(f"policy.by_size has the sizes {sizes}; they must ascend, from 1 on")
+
+    def forward_s(self, envs: int) -> float:
+        """Seconds of a forward pass for `envs` environments."""
+        if not self.by_size:
+            return self.fixed_s + envs * self.env_s
+        sizes, seconds = zip(*self.by_size, strict=True)
+        return float(np.interp(envs, sizes, seconds)) + max(0, envs - sizes[-1]) * self.env_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTimes:
+    """A learner rank."""
+
+    sample_s: float
+    """Training on one sample, once: forward and backward."""
+    score_share: float = 1 / 3
+    """A pass without gradients, which anchors samples, as a share of that."""
+    micro_batch_s: float = 0.0
+    """What every micro-batch takes beside its samples."""
+    optimizer_step_s: float = 0.0
+    """An optimizer step of one rank."""
+    ranks_log2_s: float = 0.0
+    """What an optimizer step takes more, for each time that the number of ranks doubles."""
+    anchor_s: float = 0.0
+    """What anchoring takes beside its pass, each time that pieces are taken in."""
+    batch_s: float = 0.0
+    """What a batch takes beside all that: metrics, the call that begins the next."""
+    whole_s: float = 0.0
+    """What a batch that is trained as a whole, by the framework's own training, takes beside its passes."""
+    piece_s: float = 0.0
+    """Opening one piece; those of the next batch that are there already are opened beside training."""
+    piece_env_s: float = 0.0
+    """The same, for each trajectory of the piece."""
+
+    def __post_init__(self) -> None:
+        _check(self, "training")
+
+    def pass_s(self, samples: int) -> float:
+        """Seconds of a pass without gradients, which gives samples their anchor."""
+        return self.anchor_s + samples * self.sample_s * self.score_share
+
+    def step_s(self, ranks: int) -> float:
+        """Seconds of an optimizer step of `ranks` ranks together."""
+        return self.optimizer_step_s + self.ranks_log2_s * math.log2(ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayTimes:
+    """What lies between the loops: seconds that a record is under way, or that one process has for it."""
+
+    request_s: float = 0.0
+    """From an env worker to inference and back, beside waiting for a batch and the forward pass."""
+    request_env_s: float = 0.0
+    """The same, for each environment of the request: pictures."""
+    worker_s: float = 0.0
+    """Of the env worker's process for each decision of a shard, half of it with the request and half with the
+    answer; one shard at a time."""
+    batch_s: float = 0.0
+    """Of an inference rank for each batch, beside the forward pass."""
+    put_s: float = 0.0
+    """From an env worker to the buffer, for each rollout."""
+    central_env_step_s: float = 0.0
+    """Where all trajectories pass one process: what it takes for one decision of one environment."""
+
+    def __post_init__(self) -> None:
+        _check(self, "way")
+
+    def request(self, envs: int) -> float:
+        """Seconds under way for a request of `envs` environments."""
+        return self.request_s + envs * self.request_env_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightTimes:
+    """New weights: `copy_s` of the learner, `send_s` under way, `load_s` of an inference rank."""
+
+    copy_s: float = 0.0
+    send_s: float = 0.0
+    load_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self, "weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StockTimes:
+    """What RLinf's own modes cost beside the work."""
+
+    decision_s: float = 0.0
+    """The way of the observations and actions of a stage, for each of its decisions."""
+    decision_env_s: float = 0.0
+    """The same, for each environment."""
+    trajectory_s: float = 0.0
+    """The way of a rollout's trajectories to the actor; asynchronous PPO's env worker pays it by itself."""
+    step_s: float = 0.0
+    """What a global step takes beside: advantages, the weights' way to inference."""
+    pipeline_step_s: float = 0.0
+    """Both together with `runner.use_training_pipeline`."""
+
+    def __post_init__(self) -> None:
+        _check(self, "stock")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Everything that a planned run takes its time for."""
+
+    simulators: Simulators
+    policy: PolicyTimes
+    training: TrainingTimes
+    way: WayTimes = field(default_factory=WayTimes)
+    weights: WeightTimes = field(default_factory=WeightTimes)
+    stock: StockTimes = field(default_factory=StockTimes)
+    cores: int = 0
+    """Cores of an env worker, which its environments share; 0: as many as are wanted."""
+    decision_steps: int = 1
+    """Environment steps in one decision."""
+    shared_devices: bool = False
+    """Whether inference rank r and learner rank r take turns on one accelerator, pass by pass."""
+
+
+def table(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Means by size, ascending, of measured (environments, seconds)."""
+    sizes = sorted({size for size, _ in points})
+    return tuple((size, float(np.mean([s for n, s in points if n == size]))) for size in sizes)

@@ -1,0 +1,96 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
+from rlinf_async.lab.demo.warm_start import ClonedPolicy, Trial, WarmStart, warm_start
+
+QUICK = WarmStart(demonstrations=2, max_epochs=2, episodes=16)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    return warm_start(QUICK, tmp_path_factory.mktemp("warm"))
+
+
+def test_the_state_dict_loads_strictly_into_rlinfs_policy(start):
+    module = pytest.importorskip(
+        "rlinf.models.embodiment.mlp_policy.mlp_policy", reason="RLinf is not installed"
+    )
+    policy = module.MLPPolicy(39, 4, num_action_chunks=1, add_value_head=True, add_q_head=False)
+    state = torch.load(start.policy_path)
+    policy.load_state_dict(state)
+    states = torch.randn(3, 39)
+    ours = ClonedPolicy(QUICK.log_std)
+    ours.load_state_dict(state)
+    theirs, _ = policy.predict_action_batch({"states": states}, mode="eval")
+    assert torch.allclose(theirs[:, 0], ours(states), atol=1e-6)
+    assert torch.equal(policy.actor_logstd, torch.full((1, 4), -1.0))
+
+
+def test_statistics_are_those_of_the_39_d_state(start):
+    assert ObservationStats.load(start.obs_stats_path).mean.shape == (39,)
+
+
+def test_an_equal_call_finds_the_start_again(start, monkeypatch):
+    monkeypatch.setattr("rlinf_async.lab.demo.warm_start.demonstrate", pytest.fail)
+    assert warm_start(QUICK, start.policy_path.parents[1]) == start
+
+
+def test_other_settings_are_another_start():
+    assert QUICK.key != replace(QUICK, seed=1).key
+    assert QUICK.key == replace(QUICK).key
+
+
+class Ladder:
+    """A trial in which a policy's success is the value of its only parameter."""
+
+    def success(self, state, *, enough):
+        return float(state["weight"])
+
+
+def climb(*successes, **changes):
+    from rlinf_async.lab.demo.warm_start import search
+
+    epochs = iter([{"weight": torch.tensor(value)} for value in successes])
+    settings = replace(QUICK, lowest_success=0.10, highest_success=0.20, **changes)
+    return search(settings, epochs, Ladder()).success
+
+
+def test_cloning_stops_at_the_first_epoch_in_the_band():
+    assert climb(0.0, 0.05, 0.15, 0.9) == pytest.approx(0.15)
+
+
+def test_an_epoch_that_overshoots_is_mixed_with_the_one_before_it():
+    assert 0.10 <= climb(0.0, 0.05, 0.9) <= 0.20
+
+
+def test_the_best_epoch_is_kept_when_none_is_good_enough():
+    assert climb(0.0, 0.06, 0.03) == pytest.approx(0.06)
+
+
+def test_a_trial_repeats_for_equal_weights_and_noise(start):
+    trial = Trial(QUICK, ObservationStats.load(start.obs_stats_path))
+    state = torch.load(start.policy_path)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        results.append(trial.success(state, enough=0.0))
+    trial.close()
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"task_name": "nothing-v3"}, "nothing-v3"),
+        ({"demonstrations": 0}, "demonstrations"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"lowest_success": 0.5, "highest_success": 0.2}, "lowest_success=0.5"),
+        ({"episodes": 20}, "20"),
+    ],
+)
+def test_impossible_settings_are_named(changes, words):
+    with pytest.raises(ValueError, match=words):
+        WarmStart(**changes)

@@ -1,0 +1,58 @@
+import pytest
+
+pytest.importorskip("omegaconf", reason="a config is OmegaConf's")
+
+from omegaconf import OmegaConf
+
+from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
+from rlinf_async.lab.demo.warm_start_block import fill_in
+
+BLOCK = {"demonstrations": 2, "max_epochs": 2, "episodes": 16}
+
+
+def config(tmp_path, **changes):
+    return OmegaConf.create(
+        {
+            "warm_start": dict(BLOCK),
+            "runner": {"ckpt_path": None, "logger": {"log_path": str(tmp_path / "runs" / "one")}},
+            "env": {"train": {"obs_stats": None}, "eval": {"obs_stats": None}},
+            **changes,
+        }
+    )
+
+
+def test_the_key_that_the_block_names_is_filled_and_clones_are_shared(tmp_path, capsys):
+    of_verl = {
+        "warm_start": {**BLOCK, "policy_key": "vla.ckpt_path"},
+        "vla": {"run_dir": str(tmp_path / "runs" / "two"), "ckpt_path": None},
+        "runner": None,
+    }
+    first, second = config(tmp_path), config(tmp_path, **of_verl)
+    OmegaConf.set_struct(second, True)
+    fill_in(first)
+    fill_in(second)
+    assert first.runner.ckpt_path == second.vla.ckpt_path
+    assert str(tmp_path / "runs" / "warm_starts") in second.vla.ckpt_path
+    for cfg in (first, second):
+        for part in ("train", "eval"):
+            assert ObservationStats.load(cfg.env[part].obs_stats).mean.shape == (39,)
+    assert capsys.readouterr().out.count("warm start: the clone solves") == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"warm_start": None}, {"runner": {"ckpt_path": "mine.pt"}}],
+    ids=["no block", "a policy is given"],
+)
+def test_nothing_is_cloned_without_a_block_or_with_a_policy(changes, tmp_path, monkeypatch):
+    monkeypatch.setattr("rlinf_async.lab.demo.warm_start_block.warm_start", pytest.fail)
+    cfg = config(tmp_path, **changes)
+    before = OmegaConf.to_container(cfg)
+    fill_in(cfg)
+    assert OmegaConf.to_container(cfg) == before
+
+
+def test_a_config_without_a_run_directory_is_told_which_keys_name_one(tmp_path):
+    cfg = config(tmp_path, runner={"ckpt_path": None})
+    with pytest.raises(ValueError, match=r"set runner\.logger\.log_path or vla\.run_dir"):
+        fill_in(cfg)

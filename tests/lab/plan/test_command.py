@@ -1,0 +1,211 @@
+"""The command: what it finds, says and writes."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+import typer
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from rlinf_async.lab.chart import new_figure, save
+from rlinf_async.lab.commands.planning import plan
+from rlinf_async.lab.outputs import write_json
+from rlinf_async.lab.plan import command
+from rlinf_async.lab.plan.search import scale, search
+from rlinf_async.lab.plan.table import recommendation
+from rlinf_async.lab.plan.times_file import read_times, write_times
+from rlinf_async.lab.table import Range
+from rlinf_async.lab.virtual.times import TrainingTimes
+from rlinf_async.observe.status import status_of
+from tests.lab.plan.given import CONFIG, FACTS, job, left_by, times
+
+APP = typer.Typer()
+APP.command()(plan)
+
+
+def test_a_search_finds_the_levels_that_a_slow_setting_lacks():
+    slow = job({"async": {"mode": "train"}}, plan={**FACTS["plan"], "shards_per_worker": 1})
+    quick_learner = times(training=TrainingTimes(sample_s=1 / 64))
+    found = search(slow, quick_learner, tries=[["async.train.max_staleness=2"]])
+    assert found.best.steps_per_s.middle > 1.1 * found.now.steps_per_s.middle
+    assert "async.mode=full" in found.best.overrides
+    names = [one.name for one in found.others]
+    assert {"RLinf, synchronous", "RLinf, two stages", "RLinf, training pipeline"} <= set(names)
+    assert names[0] == "train.max_staleness=2"
+    # What changes learning is shown and not recommended.
+    assert not any("balance" in one or "staleness" in one for one in found.best.overrides)
+
+
+def test_what_is_good_is_left_as_it_is():
+    bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
+    found = search(job(), bound)
+    assert found.best is found.now
+    assert (found.now.limit.part, found.now.limit.saturated) == ("learner", True)
+
+
+def test_what_is_faster_and_not_recommended_is_named_below_the_recommendation():
+    bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
+    found = search(job(), bound)
+    assert (found.tempting, "for you to weigh" in recommendation(found)) == ([], False)
+    rate = found.now.steps_per_s.middle
+
+    def beside(name, factor):
+        return replace(found.now, name=name, steps_per_s=Range.of([factor * rate]))
+
+    beyond = tuple(beside(name, by) for name, by in (("a", 1.2), ("b", 1.005), ("c", 1.5), ("d", 1.1)))
+    said = recommendation(replace(found, beyond=beyond, asked=(beside("mine", 2.0),)))
+    assert said.startswith("Leave it as it is: nothing that trains the same samples with the same simulators")
+    assert said.endswith("or asks more of the simulators: c (1.50 times); a (1.20 times).")
+    better = replace(found, beyond=beyond, best=beside("best", 1.3))
+    assert recommendation(better).endswith("simulators: c (1.50 times).")
+
+
+def test_twice_the_accelerators_are_almost_twice_as_fast():
+    placed = scale(job(), times(), [2, 4], [])
+    assert [one.steps_per_s.middle for one in placed[2]] == sorted(
+        (one.steps_per_s.middle for one in placed[2]), reverse=True
+    )
+    growth = placed[4][0].steps_per_s.middle / placed[2][0].steps_per_s.middle
+    assert 1.6 < growth < 2.1
+
+
+def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
+    run, out = left_by(tmp_path / "run"), tmp_path / "plan.json"
+    arguments = [str(run), "--gpus", "2", "--try", "async.mode=train,async.train.max_staleness=2"]
+    arguments += ["--json", str(out), "--save-times", str(tmp_path / "times.yaml")]
+    arguments += ["--chart", str(tmp_path / "chart.png")]
+    result = CliRunner().invoke(APP, [*arguments, "--save-run", str(tmp_path / "planned")])
+    assert result.exit_code == 0, result.output
+    assert "the plan of it" in result.output
+    assert "Not known" in result.output
+    content = json.loads(out.read_text())
+    assert content["replay"]["close"] is True
+    assert content["now"]["env_steps_per_s"] > 0
+    assert content["others"][0]["overrides"] == ["async.mode=train", "async.train.max_staleness=2"]
+    assert set(content["gpus"]) == {"2"}
+    assert (tmp_path / "chart.png").stat().st_size > 1000
+    assert any("batches" in line or "steps" in line for line in status_of(tmp_path / "planned"))
+    assert read_times(tmp_path / "times.yaml").training.sample_s == pytest.approx(0.0625, rel=0.001)
+
+
+def test_a_doubtful_replay_is_the_exit_status(tmp_path):
+    run = left_by(tmp_path)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    slower = [{**line, "async/step_seconds": 2 * line["async/step_seconds"]} for line in lines]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in slower))
+    result = CliRunner().invoke(APP, [str(run)])
+    assert result.exit_code == 1
+    assert "warning" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["-n", "demo"], ["nowhere"], ["nowhere", "-n", "demo"], ["nowhere", "--gpus", "8,x"]]
+)
+def test_what_gives_no_plan_is_an_error_in_a_sentence(arguments):
+    result = CliRunner().invoke(APP, arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_service_times_are_written_and_read_back(tmp_path):
+    write_times(tmp_path / "times.yaml", times())
+    assert read_times(tmp_path / "times.yaml") == times()
+
+
+def test_a_short_file_of_times_is_enough(tmp_path):
+    path = tmp_path / "times.yaml"
+    content = {
+        "simulators": {"decision": [1.0, 2.0], "reset": 3},
+        "policy": {"by_size": [[1, 0.1], [8, 0.2]]},
+    }
+    path.write_text(yaml.safe_dump({**content, "training": {"sample_s": 0.5}}))
+    found = read_times(path)
+    assert (found.simulators.decision.mean, found.simulators.reset.mean) == (1.5, 3.0)
+    assert found.policy.forward_s(8) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"policy": {}}, "lacks simulators, training"),
+        ({"simulators": {"decision": 1}, "policy": {}, "training": {"sample": 1}}, "sample_s"),
+        ({"simulators": {"decision": 1}, "policy": {}, "training": {"sample_s": -1}}, "at least 0"),
+        ({"simulators": {"decision": "long"}, "policy": {}, "training": {"sample_s": 1}}, "must be seconds"),
+        ({"simulators": {"decision": 1}, "policy": 3, "training": {"sample_s": 1}}, "must be a block"),
+        ([1], "holds no parts"),
+    ],
+)
+def test_times_that_cannot_be_read_are_refused_by_name(tmp_path, content, said):
+    path = tmp_path / "times.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=said):
+        read_times(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff", "is not UTF-8"),
+        (b"[" * 10_000, "nests too deeply"),
+        (b"simulators: {", "cut off or damaged"),
+        (b" " * (2 << 20), "has more than 1,048,576 bytes"),
+    ],
+)
+def test_a_file_of_times_that_is_damaged_or_endless_is_refused_in_a_sentence(tmp_path, content, said):
+    path = tmp_path / "times.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        read_times(path)
+
+
+def test_times_may_be_named_by_a_link_and_are_not_waited_for_at_a_pipe(tmp_path):
+    write_times(tmp_path / "times.yaml", times())
+    (tmp_path / "link.yaml").symlink_to("times.yaml")
+    assert read_times(tmp_path / "link.yaml") == times()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ValueError, match=r"pipe\.yaml cannot be read: it is no file"):
+        read_times(tmp_path / "pipe.yaml")
+
+
+def test_what_is_written_does_not_go_through_a_link(tmp_path):
+    theirs, link = tmp_path / "theirs", tmp_path / "link.png"
+    theirs.write_text("theirs")
+    link.symlink_to(theirs)
+    figure = new_figure(1.0, 1.0)
+    for write in (
+        lambda: write_json(link, {}),
+        lambda: save(figure, link),
+        lambda: write_times(link, times()),
+    ):
+        with pytest.raises(ValueError, match=r"link\.png cannot be written: it is a symbolic link"):
+            write()
+    assert theirs.read_text() == "theirs"
+    save(figure, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_of_a_config_has_no_replay(tmp_path):
+    explained = {
+        "ranks": {"env": 1, "inference": 1, "learner": 1},
+        "shards": {"total": 8, "per_env_worker": 8, "environments_each": 1, "group_size": 1},
+        "inference_batch": {"at_most": 8},
+        "batch": {
+            "trajectories_per_step": 8,
+            "decisions_per_trajectory": 6,
+            "samples_per_step": 48,
+            "global_batch_size": 48,
+            "optimizer_steps_per_step": 1,
+            "micro_batch_size": 12,
+            "env_steps_per_step": 240,
+            "steps": 10,
+        },
+    }
+    write_times(tmp_path / "times.yaml", times())
+    made = command.plan_config(CONFIG, explained, tmp_path / "times.yaml")
+    assert made.replayed is None
+    console = Console(record=True, width=100)
+    command.show(made, console)
+    assert "recommended" in (text := console.export_text()) or "Leave it as it is" in text

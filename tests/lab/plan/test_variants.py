@@ -1,0 +1,118 @@
+"""Other settings of a job, as overrides."""
+
+import pytest
+
+from rlinf_async.lab.plan.job import of_config
+from rlinf_async.lab.plan.variants import beyond, changed, knobs, placements
+from tests.lab.plan.given import CONFIG, job
+
+
+def test_overrides_change_levels_shards_and_batches():
+    assert changed(job(), ["async.rollout.shards=2"]).settings.plan.shards == 2
+    assert changed(job(), ["async.mode=train"]).settings.plan.shards == 1
+    assert changed(job(), ["async.mode=off"]).settings.asynchrony.active is False
+    again = changed(changed(job(), ["async.mode=train"]), ["async.mode=full"])
+    assert again.settings.plan.shards == 8  # as shards: auto would have it
+    tasks = changed(job(), ["async.train.balance=tasks", "async.train.max_staleness=2"]).settings.asynchrony
+    assert (tasks.train.balance, tasks.max_staleness) == ("tasks", 2)
+
+
+def test_a_job_grows_with_its_ranks_and_micro_batches_shrink_where_they_must():
+    grown = changed(job(), ["plan.total_envs=16", "plan.env_workers=2", "plan.learner_ranks=4"]).settings
+    assert (grown.plan.shards, grown.samples_per_batch, grown.global_batch_size) == (16, 96, 96)
+    assert grown.micro_batch_size * 4 <= 96
+    assert 96 // 4 % grown.micro_batch_size == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("actor.lr=1", "no override that can be planned"),
+        ("async.rolout.shards=2", "unknown key"),
+        ("async.rollout.shards=3", "do not divide"),
+        ("plan.total=8", "no override that can be planned"),
+        ("async.rollout.max_batch_size=0", "at least 1"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_name(override, said):
+    with pytest.raises(ValueError, match=said):
+        changed(job(), [override])
+
+
+def test_shards_are_searched_only_where_simulators_are_apart():
+    def names(config):
+        return {
+            one
+            for alternatives in knobs(job(config), micro_batches=False)
+            for overrides in alternatives
+            for one in overrides
+        }
+
+    apart = names({})
+    assert not any("micro_batch" in one for one in apart)
+    assert {f"async.rollout.shards={shards}" for shards in (1, 2, 4, 8)} <= apart
+    for train in ({"env_type": "isaaclab"}, {"env_type": "metaworld", "processes": 1}):
+        assert not any("shards" in one for one in names({"env": {"train": train}}))
+
+
+def test_placements_divide_accelerators_and_grow_the_job():
+    found = {name: (overrides, shares) for name, overrides, shares in placements(job(), gpus=4, shared=False)}
+    assert set(found) == {
+        "collocated",
+        "hybrid",
+        *(f"disaggregated {ratio}" for ratio in ("1:3", "1:1", "3:1")),
+    }
+    overrides, shares = found["collocated"]
+    settings = changed(job(), overrides).settings
+    assert shares
+    assert (settings.plan.inference_ranks, settings.plan.learner_ranks, settings.plan.total_envs) == (
+        4,
+        4,
+        16,
+    )
+    assert not found["disaggregated 1:1"][1]
+
+
+def test_a_config_is_read_by_what_its_host_explains():
+    explained = {
+        "ranks": {"env": 2, "inference": 1, "learner": 2},
+        "shards": {"total": 4, "per_env_worker": 2, "environments_each": 4, "group_size": 2},
+        "inference_batch": {"at_most": 16},
+        "batch": {
+            "trajectories_per_step": 32,
+            "decisions_per_trajectory": 6,
+            "samples_per_step": 192,
+            "global_batch_size": 96,
+            "optimizer_steps_per_step": 4,
+            "micro_batch_size": 12,
+            "env_steps_per_step": 960,
+            "steps": 10,
+        },
+    }
+    found = of_config(CONFIG, explained)
+    plan = found.settings.plan
+    assert (plan.total_envs, plan.rollout_epochs, plan.group_size, plan.env_workers) == (16, 2, 2, 2)
+    assert (found.settings.update_epoch, found.decision_steps, found.settings.samples_per_batch) == (
+        2,
+        5,
+        192,
+    )
+    with pytest.raises(ValueError, match=r"async\.mode=full"):
+        of_config(CONFIG, {"shards": None})
+
+
+@pytest.mark.parametrize(
+    ("config", "resets", "shown"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"async": {"mode": "full", "rollout": {"reset_ahead": True}}}, True, False),
+        ({"async": {"mode": "train"}}, True, False),
+        ({"env": {"train": {"env_type": "metaworld", "processes": 1}}}, True, False),
+    ],
+)
+def test_a_spare_set_of_simulators_is_shown_where_resets_take_a_part_and_each_has_a_process(
+    config, resets, shown
+):
+    found = list(beyond(job(config), resets=resets))
+    assert (("async.rollout.reset_ahead=true",) in found) == shown

@@ -1,0 +1,65 @@
+import itertools
+
+import pytest
+
+from rlinf_async.config import LEVEL_NAMES, AsyncConfig
+from rlinf_async.lab.sweep.settings import ALL, LADDER, Setting, parse_settings
+
+
+def names(text: str) -> list[str]:
+    return [setting.name for setting in parse_settings(text)]
+
+
+def test_the_ladder_adds_one_level_after_the_other():
+    assert names("ladder") == ["off", "train", "train+rollout", "full"]
+    assert LADDER[2] == Setting(train=True, rollout=True, streamer=False)
+
+
+def test_all_are_the_eight_settings_with_the_fewest_levels_first():
+    assert len(set(ALL)) == 8
+    assert names("all") == [
+        *("off", "train", "rollout", "streamer"),
+        *("train+rollout", "train+streamer", "rollout+streamer", "full"),
+    ]
+
+
+def test_a_list_names_presets_and_combinations_in_any_order_of_their_levels():
+    assert names("full, rollout+train,off") == ["full", "train+rollout", "off"]
+    assert names("train+rollout+streamer") == ["full"]
+
+
+def test_a_setting_that_is_named_twice_is_run_once():
+    assert names("off,ladder,full") == ["off", "train", "train+rollout", "full"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("off,ful", "setting 'ful' is not one of .*; did you mean 'full'"),
+        ("train+rolout", "did you mean 'train\\+rollout'"),
+        ("laddder", "did you mean 'ladder'"),
+        ("off+train", "setting 'off\\+train' is not one of"),
+        ("", "setting '' is not one of ladder, all, off"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_that_is_known(text, words):
+    with pytest.raises(ValueError, match=words):
+        parse_settings(text)
+
+
+def test_overrides_make_any_async_block_the_setting():
+    for setting, present in itertools.product(ALL, ALL):
+        block = {level: {"enabled": on} for level, on in present.flags.items()}
+        for override in setting.overrides:
+            key, value = override.removeprefix("async.").split("=")
+            level, _, flag = key.partition(".")
+            if flag:
+                block[level][flag] = value == "true"
+            else:
+                block[key] = value
+        assert AsyncConfig.from_mapping(block).levels == setting.flags
+        assert block["mode"] == (setting.name if "+" not in setting.name else "full")
+
+
+def test_every_level_of_the_config_is_known():
+    assert set(LEVEL_NAMES) == set(AsyncConfig().levels)

@@ -1,0 +1,55 @@
+"""Runs that are small enough to be worked out by hand: all times are exact in binary."""
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.lab.virtual.simulators import Draws, SimulatorTimes
+from rlinf_async.lab.virtual.times import PolicyTimes, Times, TrainingTimes
+from rlinf_async.loops.run_settings import RunSettings
+
+
+def settings(
+    asynchrony=None, *, horizon=4, batches=6, update_epoch=1, micro_batch_size=8, normalizes=True, **plan
+):
+    sizes = {
+        "total_envs": 8,
+        "env_workers": 1,
+        "inference_ranks": 1,
+        "learner_ranks": 1,
+        "shards_per_worker": 1,
+    }
+    plan = ShardPlan(**{**sizes, **plan})
+    samples = plan.trajectories_per_batch * horizon
+    return RunSettings(
+        asynchrony=AsyncConfig.from_mapping(asynchrony),
+        plan=plan,
+        horizon=horizon,
+        batches=batches,
+        global_batch_size=samples,
+        micro_batch_size=micro_batch_size,
+        update_epoch=update_epoch,
+        max_batch_size=plan.total_envs,
+        normalizes=normalizes,
+        seed=0,
+    )
+
+
+def times(*, decision=1.0, reset=0.5, tasks=(1.0,), forward=0.25, sample=0.0625, score=0.0, **more):
+    simulators = {
+        name: more.pop(name) for name in ("episode", "vectorised", "in_turn", "seed") if name in more
+    }
+    return Times(
+        simulators=SimulatorTimes(
+            decision=decision if isinstance(decision, Draws) else Draws(mean=decision),
+            reset=Draws(mean=reset),
+            tasks=tasks,
+            **simulators,
+        ),
+        policy=PolicyTimes(fixed_s=forward),
+        training=TrainingTimes(sample_s=sample, score_share=score, **more.pop("training", {})),
+        **more,
+    )
+
+
+def step_seconds(planned):
+    """Seconds of every batch after the first."""
+    return [b - a for a, b in zip(planned.trained_at, planned.trained_at[1:], strict=False)]
