@@ -227,8 +227,12 @@ def test_a_ray_address_that_was_chosen_or_that_finds_nothing_is_fine():
 def test_the_cluster_of_the_last_ray_start_is_read_from_its_note(tmp_path):
     assert machine.noted_cluster({"RAY_TMPDIR": str(tmp_path)}) is None
     (tmp_path / "ray").mkdir()
-    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
+    note = tmp_path / "ray" / "ray_current_cluster"
+    note.write_text("10.0.0.1:6379\n")
     assert machine.noted_cluster({"RAY_TMPDIR": str(tmp_path)}) == "10.0.0.1:6379"
+    note.unlink()
+    os.mkfifo(note)  # in a folder of another account
+    assert machine.noted_cluster({"RAY_TMPDIR": str(tmp_path)}) is None
 
 
 def test_command_lines_are_read_from_proc_and_a_process_that_ended_is_left_out(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlinf_async.hosts.presence import is_here
 from rlinf_async.observe.check import Check, probe, skipped
+from rlinf_async.observe.files import read_regular
 from rlinf_async.ray_runtime.address import unanswered
 from rlinf_async.ray_runtime.sockets import SHORT_FOLDER_REMEDY, folder_of_ray, misplaced_sockets
 
@@ -54,11 +55,18 @@ def flag_values(commands: Sequence[Sequence[str]], flag: str) -> set[str]:
     return {arg.partition("=")[2] for command in commands for arg in command if arg.startswith(f"{flag}=")}
 
 
+MAX_NOTE_BYTES = 1000
+"""Of the file in which `ray start` notes an address."""
+
+
 def noted_cluster(environ: Mapping[str, str]) -> str | None:
     """The address that the last `ray start` left for `address="auto"`, if any."""
     temp = environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or "/tmp"
     note = Path(temp, "ray", "ray_current_cluster")
-    return note.read_text().strip() if note.is_file() else None
+    try:
+        return read_regular(note, limit=MAX_NOTE_BYTES).decode(errors="replace").strip()
+    except OSError:  # the folder may be of another account, and what has the name may be no file
+        return None
 
 
 def free_shared_memory() -> int:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+MAX_HEADER_BYTES = 100_000_000
+"""Of a safetensors file, by the library's own limit."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
@@ -43,8 +46,16 @@ def checkpoint_size(folder: Path, *, frozen: str | None = None) -> ModelSize | N
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """What a safetensors file says about its tensors: a length of eight bytes, and JSON of that length."""
+    """The names, shapes and places of the tensors in a safetensors file.
+
+    It begins with a length of eight bytes, and JSON of that length.
+
+    Raises:
+        ValueError: it does not.
+    """
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"{file} begins with a length of {length:,}, which no safetensors file has")
         header: dict[str, Any] = json.loads(opened.read(length))
     return header

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import yaml
+
+from rlinf_async.observe.files import read_regular
 
 DEEPEST = 100
 MAX_JSON_BYTES = 4 << 20
@@ -40,6 +43,17 @@ def read_json(text: str) -> Any:
     except (ValueError, RecursionError):
         raise DamagedError("is cut off or damaged") from None
     return _measurable(content)
+
+
+def read_json_file(path: Path, *, limit: int = MAX_JSON_BYTES) -> Any:
+    """The content of a file of JSON of at most `limit` bytes, which is no link.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: as of `files.read_regular`.
+        DamagedError: as of `read_json`.
+    """
+    return read_json(read_regular(path, limit=limit).decode(errors="replace"))
 
 
 def read_yaml(text: str) -> Any:

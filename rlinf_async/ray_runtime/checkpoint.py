@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.observe.files import read_regular
-from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
+from rlinf_async.observe.plain_data import DamagedError, read_json_file
 
 STATE_FILE = "async_state.json"
 LEDGER_COUNTS = ("produced", "trained", "env_steps_trained")
@@ -36,7 +35,7 @@ def read_ledger(directory: Path) -> Ledger:
     """
     path = Path(directory) / STATE_FILE
     try:
-        state = read_json(read_regular(path, limit=MAX_JSON_BYTES).decode(errors="replace"))
+        state = read_json_file(path)
     except FileNotFoundError:
         return Ledger()
     except OSError as error:

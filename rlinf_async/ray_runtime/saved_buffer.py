@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,13 +21,18 @@ from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.checkpoint import read_ledger, write_ledger
+from rlinf_async.observe.plain_data import read_json_file
+from rlinf_async.ray_runtime.checkpoint import OTHER_CHECKPOINT_REMEDY, read_ledger, write_ledger
 from rlinf_async.ray_runtime.tensor_file import read_tensors, write_tensors
 from rlinf_async.ray_runtime.wire import pack, unpack
 
 BUFFER_FOLDER = "buffer"
 INDEX_FILE = "pieces.json"
 KNOWN_FILE = "known.safetensors"
+
+MAX_INDEX_BYTES = 64 << 20
+"""Of the index; a piece has about 300 bytes of it."""
+PAYLOAD_NAME = re.compile(r"\d+\.safetensors")
 
 Opened = Callable[[Piece], Awaitable[Any]]
 """Fetches what a piece holds, packed for travelling."""
@@ -98,11 +104,19 @@ class ProcessKnowledge:
         """The record in the checkpoint in `folder`; an empty one where that was saved without.
 
         Raises:
-            OSError, ValueError: the file cannot be read.
+            ValueError: the file cannot be read, or holds something else.
         """
         path = folder / BUFFER_FOLDER / KNOWN_FILE
-        state: Any = read_tensors(path) if path.is_file() else {}
-        return cls(state.get("rollouts", []), state.get("premise"))
+        try:
+            state = read_tensors(path)
+            rollouts, premise = state["rollouts"], state["premise"]
+            if not isinstance(rollouts, list) or not isinstance(premise, dict | None):
+                raise TypeError(f"{KNOWN_FILE} holds something else")
+        except FileNotFoundError:
+            return cls([], None)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} cannot be read: {error}; {OTHER_CHECKPOINT_REMEDY}") from error
+        return cls(rollouts, premise)
 
 
 def resume_buffer(
@@ -168,17 +182,20 @@ def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Pie
 
     The payload of a piece is the name of its file.
     """
-    path = folder / BUFFER_FOLDER / INDEX_FILE
-    if not path.is_file():
+    try:
+        index = read_json_file(folder / BUFFER_FOLDER / INDEX_FILE, limit=MAX_INDEX_BYTES)
+    except FileNotFoundError:
         return [], "the checkpoint was written without them"
-    index = json.loads(path.read_text())
+    of_run, entries = index["run"], index["pieces"]
+    if not isinstance(of_run, dict) or not isinstance(entries, list):
+        raise ValueError(f"{INDEX_FILE} is no index of pieces")
     here = _of_run(settings)
-    changed = [name for name in here if index["run"].get(name) != here[name]]
+    changed = [name for name in here if of_run.get(name) != here[name]]
     if here["recomputes"] is False and "recomputes" in changed:
         changed.remove("recomputes")  # what is recomputed needs more than what is not
     if changed:
         return [], f"the run is another now ({', '.join(changed)})"
-    pieces = [_piece(entry) for entry in index["pieces"]]
+    pieces = [_piece(entry) for entry in entries]
     fresh = [piece for piece in pieces if _is_fresh(piece, version, settings)]
     return _of_whole_rollouts(fresh, settings.plan.parts), ""
 
@@ -195,4 +212,12 @@ def _of_whole_rollouts(pieces: Sequence[Piece], parts: int) -> list[Piece]:
 
 
 def _piece(entry: Mapping[str, Any]) -> Piece:
-    return Piece(**{**entry, "ticket": Ticket(**entry["ticket"])})
+    """The piece of an entry of the index; its payload is the name of a file of the buffer.
+
+    Raises:
+        ValueError, KeyError, TypeError: the entry is none that `save_buffer` writes.
+    """
+    piece = Piece(**{**entry, "ticket": Ticket(**entry["ticket"])})
+    if not PAYLOAD_NAME.fullmatch(piece.payload):
+        raise ValueError(f"{INDEX_FILE} names {piece.payload!r:.40}, which is no file of the buffer")
+    return piece

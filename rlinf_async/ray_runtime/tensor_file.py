@@ -11,6 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from rlinf_async.observe.files import opened
+
 TREE_KEY = "tree"
 
 
@@ -33,10 +35,10 @@ def read_tensors(path: Path) -> Any:
     """Read the value that `write_tensors` has written, into memory of its own.
 
     Raises:
-        OSError, ValueError: the file is not there, cut off or damaged.
+        OSError, ValueError: the file is not there, a link, no file, cut off or damaged.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with opened(path) as number, safe_open(f"/proc/self/fd/{number}", framework="pt") as file:
             tree = json.loads((file.metadata() or {})[TREE_KEY])
             return _built(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except OSError:

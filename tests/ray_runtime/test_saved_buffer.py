@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -18,10 +19,12 @@ from rlinf_async.ray_runtime.checkpoint import read_ledger
 from rlinf_async.ray_runtime.saved_buffer import (
     BUFFER_FOLDER,
     INDEX_FILE,
+    KNOWN_FILE,
     ProcessKnowledge,
     resume_buffer,
     save_buffer,
 )
+from rlinf_async.ray_runtime.tensor_file import write_tensors
 from rlinf_async.ray_runtime.wire import pack, unpack
 
 PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=2)
@@ -161,15 +164,50 @@ def test_of_a_rollout_in_parts_all_must_be_there(tmp_path):
     assert gate.admit(0).batch == 3
 
 
-@pytest.mark.parametrize("damage", ["index", "piece", "cut"])
-def test_a_buffer_that_cannot_be_read_is_lost_and_the_run_goes_on(tmp_path, damage):
+def as_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_link(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def of_another_place(index):
+    """Whoever has made a checkpoint does not say which file of this machine is read."""
+    content = json.loads(index.read_text())
+    outside = index.parents[2] / "outside.safetensors"
+    outside.write_bytes((index.parent / "0.safetensors").read_bytes())
+    content["pieces"][0]["payload"] = str(outside)
+    index.write_text(json.dumps(content))
+
+
+DAMAGES = {
+    "cut": lambda path: path.write_text("{"),
+    "gone": lambda path: path.unlink(),
+    "a pipe": as_pipe,
+    "a link": as_link,
+    "a directory": lambda path: (path.unlink(), path.mkdir()),
+    "deep": lambda path: path.write_text("[" * 5000),
+    "a list": lambda path: path.write_text("[]"),
+    "other lists": lambda path: path.write_text('{"run": [], "pieces": {}}'),
+    "other pieces": lambda path: path.write_text(
+        json.dumps({**json.loads(path.read_text()), "pieces": [{"ticket": 1}]})
+    ),
+    "another place": of_another_place,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [(INDEX_FILE, damage) for damage in DAMAGES if damage != "gone"]
+    + [("1.safetensors", damage) for damage in ("cut", "gone", "a pipe", "a link", "a directory")],
+)
+def test_a_buffer_that_cannot_be_read_is_lost_and_the_run_goes_on(tmp_path, file, damage):
     folder = saved(tmp_path / "c", *THREE)
-    if damage == "index":
-        (folder / BUFFER_FOLDER / INDEX_FILE).write_text("{")
-    elif damage == "piece":
-        (folder / BUFFER_FOLDER / "1.safetensors").unlink()
-    else:
-        (folder / BUFFER_FOLDER / "1.safetensors").write_bytes(b"123")
+    DAMAGES[damage](folder / BUFFER_FOLDER / file)
     gate, buffer, became = resumed(folder)
     assert "12 are lost: buffer cannot be read" in became
     assert buffer.held() == 0
@@ -234,3 +272,14 @@ def test_what_processes_know_is_kept_beside_the_buffer(tmp_path):
     first, second = known.rollouts
     assert first["3"][0][0]["return"].tolist() == [1.5]
     assert (first["3"][1], second) == ([], {})
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("damage", ["cut", "a pipe", "a link", "a directory", "other"])
+def test_what_processes_know_that_cannot_be_read_ends_the_run_in_a_sentence(tmp_path, damage):
+    folder = saved(tmp_path / "c", *THREE)
+    ProcessKnowledge([{}], None).write(folder)
+    path = folder / BUFFER_FOLDER / KNOWN_FILE
+    DAMAGES.get(damage, lambda path: write_tensors(path, {"rollouts": 1, "premise": None}))(path)
+    with pytest.raises(ValueError, match=r"known\.safetensors cannot be read: .*; go on from another"):
+        ProcessKnowledge.read(folder)

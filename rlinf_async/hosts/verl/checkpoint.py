@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from rlinf_async.observe.attempt import Attempt
 from rlinf_async.observe.claims import claim_directory
+from rlinf_async.observe.files import read_named
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import (
     LIST_FILE,
@@ -22,6 +23,7 @@ from rlinf_async.ray_runtime.checkpoint_folder import (
 
 LATEST = "latest_checkpointed_iteration.txt"
 """veRL's file that names the newest step."""
+MAX_LATEST_BYTES = 100
 
 
 def claim(config: DictConfig) -> None:
@@ -106,9 +108,13 @@ def _newest(parent: Path, say: Callable[[str], None]) -> tuple[Path | None, int]
 def _latest(parent: Path, say: Callable[[str], None]) -> Path | None:
     """What veRL's file names, if veRL has written it by itself."""
     file = parent / LATEST
-    if not file.is_file():
+    try:
+        text = read_named(file, limit=MAX_LATEST_BYTES).decode(errors="replace").strip()
+    except FileNotFoundError:
         return None
-    text = file.read_text().strip()
+    except OSError as error:
+        say(f"{file} cannot be read: {error.strerror}")
+        return None
     folder = parent / f"global_step_{text}"
     if text.isdecimal() and (folder / "actor").is_dir():
         return None if (folder / LIST_FILE).exists() else folder

@@ -13,8 +13,13 @@ from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.scenarios import SCENARIOS
 from rlinf_async.lab.bench.sides import SIDES
 from rlinf_async.lab.table import Range
+from rlinf_async.observe.files import read_named
+from rlinf_async.observe.plain_data import read_json
 
 Result = dict[str, Any]
+
+MAX_RESULTS_BYTES = 64 << 20
+"""Of a file of results; a run has about 2 kB."""
 
 FIGURES = (
     "fresh_steps_per_s",
@@ -34,16 +39,18 @@ FIGURES = (
 
 @dataclass
 class Results:
-    """Results as they come; with a `path`, every one is written at once and kept for the next start."""
+    """Results as they come; with a `path`, every one is written at once and kept for the next start.
+
+    Raises:
+        ValueError: the file at `path` holds something else.
+    """
 
     path: Path | None = None
     runs: list[tuple[BenchCell, Result]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
-            for line in self.path.read_text().splitlines():
-                entry = json.loads(line)
-                self.runs.append((BenchCell(**entry["cell"]), entry["result"]))
+            self.runs += _read(self.path)
 
     def add(self, cell: BenchCell, result: Result) -> None:
         self.runs.append((cell, result))
@@ -131,6 +138,29 @@ class Results:
             if rates:
                 ratios.append(result["fresh_steps_per_s"] / max(rates))
         return Range.of(ratios)
+
+
+def _read(path: Path) -> list[tuple[BenchCell, Result]]:
+    """The runs in a file of results that the user has named.
+
+    Raises:
+        ValueError: it cannot be read, or a line of it is none of a bench.
+    """
+    try:
+        lines = read_named(path, limit=MAX_RESULTS_BYTES).decode(errors="replace").splitlines()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; write to another file") from error
+    runs = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = read_json(line)
+            cell, result = BenchCell(**entry["cell"]), dict(entry["result"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"line {number} of {path} is no result of a bench; write to another file"
+            ) from error
+        runs.append((cell, result))
+    return runs
 
 
 def _line(cell: BenchCell) -> tuple[str, str, str]:

@@ -18,6 +18,7 @@ from rlinf_async.lab.demo.simulators.metaworld import MetaWorldBatch
 from rlinf_async.lab.demo.simulators.metaworld_expert import Demonstrations, demonstrate
 from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, TaskSettings
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
+from rlinf_async.observe.plain_data import read_json_file
 
 HIDDEN = 256
 BISECTIONS = 6
@@ -148,11 +149,21 @@ class Candidate(NamedTuple):
 
 
 def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
-    """Clone the expert into `out_dir`, or find there what an equal call made before."""
+    """Clone the expert into `out_dir`, or find there what an equal call made before.
+
+    Raises:
+        ValueError: what is found there cannot be read.
+    """
     folder = out_dir / settings.key
     if not folder.exists():
         _make(settings, out_dir, folder)
-    summary = json.loads((folder / "summary.json").read_text())
+    try:
+        made = read_json_file(folder / "summary.json")
+        summary = {name: float(made[name]) for name in ("success", "seconds")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder} holds no warm start that can be read; remove it to have it made"
+        ) from error
     return WarmStartResult((folder / "policy.pt").resolve(), (folder / "obs_stats.npz").resolve(), **summary)
 
 

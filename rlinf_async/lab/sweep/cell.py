@@ -16,8 +16,7 @@ from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.process import last_words, run_command
 from rlinf_async.lab.sweep.settings import Setting
 from rlinf_async.lab.sweep.steps import GOAL, Averages, read_own, read_stock
-from rlinf_async.observe.files import read_regular
-from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
+from rlinf_async.observe.plain_data import DamagedError, read_json_file
 from rlinf_async.observe.run_dir import RunDir
 
 TRAIN = (sys.executable, "-m", "rlinf_async.cli", "train")
@@ -47,7 +46,7 @@ class Record:
         """
         path = directory / RECORD
         try:
-            plain = read_json(read_regular(path, limit=MAX_JSON_BYTES).decode(errors="replace"))
+            plain = read_json_file(path)
             return cls(**{**plain, "overrides": tuple(plain["overrides"])})
         except FileNotFoundError:
             return None

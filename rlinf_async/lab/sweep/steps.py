@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import statistics
 from collections import deque
@@ -93,12 +92,18 @@ def read_own(run: Path) -> list[Step]:
     """Steps of an asynchronous run, from its `metrics.jsonl`.
 
     Raises:
-        ValueError: there is no such file.
+        ValueError: there is no such file, or it lacks what a run writes there.
     """
-    path = RunDir(run).metrics
-    if not path.exists():
-        raise ValueError(f"the run has left no {path}")
-    return [_own_step(json.loads(line)) for line in path.read_text().splitlines()]
+    directory = RunDir(run)
+    steps = directory.read_metrics()
+    if directory.problems:
+        raise ValueError(f"of the run in {run}: {' '.join(directory.problems)}")
+    if not steps:
+        raise ValueError(f"the run has left no {directory.metrics}")
+    try:
+        return [_own_step(metrics) for metrics in steps]
+    except KeyError as error:
+        raise ValueError(f"{directory.metrics} lacks {error.args[0]}") from error
 
 
 def _own_step(metrics: Mapping[str, float]) -> Step:

@@ -114,6 +114,12 @@ def test_a_checkpoint_says_how_large_the_model_is_without_being_loaded(tmp_path)
     assert kind["bytes"]["inference"] == 440
 
 
+def test_a_file_that_is_no_checkpoint_is_named_and_not_read_whole(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(ValueError, match=r"model\.safetensors begins with a length of .*, which no"):
+        model_size({"model_type": "openpi", "model_path": str(tmp_path)})
+
+
 def test_pi0_is_counted_as_its_class_casts_it_and_its_vlm_as_frozen(tmp_path):
     """Its checkpoint may be in float32, and its configs say no precision: `precision: null`."""
     vlm, expert = ("paligemma_with_expert." + name for name in ("paligemma.w", "gemma_expert.w"))

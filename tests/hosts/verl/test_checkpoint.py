@@ -1,5 +1,6 @@
 """Which checkpoint a run under veRL goes on from, in veRL's layout."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_one_that_verl_has_written_by_itself_counts_where_it_is_the_latest(tmp_p
     (step_folder(cfg, 6) / "actor").mkdir(parents=True)
     note_latest(cfg, 6)
     assert resumed(cfg) == (step_folder(cfg, 6), 6)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("content", [None, b"1" * 999, b"\xff"])
+def test_a_note_that_cannot_be_read_is_named(tmp_path, content):
+    cfg, said = config(tmp_path), []
+    note = save(cfg, 2).parent / LATEST
+    os.mkfifo(note) if content is None else note.write_bytes(content)
+    assert resumed(cfg, say=said.append) == (step_folder(cfg, 2), 2)
+    assert [str(note) in sentence for sentence in said] == [True]
 
 
 @pytest.mark.parametrize("text", ["9", "", "x"])

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from dataclasses import replace
 
@@ -121,6 +122,27 @@ def test_an_interrupted_bench_goes_on_where_it_ended(tmp_path):
     other = replace(CELL, repetition=1)
     assert list(again.missing([CELL, other])) == [other]
     assert again.rows() == first.rows()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "7", '{"cell": {}, "result": {}}', '{"cell": {"x": 1}, "result": 1}', "[" * 9999]
+)
+def test_a_file_that_is_none_of_a_bench_is_named_with_its_line(tmp_path, line):
+    path = tmp_path / "bench.cells.jsonl"
+    Results(path).add(CELL, result(10))
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=r"line 2 of .* is no result of a bench; write to another file"):
+        Results(path)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_results_is_not_waited_for(tmp_path):
+    path = tmp_path / "bench.cells.jsonl"
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match="cannot be read: it is no file; write to another file"):
+        Results(path)
 
 
 def test_repetitions_are_interleaved():

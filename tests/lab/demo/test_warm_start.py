@@ -38,6 +38,14 @@ def test_an_equal_call_finds_the_start_again(start, monkeypatch):
     assert warm_start(QUICK, start.policy_path.parents[1]) == start
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"success": "high", "seconds": 1}', '{"success": 1}'])
+def test_a_start_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / QUICK.key).mkdir()
+    (tmp_path / QUICK.key / "summary.json").write_text(text)
+    with pytest.raises(ValueError, match=f"{QUICK.key} holds no warm start that can be read; remove it"):
+        warm_start(QUICK, tmp_path)
+
+
 def test_other_settings_are_another_start():
     assert QUICK.key != replace(QUICK, seed=1).key
     assert QUICK.key == replace(QUICK).key

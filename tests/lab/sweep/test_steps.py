@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_an_asynchronous_run_is_read_from_its_metrics(tmp_path):
         "env/success_once": 0.25,
     }
     without = {name: value for name, value in line.items() if name != "env/success_once"}
-    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(without)}\n")
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**without, 'step': 2})}\n")
     expected = Step(seconds=4.0, env_steps=640.0, rollout_s=3.0, learner_s=2.0, success=0.25)
     first, second = read_own(tmp_path)
     assert first == expected
@@ -114,3 +115,18 @@ def test_a_run_that_has_logged_nothing_is_an_error_that_names_what_is_missing(tm
         read_stock(tmp_path, env_steps=640, stages=1)
     with pytest.raises(ValueError, match="no TensorBoard events with time/step"):
         read_stock(events({"env/return": 1.0}), env_steps=640, stages=1)
+
+
+@pytest.mark.timeout(20)
+def test_metrics_that_cannot_be_read_are_named(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    os.mkfifo(metrics)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl cannot be read \(it is no file\)"):
+        read_own(tmp_path)
+    metrics.unlink()
+    metrics.write_text('{"step": 1}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl lacks async/step_seconds"):
+        read_own(tmp_path)
+    metrics.write_text('{"step": \n')
+    with pytest.raises(ValueError, match=r"1 line of metrics\.jsonl cannot be read"):
+        read_own(tmp_path)
