@@ -106,8 +106,8 @@ class TimedShard:
     def observation(self, output: ShardOutput) -> Any:
         return self._shard.observation(output)
 
-    def finish(self) -> None:
-        self._shard.finish()
+    async def finish(self) -> None:
+        await self._shard.finish()
 
     async def restart(self) -> None:
         await self._shard.restart()

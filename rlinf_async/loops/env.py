@@ -131,7 +131,7 @@ class _ShardLoop:
             with self.spans.span("step", shard=self.shard, number=number):
                 output = await env.step(answer)
         last = _request(self.shard, next(REQUEST_NUMBERS), env, output)
-        env.finish()
+        await env.finish()
         return output, last
 
 
@@ -156,7 +156,7 @@ async def evaluate_shard(
                 for number in islice(REQUEST_NUMBERS, env.horizon):
                     request = _request(shard, number, env, output, mode="eval")
                     output = await env.step(await _ask(request, policy, spans))
-            env.finish()
+            await env.finish()
         except ShardFailure as failure:
             await restarts.restart(env, failure, loss="a rollout of the evaluation")
             continue

@@ -33,7 +33,7 @@ class ShardEnv(Protocol):
     def observation(self, output: Any) -> Any:
         """The payload of the `ActionRequest` that asks for the next actions, made of the output of a step."""
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """A rollout has ended: prepare the next initial states."""
 
     async def restart(self) -> None:

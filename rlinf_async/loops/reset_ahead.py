@@ -77,9 +77,9 @@ class ResetAhead:
     def observation(self, output: Any) -> Any:
         return self._playing.observation(output)
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """A rollout has ended: begin to reset the environments that played it, for the one after the next."""
-        self._playing.finish()
+        await self._playing.finish()
         self._playing.skip()
         self._played = True
         self._begin(self._playing)

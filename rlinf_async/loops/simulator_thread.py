@@ -13,9 +13,9 @@ import concurrent.futures
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import NoReturn, TypeVar
 
@@ -97,16 +97,10 @@ class SimulatorThread:
         limit_s = self._advanced.step_limit(self._longest["step_s"])
         return await self._timed(function, limit_s, "step_s")
 
-    @contextmanager
-    def guarding(self) -> Iterator[None]:
-        """A block on the event loop that looks at what the environments gave, for a moment."""
-        failure = None
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 see `loops.foreign`
-            failure = self._failure(error)
-        if failure is not None:
-            raise failure
+    async def finish(self, function: Callable[[], object]) -> None:
+        """Call `function`, by which the environments make ready for the next rollout: part of its reset."""
+        limit_s = self._advanced.reset_limit(self._longest["reset_s"])
+        await self._call(function, limit_s, "async.advanced.reset_s")
 
     async def _timed(self, function: Callable[[], T], limit_s: float, key: str) -> T:
         loop = asyncio.get_running_loop()

@@ -63,7 +63,7 @@ class Playing:
             outputs.append(await self.shard.start())
             for _ in range(decisions):
                 outputs.append(await self.shard.step(self.answer()))
-            self.shard.finish()
+            await self.shard.finish()
         return outputs
 
 

@@ -224,7 +224,7 @@ def test_those_that_take_the_place_of_environments_that_have_worked_are_held_to_
         await shard.start()
         for _ in range(rollouts):
             await shard.step(answer())
-            shard.finish()
+            await shard.finish()
         await shard.restart()
         return await shard.start()
 

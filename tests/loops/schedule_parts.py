@@ -47,7 +47,7 @@ class Env:
     def observation(self, output):
         return self.schedule.node(self.shard)
 
-    def finish(self):
+    async def finish(self):
         pass
 
 

@@ -36,7 +36,7 @@ class Story:
     def observation(self, output):
         return output.upper()
 
-    def finish(self):
+    async def finish(self):
         self.lines.append("finish")
 
     @asynccontextmanager

@@ -54,7 +54,7 @@ class Episodes:
     def skip(self):
         self._left_out += 1
 
-    def finish(self):
+    async def finish(self):
         self._break("finish", self._episode)
 
     async def restart(self):

@@ -43,10 +43,11 @@ def raising(error):
     return fail
 
 
-@pytest.mark.parametrize("call", ["build", "reset", "step"])
+@pytest.mark.parametrize("call", ["build", "reset", "step", "finish"])
 def test_what_is_called_runs_in_the_thread_and_gives_its_result(thread, call):
-    found = asyncio.run(getattr(simulators(thread), call)(threading.current_thread))
-    assert found.name == "shard-3"
+    found = []
+    asyncio.run(getattr(simulators(thread), call)(lambda: found.append(threading.current_thread().name)))
+    assert found == ["shard-3"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_what_is_called_runs_in_the_thread_and_gives_its_result(thread, call):
         (ConnectionResetError(), "simulator died"),
     ],
 )
-@pytest.mark.parametrize("call", ["build", "reset", "step"])
+@pytest.mark.parametrize("call", ["build", "reset", "step", "finish"])
 def test_an_error_is_the_shards_and_known_by_its_kind(thread, call, error, what):
     with pytest.raises(ShardFailure, match="shard 3") as raised:
         asyncio.run(getattr(simulators(thread), call)(raising(error)))
@@ -68,7 +69,7 @@ def test_an_error_is_the_shards_and_known_by_its_kind(thread, call, error, what)
 
 
 @pytest.mark.parametrize("raised", RAISED)
-@pytest.mark.parametrize("call", ["build", "reset", "step"])
+@pytest.mark.parametrize("call", ["build", "reset", "step", "finish"])
 def test_whatever_is_raised_is_the_shards_and_can_be_told_packed_and_raised_anywhere(thread, call, raised):
     """An exception that means something to an event loop or a future, or breaks whoever looks at it."""
     mine = simulators(thread, start_s=5.0, step_s=5.0, reset_s=5.0)
@@ -135,7 +136,10 @@ def hang_here(event):
     event.wait()
 
 
-@pytest.mark.parametrize(("call", "key"), [("build", "start_s"), ("reset", "reset_s"), ("step", "step_s")])
+@pytest.mark.parametrize(
+    ("call", "key"),
+    [("build", "start_s"), ("reset", "reset_s"), ("finish", "reset_s"), ("step", "step_s")],
+)
 def test_a_thread_that_nothing_can_end_is_named_with_its_stack(thread, held, call, key, monkeypatch):
     monkeypatch.setattr(simulator_thread, "GRACE_S", 3600.0)  # for what was ended, and nothing was
     mine = simulators(thread, **{key: 0.05})

@@ -35,7 +35,7 @@ class Env:
     def observation(self, output):
         return output
 
-    def finish(self):
+    async def finish(self):
         pass
 
 

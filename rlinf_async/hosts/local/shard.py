@@ -119,7 +119,7 @@ class Shard:
         """Whether the environments can play what others would."""
         return callable(getattr(self._envs, METHOD, None))
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """Every reset draws new initial states by itself."""
         self._contract.prove()
 

@@ -130,11 +130,9 @@ class TrainShard(_Shard):
     def take_on(self, place: int, rollout: int) -> None:
         self._taken_on = (place, rollout)
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         self._contract.prove()
-        with self._simulators.guarding():
-            flush_video(self._env, self._cfg)
-            self._env.update_reset_state_ids()
+        await self._simulators.finish(self._finish)
 
     async def restart(self) -> None:
         self._contract.forget()
@@ -145,6 +143,10 @@ class TrainShard(_Shard):
         self._contract.forget()
         await self._simulators.build(lambda: self._worker.renew(self._stage, step))
         self._last = None
+
+    def _finish(self) -> None:
+        flush_video(self._env, self._cfg)
+        self._env.update_reset_state_ids()
 
     def _start(self) -> tuple[ShardOutput, list[str]]:
         nothing_done = torch.zeros((self.size, self._worker.model_cfg.num_action_chunks), dtype=torch.bool)
@@ -218,12 +220,9 @@ class EvalShard(_Shard):
         batch = output.to_dict()
         return {"obs": batch["obs"], "final_obs": None}
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         self._contract.prove()
-        with self._simulators.guarding():
-            flush_video(self._env, self._cfg)
-            if not self._cfg.auto_reset:
-                self._env.update_reset_state_ids()
+        await self._simulators.finish(self._finish)
         self._complete = len(self.episodes)
 
     async def restart(self) -> None:
@@ -232,6 +231,11 @@ class EvalShard(_Shard):
         await self._simulators.build(lambda: self._worker.rebuild("eval", self._stage))
         self._last = None
         del self.episodes[self._complete :]
+
+    def _finish(self) -> None:
+        flush_video(self._env, self._cfg)
+        if not self._cfg.auto_reset:
+            self._env.update_reset_state_ids()
 
     def _start(self) -> tuple[EnvOutput, list[str]]:
         if self._cfg.auto_reset and self._last is not None:

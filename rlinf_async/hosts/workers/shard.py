@@ -134,10 +134,9 @@ class TrainShard(_Shard):
     def take_on(self, place: int, rollout: int) -> None:
         self._taken_on = (place, rollout)
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         self._contract.prove()
-        with self._simulators.guarding():
-            self._env.update_reset_state_ids()
+        await self._simulators.finish(lambda: self._env.update_reset_state_ids())
 
     async def restart(self) -> None:
         await self._build(self._rebuild)
@@ -203,11 +202,10 @@ class EvalShard(_Shard):
     def observation(self, output: Observation) -> dict[str, Any]:
         return {"obs": output, "final_obs": None}
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         self._contract.prove()
         if not self._auto_reset:
-            with self._simulators.guarding():
-                self._env.update_reset_state_ids()
+            await self._simulators.finish(lambda: self._env.update_reset_state_ids())
         self._complete = len(self.episodes)
 
     async def restart(self) -> None:

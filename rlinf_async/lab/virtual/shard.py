@@ -81,7 +81,7 @@ class VirtualShard:
     def take_on(self, place: int, rollout: int) -> None:
         self._batch.take_on(place * self.size)
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """The next initial states cost nothing before they are reset to."""
 
     async def restart(self) -> None:

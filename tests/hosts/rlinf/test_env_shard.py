@@ -1,6 +1,7 @@
 """Shards that train and shards that evaluate, on real env workers."""
 
 import asyncio
+import threading
 from threading import current_thread
 
 import pytest
@@ -46,7 +47,7 @@ def rollout(shard, *, decisions=HORIZON):
         outputs = [await shard.start()]
         for _ in range(decisions):
             outputs.append(await shard.step(moves()))
-        shard.finish()
+        await shard.finish()
         return outputs
 
     return asyncio.run(main())
@@ -228,7 +229,7 @@ def evaluation(shard):
         outputs = [await shard.start()]
         for _ in range(HORIZON):
             outputs.append(await shard.step({"actions": torch.ones(4, CHUNK, ACTION)}))
-        shard.finish()
+        await shard.finish()
         return outputs
 
     return asyncio.run(main())
@@ -260,10 +261,12 @@ def test_evaluation_that_resets_itself_goes_on_and_counts_every_episode():
 def test_videos_of_an_evaluation_are_written_when_it_ends(saves, monkeypatch):
     shard, worker = eval_shard()
     called = []
-    monkeypatch.setattr(Walks, "flush_video", lambda self: called.append(1), raising=False)
+    monkeypatch.setattr(
+        Walks, "flush_video", lambda self: called.append(threading.current_thread().name), raising=False
+    )
     worker.cfg.env.eval.video_cfg.save_video = saves
     evaluation(shard)
-    assert called == [1] * saves
+    assert [name.split("_")[0] for name in called] == ["eval-1"] * saves
 
 
 def restart(shard):
@@ -405,7 +408,7 @@ def starts_by_turns(worker, sets, rollouts):
                 playing = worker.env_list[env._playing._stage]
                 begun.append((worker.env_list.index(playing), playing.rollouts))
                 await env.step(moves())
-                env.finish()
+                await env.finish()
 
         await env.closed_after(loop())
 

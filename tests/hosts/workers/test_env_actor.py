@@ -95,7 +95,7 @@ def test_two_sets_of_environments_play_the_rollouts_of_a_shard_by_turns(made, se
         async def loop():
             for _ in range(4):
                 await ahead.start()
-                ahead.finish()
+                await ahead.finish()
 
         await ahead.closed_after(loop())
 

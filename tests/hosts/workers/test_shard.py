@@ -45,7 +45,7 @@ def rollout(shard, *, decisions=4, length=0.5):
         outputs = [await shard.start()]
         for _ in range(decisions):
             outputs.append(await shard.step(moves(SIZE, length)))
-        shard.finish()
+        await shard.finish()
         return outputs
 
     return asyncio.run(main())
