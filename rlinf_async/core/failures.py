@@ -59,8 +59,21 @@ class ForeignError(RuntimeError):
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
-class PolicyFailure(RuntimeError):
-    """The policy has failed, so no shard can act, and it would fail again; raised from its `ForeignError`."""
+class FailedForGood(RuntimeError):
+    """Code that is not ours has failed, and would fail again: the run ends; raised from its error, if any."""
+
+    def __init__(self, message: str, *, kind: str = "") -> None:
+        """`kind`: the class of that error, which is known of this where its cause is lost on the way."""
+        super().__init__(message)
+        self.kind = kind
+
+
+class PolicyFailure(FailedForGood):
+    """The policy has failed: nobody can act."""
+
+
+class EnvironmentsFailed(FailedForGood):
+    """The environments of a shard cannot be built, or have failed too often."""
 
 
 class ShardFailure(RuntimeError):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rlinf_async.config import AdvancedConfig, SurviveConfig
-from rlinf_async.core.failures import ShardFailure
+from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure, kind_of
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.ports import ShardEnv
 from rlinf_async.observe.failures import in_words, trace_of
@@ -67,7 +67,7 @@ class ShardRestarts:
         """Rebuild `env` after `failure`, by which `loss` was lost; again if rebuilding fails, too.
 
         Raises:
-            RuntimeError: `env` has failed too often; the message has the first error and the count.
+            EnvironmentsFailed: it has failed too often; the message has the first error and the count.
         """
         loop = asyncio.get_running_loop()
         with self._spans.span("restart", shard=self._shard, error=failure.kind):
@@ -104,8 +104,9 @@ class ShardRestarts:
                 f" {times} times within {self._window_s:g} s, more than async.survive.env_restarts="
                 f"{self._survive.env_restarts} allows; the first time"
             )
-        raise RuntimeError(
-            f"the environments of shard {self._shard} have failed{why}: {in_words(first)}"
+        raise EnvironmentsFailed(
+            f"the environments of shard {self._shard} have failed{why}: {in_words(first)}",
+            kind=kind_of(first),
         ) from first
 
     def _note(self, failure: ShardFailure, action: str, loss: str, seconds: float | None = None) -> None:

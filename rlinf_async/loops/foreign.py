@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from rlinf_async.core.failures import ForeignError, PolicyFailure, words_of
+from rlinf_async.core.failures import ForeignError, PolicyFailure, kind_of, words_of
 
 T = TypeVar("T")
 
@@ -66,13 +66,17 @@ def _can_travel(error: Exception) -> bool:
     return True
 
 
-def blaming_the_policy(who: str) -> AsOurs:
-    """Says of what a policy raises that the policy of `who`, as `inference rank 0`, has failed."""
+def blaming_the_policy(who: str, *, built: str | None = None) -> AsOurs:
+    """Says of what a policy raises that the policy of `who`, as `inference rank 0`, has failed.
+
+    `built`: it is being built, and the config calls it so.
+    """
+    what = "the policy has failed on" if built is None else f"the policy {built} cannot be built on"
 
     def failed(error: BaseException) -> PolicyFailure:
         if isinstance(error, PolicyFailure):
             return error
-        failure = PolicyFailure(f"the policy has failed on {who}: {words_of(error)}")
+        failure = PolicyFailure(f"{what} {who}: {words_of(error)}", kind=kind_of(error))
         failure.__cause__ = ForeignError.of(error)
         return failure
 

@@ -10,18 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import sys
-import threading
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import NoReturn, TypeVar
 
 from rlinf_async.config import AdvancedConfig
-from rlinf_async.core.failures import FailedEnv, ForeignError, ShardFailure, SimulatorDied, StuckThread
+from rlinf_async.core.failures import (
+    EnvironmentsFailed,
+    FailedEnv,
+    ForeignError,
+    ShardFailure,
+    SimulatorDied,
+    StuckThread,
+    kind_of,
+    words_of,
+)
 from rlinf_async.loops.foreign import contained
+from rlinf_async.loops.watched_thread import WatchedThread, ends
 
 T = TypeVar("T")
 
@@ -51,10 +57,10 @@ class SimulatorThread:
     ) -> None:
         """`abort` ends the processes of environments that hang for a reason, from any thread, and says
         whether there were any."""
-        self._shard, self._thread, self._advanced, self._abort = shard, thread, advanced, abort
+        self._shard, self._advanced, self._abort = shard, advanced, abort
+        self._thread = WatchedThread(thread, self._failure)
         self._longest = {"reset_s": 0.0, "step_s": 0.0}
         """The seconds of the longest call, by the key that bounds it."""
-        self._ident: int | None = None
         self.stuck = False
         """Whether a call has never come back, so that nobody should wait for the thread."""
 
@@ -73,8 +79,29 @@ class SimulatorThread:
         return await self._call(function, self._advanced.start_s, "async.advanced.start_s")
 
     def build_first(self, function: Callable[[], T]) -> T:
-        """As `build`, where no event loop runs."""
-        return self._wait_for(function, self._advanced.start_s, "async.advanced.start_s")
+        """As `build` for the first time, where no event loop runs; see `begin`."""
+        return self.begin(function)()
+
+    def begin(self, function: Callable[[], T], *, doing: str = "be built") -> Callable[[], T]:
+        """Begin what the first environments of a shard have to do; what is returned waits for it.
+
+        Raises:
+            EnvironmentsFailed: they cannot do it, says who waits.
+            StuckThread: they hang meanwhile.
+        """
+        future = self._thread.submit(function)
+
+        def built() -> T:
+            try:
+                return self._result(future, self._advanced.start_s, "async.advanced.start_s")
+            except ShardFailure as failure:
+                error = failure.error
+            raise EnvironmentsFailed(
+                f"the environments of shard {self._shard} cannot {doing}: {words_of(error)}",
+                kind=kind_of(error),
+            ) from error
+
+        return built
 
     def close(self, function: Callable[[], object]) -> None:
         """Call `function`, which frees the environments at the end of a run, where no event loop runs.
@@ -83,7 +110,7 @@ class SimulatorThread:
             ShardFailure: they have failed, or have not come to an end.
         """
         try:
-            self._wait_for(function, CLOSE_TIMEOUT_S, "at the end of the run")
+            self._result(self._thread.submit(function), CLOSE_TIMEOUT_S, "at the end of the run")
         except StuckThread as stuck:
             raise ShardFailure(str(stuck).partition("\n")[0], what="simulator hangs") from None
 
@@ -110,25 +137,21 @@ class SimulatorThread:
         return result
 
     async def _call(self, function: Callable[[], T], limit_s: float, key: str) -> T:
-        future = asyncio.get_running_loop().run_in_executor(self._thread, self._known, function)
-        if not await _ends(future, limit_s):
+        future = self._thread.start(function)
+        if not await ends(future, limit_s):
             what = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
             await self._unblock(future, what)
         return future.result()
 
-    def _wait_for(self, function: Callable[[], T], limit_s: float, key: str) -> T:
-        future = self._thread.submit(self._known, function)
+    def _result(self, future: Future[T], limit_s: float, key: str) -> T:
+        """Of a call, where no event loop runs."""
         done, _ = concurrent.futures.wait([future], limit_s)
         if not done:
             what = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
-            stack = self._stack()
+            stands = self._thread.stands()
             if not self._aborted(what) or not concurrent.futures.wait([future], GRACE_S).done:
-                self._give_up(what, stack)
+                self._give_up(what, stands)
         return future.result()
-
-    def _known(self, function: Callable[[], T]) -> T:
-        self._ident = threading.get_ident()
-        return contained(function, self._failure)
 
     async def _unblock(self, future: asyncio.Future[T], what: str) -> None:
         """Have the call end that hangs.
@@ -137,22 +160,17 @@ class SimulatorThread:
             ShardFailure: its simulators were ended.
             StuckThread: nothing could end it.
         """
-        stack = self._stack()
+        stands = self._thread.stands()
         aborted = await asyncio.to_thread(self._aborted, what)
-        if aborted and await _ends(future, GRACE_S):
+        if aborted and await ends(future, GRACE_S):
             failure = future.exception()
             raise ShardFailure(what, what="simulator hangs") from _error_of(failure)
         if not future.done():
-            self._give_up(what, stack)
+            self._give_up(what, stands)
 
-    def _give_up(self, what: str, stack: str) -> NoReturn:
+    def _give_up(self, what: str, stands: str) -> NoReturn:
         self.stuck = True
-        raise StuckThread(f"{what}, and cannot be ended from outside; they stand at:\n{stack}")
-
-    def _stack(self) -> str:
-        """Where the thread stands."""
-        frame = sys._current_frames().get(self._ident or 0)
-        return "nobody knows where" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
+        raise StuckThread(f"{what}, and cannot be ended from outside; they stand {stands}")
 
     def _aborted(self, what: str) -> bool:
         """Whether there were processes to end. What the environments raise meanwhile, they raise in vain."""
@@ -171,57 +189,5 @@ class SimulatorThread:
         return failure
 
 
-class DaemonThread(Executor):
-    """An executor of one thread that keeps no process alive, so that a stuck one cannot."""
-
-    def __init__(self, name: str) -> None:
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, function: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
-        future: Future[T] = Future()
-
-        def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 it is the caller's
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self._work.put(work)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work, and wait for what was given."""
-        self._leave(None if wait else 0.0)
-
-    def leave(self, seconds: float) -> None:
-        """As `shutdown`, and wait no longer than `seconds`: what hangs by then is left alone."""
-        self._leave(seconds)
-
-    def _leave(self, seconds: float | None) -> None:
-        self._work.put(None)
-        self._thread.join(seconds)
-
-    def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-            del work  # nothing is held while there is nothing to do
-
-
 def _error_of(failure: BaseException | None) -> BaseException | None:
     return failure.error if isinstance(failure, ShardFailure) else failure
-
-
-async def _ends(future: asyncio.Future[T], seconds: float) -> bool:
-    """Whether it ends within `seconds`. Whoever is cancelled meanwhile lets go of it."""
-    try:
-        await asyncio.wait({future}, timeout=seconds)
-    except asyncio.CancelledError:
-        future.cancel()
-        raise
-    return future.done()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.failures import Terminated
+from rlinf_async.core.failures import FailedForGood, Terminated
 from rlinf_async.observe.failures import (
     FaultCounts,
     What,
@@ -38,6 +38,8 @@ How = Literal["interrupted", "terminated", "failed"]
 RECORDS: dict[How, What] = {"interrupted": "interrupted", "terminated": "terminated", "failed": "run failed"}
 INTERRUPTED = 128 + signal.SIGINT
 FULL = (errno.ENOSPC, errno.EDQUOT)
+OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
+"""What Python, numpy and torch call their errors then."""
 LONGEST_REASON = 400
 """Characters of a reason in a sentence; all of it is in the record."""
 DISTURBS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -217,6 +219,8 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Su
 
 
 def _no_memory(error: BaseException) -> str | None:
+    if isinstance(error, FailedForGood) and error.kind in OUT_OF_MEMORY:
+        return f"has no memory left: {short(str(error))}"
     if isinstance(error, MemoryError):
         return "has no memory left"
     # torch is not imported for this: without it there is no such error.

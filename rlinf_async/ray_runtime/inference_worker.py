@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,8 +14,8 @@ import torch
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.env import together
-from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.inference import load_next, refresh_weights, serve_policy
+from rlinf_async.loops.policy_thread import PolicyThread
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
@@ -38,9 +39,17 @@ class InferenceWorker(Inspectable):
     others."""
 
     def start_inference(
-        self, *, rank: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
+        self,
+        *,
+        rank: int,
+        deadline_s: float = math.inf,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
     ) -> None:
-        """Begin as this rank; `initializer` is called first in the thread of inference."""
+        """Begin as this rank; `initializer` is called first in the thread of inference.
+
+        `deadline_s`: how long others wait for an answer at most.
+        """
         hand_over_quickly()
         self._inference_rank = rank
         self._model_lock = asyncio.Lock()
@@ -49,6 +58,7 @@ class InferenceWorker(Inspectable):
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="inference", initializer=initializer, initargs=initargs
         )
+        self._policy_thread = PolicyThread(f"inference rank {rank}", self._thread, deadline_s=deadline_s)
 
     def policy_module(self) -> torch.nn.Module:
         """The module that takes the learner's weights. A host gives it."""
@@ -112,7 +122,7 @@ class InferenceWorker(Inspectable):
         async with self._model_lock:
             with self._busy.busy():
                 readable_part = list(compress(batch, readable)), list(compress(payloads, readable))
-                answers = iter(await self._contained(self._answers, *readable_part))
+                answers = iter(await self._policy_thread.call(partial(self._answers, *readable_part)))
         return [next(answers) if read else payload for read, payload in zip(readable, payloads, strict=True)]
 
     async def weight_types(self) -> dict[str, torch.dtype]:
@@ -126,15 +136,15 @@ class InferenceWorker(Inspectable):
     async def between_passes(self, function: Callable[..., object], *arguments: object) -> None:
         """Do something to the policy in its thread, while no forward pass runs."""
         async with self._model_lock:
-            await self._contained(function, *arguments)
+            await self._policy_thread.call(partial(function, *arguments))
 
-    async def _contained(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call the policy in its thread; any error of it is raised as a `PolicyFailure`."""
-        work, blame = (
-            partial(function, *arguments),
-            blaming_the_policy(f"inference rank {self._inference_rank}"),
-        )
-        return await asyncio.get_running_loop().run_in_executor(self._thread, contained, work, blame)
+    def build_policy(self, function: Callable[[], object], name: str) -> None:
+        """Have `function` build the policy, which the config calls `name`, in the thread of inference.
+
+        Raises:
+            PolicyFailure: it cannot be built, or hangs meanwhile.
+        """
+        self._policy_thread.build(function, name)
 
     async def pop_busy(self) -> list[float]:
         """The share of time spent in forward passes since the last call."""

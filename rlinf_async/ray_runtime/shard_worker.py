@@ -6,21 +6,20 @@ import asyncio
 import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import ray
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.failures import ForeignError, ShardFailure, StuckThread, words_of
+from rlinf_async.core.failures import ShardFailure, StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard, together
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, record_nothing
-from rlinf_async.loops.foreign import contained
 from rlinf_async.loops.ports import Recorder, ShardEnv, SpareEnv, TaskTaker
 from rlinf_async.loops.renewal import Renewal
 from rlinf_async.loops.reset_ahead import ResetAhead
@@ -40,6 +39,8 @@ from rlinf_async.ray_runtime.threads import hand_over_quickly
 
 STUCK_EXIT_STATUS = 70
 """The exit status of an env worker that ends itself, as its environments hang."""
+
+T = TypeVar("T")
 
 Episodes = list[dict[str, torch.Tensor]]
 """Statistics of the episodes that have ended: name -> [episodes]."""
@@ -70,7 +71,7 @@ class ShardWorker(Inspectable):
     eval_rollouts: int = 1
     """Rollouts of each shard in an evaluation."""
 
-    def start_shards(self, *, rank: int, stages: int, sets: int = 1) -> None:
+    def start_shards(self, asynchrony: AsyncConfig, *, rank: int, stages: int, sets: int = 1) -> None:
         """Begin with `stages` shards and no environments, as the env worker of this rank.
 
         With two `sets` of environments for training those of the second are counted on from `stages`.
@@ -84,7 +85,7 @@ class ShardWorker(Inspectable):
             ]
             for mode, threads in (("train", stages * sets), ("eval", stages))
         }
-        self.asynchrony = AsyncConfig()
+        self.asynchrony = asynchrony
         self._record: Record = record_nothing
         self._memory: MemoryPool | None = None
         self._offer: MemoryFile | None = None
@@ -110,6 +111,27 @@ class ShardWorker(Inspectable):
     @property
     def _first_shard(self) -> int:
         return self._shards_rank * self._busy.width
+
+    def in_threads(
+        self,
+        mode: str,
+        build: Callable[[int], T],
+        *,
+        stages: Sequence[int],
+        in_processes: bool,
+        doing: str = "be built",
+    ) -> list[T]:
+        """What `build` makes for the first time of numbers from 0 on, in the threads of `stages`; see `each`.
+
+        Raises:
+            EnvironmentsFailed: it has failed for a shard, whatever it has raised.
+            StuckThread: it hangs.
+        """
+        starts = [
+            partial(self.simulators(mode, stage).begin, partial(build, number), doing=doing)
+            for number, stage in enumerate(stages)
+        ]
+        return each(starts, in_processes=in_processes)
 
     def aborting(self, env: Any) -> Callable[[str], bool] | None:
         """Return the function that ends the processes of environments that hang, `abort(reason)`, if they
@@ -303,37 +325,14 @@ def _before(settings: RunSettings, env: TrainShardEnv) -> Callable[[Ticket], Awa
     return Renewal(settings, env.renew).before
 
 
-def in_threads(
-    threads: Sequence[ThreadPoolExecutor], build: Callable[[int], Any], *, first: int, in_processes: bool
-) -> list[Any]:
-    """Return the results of `build` for each stage, made in the thread of that stage; see `each`.
+def each(starts: Sequence[Callable[[], Callable[[], T]]], *, in_processes: bool) -> list[T]:
+    """The results of what is started: all at once, or in turn where simulators share a process.
 
-    `first` is the shard of the first stage.
-
-    Raises:
-        RuntimeError: `build` has failed for a shard, with any error.
+    A start gives what waits for its result.
     """
-
-    def failed(stage: int, error: BaseException) -> RuntimeError:
-        shard = first + stage % len(threads)
-        failure = RuntimeError(f"the environments of shard {shard} cannot be built: {words_of(error)}")
-        failure.__cause__ = ForeignError.of(error)
-        return failure
-
-    return each(
-        [
-            partial(thread.submit, contained, partial(build, stage), partial(failed, stage))
-            for stage, thread in enumerate(threads)
-        ],
-        in_processes=in_processes,
-    )
-
-
-def each(starts: Sequence[Callable[[], Future[Any]]], *, in_processes: bool) -> list[Any]:
-    """The results of what is started: all at once, or in turn where simulators share a process."""
     if not in_processes:
-        return [start().result() for start in starts]
-    return [future.result() for future in [start() for start in starts]]
+        return [start()() for start in starts]
+    return [wait() for wait in [start() for start in starts]]
 
 
 def concatenate_metrics(episodes: Episodes) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.config import SurviveConfig
-from rlinf_async.core.failures import PolicyFailure
+from rlinf_async.core.failures import EnvironmentsFailed, PolicyFailure
 from rlinf_async.loops.env import run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.foreign import blaming_the_policy, contained
@@ -195,7 +195,7 @@ def goes_on_or_ends(name, scripts, budget):
         (kind,) = history.raised["policy"]
         assert str(ended).startswith(f"the policy has failed on inference rank 0: {kind}")
     else:
-        assert type(ended) is RuntimeError
+        assert type(ended) is EnvironmentsFailed
         assert str(ended).startswith("the environments of shard 1 have failed")
         assert raised.total() > budget
         assert under_way == 0

@@ -8,11 +8,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.local import LocalSettings, declared
 from rlinf_async.hosts.local.declared import DeclaredPolicy, environments_of, policy_of
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
+from tests.hostile_errors import WORST
 from tests.making import request
 
 CHUNK, ACTION = 2, 3
@@ -230,3 +232,13 @@ def test_environments_that_reset_themselves_whatever_their_section_says_are_refu
     cfg = OmegaConf.create({"env": {"env_class": "fixed"}})
     with pytest.raises(ValueError, match=message):
         environments_of(cfg, LocalSettings())(0, 4)
+
+
+@pytest.mark.parametrize("raised", WORST)
+def test_a_policy_that_cannot_be_built_is_named_with_what_it_has_raised(raised, monkeypatch):
+    monkeypatch.setattr(declared, "load_class", lambda *_: raised.fail)
+    build = policy_of(OmegaConf.create({"model": {"model_type": "openpi"}}))
+    with pytest.raises(
+        PolicyFailure, match=f"^the policy openpi cannot be built on this process: {raised.kind}"
+    ):
+        build(state_dim=0, action_dim=1)

@@ -19,7 +19,7 @@ from rlinf_async.core.types import Ticket
 from rlinf_async.loops import simulator_thread
 from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.ray_runtime.memory import read
-from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each, in_threads
+from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED
 from tests.making import plan, run_settings
 
@@ -31,7 +31,7 @@ class Closing:
 
 class Worker(ShardWorker):
     def __init__(self, *, rank=1, stages=2):
-        self.start_shards(rank=rank, stages=stages)
+        self.start_shards(AsyncConfig(), rank=rank, stages=stages)
         self.closed = []
         self.built = {
             "train": [Closing(self.closed) for _ in range(stages)],
@@ -69,7 +69,7 @@ def test_shards_start_their_simulators_apart(monkeypatch):
     stock = inspect.unwrap(os.fork)
     monkeypatch.setattr(os, "fork", stock)
     monkeypatch.setattr(connection, "Pipe", inspect.unwrap(connection.Pipe))
-    assert in_threads(Worker()._threads["train"], int, first=0, in_processes=True) == [0, 1]
+    assert Worker().in_threads("train", int, stages=range(2), in_processes=True) == [0, 1]
     assert os.fork is not stock
     assert len(os.fork.rlinf_async_forking.apart) == 2
 
@@ -82,11 +82,8 @@ def test_what_can_be_closed_is_closed_in_the_thread_of_its_shard():
 
 def test_environments_are_built_in_the_threads_of_their_shards():
     worker = Worker()
-    built = in_threads(
-        worker._threads["train"],
-        lambda stage: (stage, threading.current_thread().name),
-        first=2,
-        in_processes=True,
+    built = worker.in_threads(
+        "train", lambda stage: (stage, threading.current_thread().name), stages=range(2), in_processes=True
     )
     assert built == [(0, "train-0_0"), (1, "train-1_0")]
 
@@ -96,11 +93,10 @@ def test_environments_that_cannot_be_built_name_their_shard_whatever_they_raise(
     def build(stage):
         return raised.fail() if stage % 2 else stage
 
-    threads = 2 * Worker()._threads["train"]
     with pytest.raises(
         RuntimeError, match=rf"environments of shard 3 cannot be built: {raised.kind}"
     ) as failed:
-        in_threads(threads[:2], build, first=2, in_processes=True)
+        Worker().in_threads("train", build, stages=range(2), in_processes=True)
     assert pickle.loads(pickle.dumps(failed.value)).args == failed.value.args
 
 
@@ -134,7 +130,11 @@ def test_all_are_started_at_once_only_where_simulators_are_apart(apart):
     first, second = worker._threads["train"]
     started = threading.Event()
     waits = partial(started.wait, 5.0 if apart else 0.01)
-    found = each([partial(first.submit, waits), partial(second.submit, started.set)], in_processes=apart)
+    starts = [
+        lambda: partial(first.submit(waits).result),
+        lambda: partial(second.submit(started.set).result),
+    ]
+    found = each(starts, in_processes=apart)
     assert found == [apart, None]
 
 
@@ -154,7 +154,7 @@ def end_stuck(worker, monkeypatch, **survive):
     monkeypatch.setattr("os._exit", gone)
     asynchrony = AsyncConfig.from_mapping({"mode": "full", "survive": survive})
     with worker._ending_if_stuck(run_settings(asynchrony=asynchrony)):
-        raise StuckThread("shard 3 has not answered for 120 s; it stands at:\nin hang_here")
+        raise StuckThread("shard 3 has not answered for 120 s; it stands in hang_here\nin hang_here")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ class Evaluating(Worker):
             return None
 
         shown = {"horizon": 1, "size": 1, "episodes": [], "observation": lambda output: output}
-        return SimpleNamespace(**shown, start=give, step=give, finish=lambda: None)
+        return SimpleNamespace(**shown, start=give, step=give, finish=give)
 
 
 def test_evaluation_shards_ask_under_numbers_that_no_training_shard_has():
@@ -255,3 +255,11 @@ def test_evaluation_shards_ask_under_numbers_that_no_training_shard_has():
     numbers = [shard for one in asked for shard in (one if isinstance(one, tuple) else (one,))]
     assert sorted(shard for shard in numbers if isinstance(shard, int)) == [4, 4, 5, 5, 6, 6, 7, 7]
     assert not set(range(of.shards)) & set(numbers)
+
+
+def test_environments_that_hang_while_they_are_built_are_named_with_where_they_stand():
+    worker, held = Worker(), threading.Event()
+    worker.asynchrony = AsyncConfig.from_mapping({"advanced": {"start_s": 0.05}})
+    with pytest.raises(StuckThread, match=r"shard 2 have not answered for 0.05 s \(async.advanced.start_s\)"):
+        worker.in_threads("train", lambda _: held.wait(), stages=range(2), in_processes=False)
+    held.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -27,6 +28,7 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.tasks import cannot_take_on
+from rlinf_async.loops.foreign import blaming_the_policy, contained
 
 ENVS, MODELS = "rlinf_async.envs", "rlinf_async.models"
 ANOTHER_SEED = 7919
@@ -98,8 +100,9 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
     Raises:
         ValueError: it names none, or nobody provides it.
     """
-    build = load_class(MODELS, _named(cfg, "model", "model_type"))
-    return lambda **_: DeclaredPolicy(build(cfg.model, torch.float32))
+    name = _named(cfg, "model", "model_type")
+    build = partial(load_class(MODELS, name), cfg.model, torch.float32)
+    return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))
 
 
 def _named(cfg: DictConfig, section: str, key: str) -> str:

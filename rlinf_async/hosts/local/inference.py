@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -16,9 +16,10 @@ from rlinf_async.core.tensors import Tree, map_tensors, slice_samples
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.observations import each_alike, storages
-from rlinf_async.loops.foreign import blaming_the_policy, contained
+from rlinf_async.loops.policy_thread import PolicyThread
 from rlinf_async.loops.request_broker import Pending
-from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S, DaemonThread
+from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
+from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.meters import BusyMeter
 
 State = dict[str, torch.Tensor]
@@ -45,7 +46,15 @@ class InferenceRank:
     is made by the weights of exactly the version that it carries.
     """
 
-    def __init__(self, rank: int, *, model: ActorCritic, busy: BusyMeter, watch: Watch = unwatched) -> None:
+    def __init__(
+        self,
+        rank: int,
+        *,
+        model: ActorCritic,
+        busy: BusyMeter,
+        watch: Watch = unwatched,
+        deadline_s: float = math.inf,
+    ) -> None:
         self._rank = rank
         self._busy = busy
         self._model = copy.deepcopy(model).eval()
@@ -53,23 +62,19 @@ class InferenceRank:
         self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
         self._version = 0
         self._thread = DaemonThread(f"inference-{rank}")
+        self._policy = PolicyThread(f"inference rank {rank}", self._thread, deadline_s=deadline_s)
 
     async def act(self, batch: Sequence[Pending]) -> list[Any]:
         """One `Answer` per request, in order, or, where scores are asked for, a mapping."""
         payloads = [pending.request.payload for pending in batch]
         work = self._scores if batch[0].request.mode == "score" else self._forward
         with self._busy.busy(self._rank):
-            answers: list[Any] = await self._contained(partial(work, payloads))
+            answers: list[Any] = await self._policy.call(partial(work, payloads))
             return answers
 
     async def load(self, version: int, data: State) -> None:
         """Act with the weights `data` from the next forward pass on."""
-        await self._contained(partial(self._load, data, version))
-
-    async def _contained(self, function: Callable[[], Any]) -> Any:
-        """What the policy does, in its thread; whatever it raises is a `PolicyFailure`."""
-        blame = blaming_the_policy(f"inference rank {self._rank}")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, contained, function, blame)
+        await self._policy.call(partial(self._load, data, version))
 
     def close(self) -> None:
         """Wait for the forward pass that may still be running, if it ever ends."""

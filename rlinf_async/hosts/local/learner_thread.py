@@ -10,8 +10,9 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
-from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S, DaemonThread
+from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 

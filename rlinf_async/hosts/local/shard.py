@@ -18,7 +18,8 @@ from rlinf_async.hosts.local.policy import Seen
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.tasks import METHOD
 from rlinf_async.loops.finite import check_shown, not_finite
-from rlinf_async.loops.simulator_thread import DaemonThread, SimulatorThread, nothing_to_abort
+from rlinf_async.loops.simulator_thread import SimulatorThread, nothing_to_abort
+from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.meters import BusyMeter
 
 

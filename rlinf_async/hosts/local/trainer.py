@@ -115,7 +115,15 @@ class LocalTrainer:
             model = self._model(shards[0].state_dim, shards[0].action_dim)
             ranks = [
                 stack.enter_context(
-                    closing(InferenceRank(rank, model=model, busy=inference, watch=self._watch))
+                    closing(
+                        InferenceRank(
+                            rank,
+                            model=model,
+                            busy=inference,
+                            watch=self._watch,
+                            deadline_s=self.settings.asynchrony.advanced.deadline_s,
+                        )
+                    )
                 )
                 for rank in range(plan.inference_ranks)
             ]
@@ -157,12 +165,7 @@ class LocalTrainer:
     @contextmanager
     def _shard(self, number: int, busy: BusyMeter) -> Iterator[Shard]:
         """A shard, which is closed after the block. Closing that fails costs nothing: it is put down."""
-        try:
-            shard = Shard(number, settings=self.settings, build=self._environments, busy=busy)
-        except ShardFailure as failure:
-            raise RuntimeError(
-                f"the environments of shard {number} cannot be built: {in_words(failure.error)}"
-            ) from failure.error
+        shard = Shard(number, settings=self.settings, build=self._environments, busy=busy)
         try:
             yield shard
         finally:

@@ -19,6 +19,7 @@ from rlinf_async.hosts.rlinf.proximal import scoring_inputs
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO
 from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
@@ -42,7 +43,8 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         # RLinf leaves fresh weights to chance. Every rank draws the same; what is drawn later is its own.
         seed = int(self.cfg.actor.get("seed", 0))
         torch.manual_seed(seed)
-        super().init_worker()
+        name = str(self.cfg.actor.model.model_type)
+        contained(super().init_worker, blaming_the_policy(f"learner rank {self._rank}", built=name))
         torch.manual_seed(seed + 1 + self._rank)
 
     def make_learner(self, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -25,9 +24,9 @@ from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.rendering import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import simulators_apart
-from rlinf_async.loops.foreign import contained, let_go
+from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.shard_worker import Episodes, ShardWorker, each, in_threads
+from rlinf_async.ray_runtime.shard_worker import Episodes, ShardWorker, each
 
 
 class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
@@ -40,8 +39,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         super().__init__(cfg)
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
         self._rebuilds = Rebuilds(self.stage_num)
-        ahead = AsyncConfig.from_mapping(read_block(cfg)).rollout.reset_ahead
-        self.start_shards(rank=self._rank, stages=self.stage_num, sets=2 if ahead else 1)
+        asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+        sets = 2 if asynchrony.rollout.reset_ahead else 1
+        self.start_shards(asynchrony, rank=self._rank, stages=self.stage_num, sets=sets)
         self.eval_rollouts = self.eval_rollout_epoch
 
     def train_shard(self, stage: int) -> TrainShard:
@@ -90,7 +90,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self, first: int, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int, mode: str
     ) -> list[Any]:
         """Environments of every stage, with their wrappers, in the threads from number `first` on."""
-        threads = self._threads[mode][first : first + self.stage_num]
+        stages = range(first, first + self.stage_num)
         envs: list[Any] = []
 
         def build(*, seed_offset: int, **kwargs: Any) -> Any:
@@ -99,9 +99,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
             # RLinf asks for one stage after the other: with the first, all are built, each in its thread.
             if not envs:
-                envs.extend(
-                    in_threads(threads, build_stage, first=self._first_shard, in_processes=self._apart)
-                )
+                envs.extend(self.in_threads(mode, build_stage, stages=stages, in_processes=self._apart))
             return envs[seed_offset % self.stage_num]
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
@@ -154,11 +152,12 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def _init_env(self) -> None:
         # As in the base class, but each shard in its thread.
         if self.enable_train and self.cfg.env.train.auto_reset:
-            resets = in_threads(
-                self._threads["train"],
+            resets = self.in_threads(
+                "train",
                 lambda stage: self.env_list[stage].reset(),
-                first=self._first_shard,
+                stages=range(len(self._threads["train"])),
                 in_processes=self._apart,
+                doing="be reset",
             )
             for observation, _ in resets:
                 self.last_obs_list.append(observation)
@@ -168,10 +167,10 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         if self.eval_enable_offload:
             each(self._offloads("eval"), in_processes=self._apart)
 
-    def _offloads(self, mode: str) -> list[Callable[[], Future[Any]]]:
+    def _offloads(self, mode: str) -> list[Callable[[], Callable[[], Any]]]:
         return [
-            partial(thread.submit, contained, get_env_attr(env, "offload"))
-            for thread, env in zip(self._threads[mode], self.environments(mode), strict=True)
+            partial(self.simulators(mode, stage).begin, get_env_attr(env, "offload"), doing="offload")
+            for stage, env in enumerate(self.environments(mode))
         ]
 
     async def leave(self) -> None:

@@ -40,7 +40,10 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.start_inference(
-            rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
+            rank=self._rank,
+            deadline_s=AsyncConfig.from_mapping(read_block(cfg)).advanced.deadline_s,
+            initializer=self.torch_platform.set_device,
+            initargs=(self.device,),
         )
         self._buckets: tuple[int, ...] = ()
 
@@ -55,7 +58,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         seed = int(self.cfg.actor.get("seed", 0))
         # Weights that no checkpoint gives and that are not trained are never sent: drawn as the learner does.
         torch.manual_seed(seed)
-        super().init_worker()
+        self.build_policy(super().init_worker, str(self.cfg.actor.model.model_type))
         # Ranks sample apart, and a run with the same seed and the same batches samples the same; what takes
         # the place of a process that has died does not sample what that one did.
         own = reseeded(seed + 1 + self._rank, 0, generation=self.generation)

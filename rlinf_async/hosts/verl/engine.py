@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from verl.workers.engine.fsdp import FSDPEngine
 
 from rlinf_async.hosts.verl.model_config import MODEL_TYPE, dress
 from rlinf_async.hosts.workers.policy import make_policy
+from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.skipped_steps import SkippedSteps
 
 VALUE_HEAD = "value_head"
@@ -37,12 +39,15 @@ class PolicyEngine(FSDPEngine):
     def _build_module(self) -> nn.Module:
         """The policy, of one seed on every rank; what is drawn later is a rank's own."""
         section = self.model_config.section
-        policy = make_policy(
+        build = partial(
+            make_policy,
             section,
             PrecisionType.to_dtype(self.engine_config.model_dtype),
             ckpt_path=self.model_config.ckpt_path,
             seed=self.model_config.seed,
         )
+        blame = blaming_the_policy(f"learner rank {self.rank}", built=str(section["model_type"]))
+        policy = contained(build, blame)
         torch.manual_seed(self.model_config.seed + 1 + self.rank)
         self._check_units(policy)
         return dress(policy, section)

@@ -20,7 +20,7 @@ from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import Episodes, EvalShard, Stage, TrainShard
 from rlinf_async.loops.foreign import let_go
-from rlinf_async.ray_runtime.shard_worker import ShardWorker, in_threads
+from rlinf_async.ray_runtime.shard_worker import ShardWorker
 
 ENVS = "rlinf_async.envs"
 
@@ -47,7 +47,9 @@ class EnvActor(ShardWorker):
         stages = settings.plan.shards_per_worker
         self._rebuilds = Rebuilds(stages)
         self.eval_rollouts = int(sections.get("eval", {}).get("rollout_epoch") or 1)
-        self.start_shards(rank=rank, stages=stages, sets=2 if settings.asynchrony.rollout.reset_ahead else 1)
+        asynchrony = settings.asynchrony
+        sets = 2 if asynchrony.rollout.reset_ahead else 1
+        self.start_shards(asynchrony, rank=rank, stages=stages, sets=sets)
 
     async def initialise(self) -> None:
         """Build the environments.
@@ -59,9 +61,9 @@ class EnvActor(ShardWorker):
         for mode, section in self._sections.items():
             build = partial(self._build, mode)
             in_processes = simulators_apart(section)
-            threads = self._threads[mode]
+            stages = range(len(self._threads[mode]))
             self._envs[mode] = await asyncio.to_thread(
-                in_threads, threads, build, first=self._first_shard, in_processes=in_processes
+                self.in_threads, mode, build, stages=stages, in_processes=in_processes
             )
 
     def train_shard(self, stage: int) -> TrainShard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,12 +33,16 @@ class InferenceActor(InferenceWorker):
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         on_gpu = self._device.type == "cuda"
         self.start_inference(
-            rank=rank, initializer=torch.cuda.set_device if on_gpu else None, initargs=(0,) if on_gpu else ()
+            rank=rank,
+            deadline_s=settings.asynchrony.advanced.deadline_s,
+            initializer=torch.cuda.set_device if on_gpu else None,
+            initargs=(0,) if on_gpu else (),
         )
 
     async def initialise(self) -> None:
         """Build the policy."""
-        await self.between_passes(self._build)
+        name = str(self._section["model_type"])
+        await asyncio.to_thread(self.build_policy, self._build, name)
 
     def policy_module(self) -> torch.nn.Module:
         return self._policy

@@ -15,12 +15,14 @@ import torch
 from omegaconf import OmegaConf
 from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
+from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.rlinf import rollout_worker as ours
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime import inference_worker
 from rlinf_async.ray_runtime.memory import MemoryPool
 from rlinf_async.ray_runtime.wire import pack, seal, sealed
+from tests.hostile_errors import WORST
 from tests.hosts.rlinf.workers import ACTION, CHUNK, Reckoner, config, in_one_process, rollout_worker
 from tests.making import request
 from tests.open_files import memory_files
@@ -355,3 +357,14 @@ def test_weights_that_nobody_sends_are_drawn_as_the_learner_draws_them(worker):
         worker.init_worker()
     torch.manual_seed(worker.cfg.actor.seed)  # as our actor does before it builds its model
     assert torch.equal(worker.hf_model.drawn, Fresh().drawn)
+
+
+@pytest.mark.parametrize("raised", WORST)
+def test_a_policy_that_cannot_be_built_is_named_with_its_rank_and_what_it_has_raised(worker, raised):
+    # RLinf wraps methods of its workers, and says an exit as an error, with its frames.
+    blame = rf"^the policy mlp_policy cannot be built on inference rank 0: (RuntimeError: )?{raised.kind}"
+    with (
+        mock.patch.object(stock_rollout, "get_model", side_effect=raised.fail),
+        pytest.raises(PolicyFailure, match=blame),
+    ):
+        worker.init_worker()

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import torch
 
+from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.verl.model_config import dress
 from rlinf_async.hosts.verl.scoring import forward
 from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
@@ -61,7 +62,7 @@ def test_training_starts_from_the_state_dict_that_is_given(tmp_path):
     found = weights(learner(settings(), f"++vla.ckpt_path={tmp_path}/policy.pt"))
     assert same(found, policy.state_dict())
     torch.save({"other": torch.zeros(1)}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"ckpt_path.*does not fit"):
+    with pytest.raises(PolicyFailure, match=r"on learner rank 0: ValueError: .*ckpt_path.*does not fit"):
         learner(settings(), f"++vla.ckpt_path={tmp_path}/other.pt")
 
 

@@ -1,0 +1,109 @@
+"""Threads in which code that is not ours is called, and where they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+from rlinf_async.loops.foreign import AsOurs, contained
+
+T = TypeVar("T")
+
+STDLIB = os.path.dirname(threading.__file__) + os.sep
+PACKAGES = ("site-packages", "dist-packages")
+"""Folders, perhaps within that one, of what is not Python's own."""
+
+
+class WatchedThread:
+    """An executor of one thread: what others raise there comes as `as_ours` says it, and it can be seen
+    where they are."""
+
+    def __init__(self, executor: Executor, as_ours: AsOurs) -> None:
+        self._executor, self._as_ours = executor, as_ours
+        self._ident: int | None = None
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Call `function` there."""
+        return self._executor.submit(self._called, function)
+
+    def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """The same, for the event loop that runs."""
+        return asyncio.get_running_loop().run_in_executor(self._executor, self._called, function)
+
+    def stands(self) -> str:
+        """Where the thread stands: the place, outside of Python's own files, and on further lines how it
+        has come there."""
+        frame = sys._current_frames().get(self._ident or 0)
+        if frame is None:
+            return "nobody knows where"
+        stack = traceback.extract_stack(frame)
+        place = next((each for each in reversed(stack) if not _of_python(each.filename)), stack[-1])
+        frames = "".join(stack.format()).rstrip()
+        return f"in {place.name}, line {place.lineno} of {place.filename}\n{frames}"
+
+    def _called(self, function: Callable[[], T]) -> T:
+        self._ident = threading.get_ident()
+        return contained(function, self._as_ours)
+
+
+class DaemonThread(Executor):
+    """An executor of one thread that keeps no process alive, so that a stuck one cannot."""
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 it is the caller's
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._work.put(work)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work, and wait for what was given."""
+        self._leave(None if wait else 0.0)
+
+    def leave(self, seconds: float) -> None:
+        """As `shutdown`, and wait no longer than `seconds`: what hangs by then is left alone."""
+        self._leave(seconds)
+
+    def _leave(self, seconds: float | None) -> None:
+        self._work.put(None)
+        self._thread.join(seconds)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # nothing is held while there is nothing to do
+
+
+def _of_python(file: str) -> bool:
+    return file.startswith(STDLIB) and not any(folder in file for folder in PACKAGES)
+
+
+async def ends(future: asyncio.Future[T], seconds: float) -> bool:
+    """Whether it ends within `seconds`. Whoever is cancelled meanwhile lets go of it."""
+    try:
+        await asyncio.wait({future}, timeout=seconds)
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    return future.done()
