@@ -2,6 +2,7 @@ import os
 import signal
 from contextlib import suppress
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # On a machine that is shared, slow is not a failure. `make nightly` searches further.
@@ -19,3 +20,13 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 with suppress(ImportError):
     import ray  # noqa: F401
 del os.environ["RAY_ENABLE_AUTO_CONNECT"]
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    """A command that ends heeds no signal any more, which tests call in their own process."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

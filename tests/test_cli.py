@@ -242,7 +242,7 @@ def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch)
 
 @pytest.fixture
 def run_that_ends(monkeypatch, tmp_path):
-    """Has `train` run something that ends by an error; signals are heeded afterwards as before."""
+    """Has `train` run something that ends by an error."""
 
     def ends_by(error):
         def train(cfg, dashboard):
@@ -257,10 +257,7 @@ def run_that_ends(monkeypatch, tmp_path):
         monkeypatch.setattr(training, "host_of", lambda cfg: host)
         return invoke("train", "metaworld_ppo_mlp")
 
-    before = {number: signal.getsignal(number) for number in DISTURBS}
-    yield ends_by
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return ends_by
 
 
 def test_an_interrupted_run_ends_undisturbed_by_another_interrupt(run_that_ends):

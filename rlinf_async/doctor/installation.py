@@ -10,9 +10,14 @@ from rlinf_async.extras import INSTALL_AGAIN, pip_install
 from rlinf_async.hosts.rlinf.checks import GROUND
 from rlinf_async.observe.check import Check, answer, release
 
+MODELS = "import transformers.modeling_utils"
+"""What most models stand on, and veRL too, whose check comes later: seconds of imports, made once."""
 LOAD_ALL = """
 from importlib.metadata import EntryPoint
 from rlinf_async.extras import remedy
+from rlinf_async.hosts.rlinf.compat import without_compiler
+looking = without_compiler()
+looking.__enter__()
 needing = 0
 for name, value, group in {points}:
     try:
@@ -63,7 +68,7 @@ def check_entry_points(points: Sequence[EntryPoint]) -> Check:
     if not points:
         return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
     output, failure = answer(
-        LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]), ground=GROUND
+        LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]), ground=(*GROUND, MODELS)
     )
     if failure:
         return Check(

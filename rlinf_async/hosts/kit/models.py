@@ -1,48 +1,49 @@
-"""Whether a policy of `rlinf_async.models` can be built of its section, before Ray starts."""
+"""Whether a policy of `rlinf_async.models` can be built of its section, before Ray starts, and its size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
-import torch
-from omegaconf import OmegaConf
-from torch.overrides import TorchFunctionMode
-
+from rlinf_async.entry_points import find
 from rlinf_async.hosts.reasons import Reason
 
 MODELS = "rlinf_async.models"
+SIZES = "rlinf_async.model_sizes"
+"""By the same names: what says of a section how many parameters its policy has, or raises what building it
+would raise. A model whose imports take long is then not built to find out."""
 
 
-DRAWS = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "orthogonal_")
-"""How the names of torch's functions end that fill a tensor with random numbers."""
+def is_declared(section: Mapping[str, Any]) -> bool:
+    """Whether a package declares the policy of a section."""
+    return str(section.get("model_type")) in entry_points(group=MODELS).names
 
 
-class NothingDrawn(TorchFunctionMode):
-    """Leaves out the drawing of first weights, for which torch loads its compiler: seconds of imports."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        tensor = args[0] if args else given.get("tensor")
-        if isinstance(tensor, torch.Tensor) and tensor.is_meta and func.__name__.endswith(DRAWS):
-            return tensor
-        return func(*args, **given)
-
-
-def build_without_memory(
-    build: Callable[..., Any], section: Mapping[str, Any], *, key: str, small: bool = False
-) -> Any:
-    """The policy that `build` makes of `section`, which stands at `key`, with parameters that hold nothing.
-
-    A `small` one is made as it is: arithmetic on parameters that hold nothing loads torch's compiler.
+def parameters(section: Mapping[str, Any], *, key: str) -> int:
+    """How many parameters the policy of `section` has, which stands at `key` and which a package declares.
 
     Raises:
-        ValueError: it cannot be made, with what the builder has said.
+        ImportError: what it is built of is not here.
+        ValueError: it cannot be built, with what its package has said.
     """
+    name = str(section.get("model_type"))
+    with naming(section, key=key):
+        if name in entry_points(group=SIZES).names:
+            return int(find(SIZES, name).load()(section))
+        from rlinf_async.hosts.kit.building import parameters_of  # which loads torch
+
+        return parameters_of(find(MODELS, name).load(), section)
+
+
+@contextmanager
+def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
+    """What a builder says of `section`, which stands at `key`, becomes a ValueError that names them."""
     try:
-        with NothingDrawn(), torch.device("cpu" if small else "meta"):
-            return build(OmegaConf.create(dict(section)), torch.float32)
+        yield
+    except ImportError:
+        raise
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         name = section.get("model_type")
@@ -51,13 +52,11 @@ def build_without_memory(
 
 def unbuildable(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
     """That a policy which a package declares cannot be built of its section; nothing of other models."""
-    entries = {entry.name: entry for entry in entry_points(group=MODELS)}
-    entry = entries.get(str(section.get("model_type")))
-    if entry is None or section.get("model_path"):
+    if not is_declared(section) or section.get("model_path"):
         return  # with a checkpoint the builder may read gigabytes
     try:
-        build_without_memory(entry.load(), section, key=key)
+        parameters(section, key=key)
     except ImportError as error:
-        yield Reason(f"{key}.model_type={entry.name} cannot be imported: {error}")
+        yield Reason(f"{key}.model_type={section['model_type']} cannot be imported: {error}")
     except ValueError as error:
         yield Reason(str(error))

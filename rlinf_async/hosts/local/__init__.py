@@ -1,7 +1,30 @@
-"""A host without a framework: the reference for the others, and the first example."""
+"""A host without a framework: the reference for the others, and the first example.
 
-from rlinf_async.hosts.local.envs import PointReach, point_reach
-from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.trainer import LocalResult, LocalTrainer
+The names below are imported when they are asked for: who only reads a config waits for no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlinf_async.hosts.local.envs import PointReach, point_reach
+    from rlinf_async.hosts.local.settings import LocalSettings
+    from rlinf_async.hosts.local.trainer import LocalResult, LocalTrainer
 
 __all__ = ["LocalResult", "LocalSettings", "LocalTrainer", "PointReach", "point_reach"]
+
+MODULES = {
+    "LocalResult": "trainer",
+    "LocalSettings": "settings",
+    "LocalTrainer": "trainer",
+    "PointReach": "envs",
+    "point_reach": "envs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,17 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import Contract, check_resets
 from rlinf_async.hosts.decisions import decided
+from rlinf_async.hosts.kit.models import MODELS
 from rlinf_async.hosts.local.chance import OwnChance
+from rlinf_async.hosts.local.config import ENVS, named
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.observations import merge
-from rlinf_async.hosts.reasons import Reason, refuse, unknown
+from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 
-ENVS, MODELS = "rlinf_async.envs", "rlinf_async.models"
 ANOTHER_SEED = 7919
 """Between the seeds of environments and of those that are built anew in their place."""
 
@@ -42,7 +42,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         ValueError: it names none, nobody provides it, or the environments are to take on tasks, which they
             cannot.
     """
-    make = load_class(ENVS, _named(cfg, "env", "env_class"))
+    make = load_class(ENVS, named(cfg, "env", "env_class"))
     envs = plain(cfg.env)
     section = {
         "total_num_envs": settings.total_envs,
@@ -73,46 +73,15 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     return build
 
 
-def check_declared(cfg: DictConfig) -> None:
-    """See that packages declare what a config names, importing none of it.
-
-    Raises:
-        ValueError: it names none, nobody provides it, or the environments are to reset themselves.
-    """
-    reasons = []
-    for section, key, group in (("env", "env_class", ENVS), ("model", "model_type", MODELS)):
-        name, names = _named(cfg, section, key), sorted(entry_points(group=group).names)
-        if name not in names:
-            reasons.append(unknown(f"{section}.{key}", name, names, f"an entry point of {group}"))
-    if cfg.env.get("auto_reset"):
-        reasons.append(
-            Reason(
-                "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false",
-                "env.auto_reset=false",
-            )
-        )
-    refuse(reasons)
-
-
 def policy_of(cfg: DictConfig) -> PolicyFactory:
     """The policy that `model.model_type` names.
 
     Raises:
         ValueError: it names none, or nobody provides it.
     """
-    name = _named(cfg, "model", "model_type")
+    name = named(cfg, "model", "model_type")
     build = partial(load_class(MODELS, name), cfg.model, torch.float32)
     return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))
-
-
-def _named(cfg: DictConfig, section: str, key: str) -> str:
-    name = OmegaConf.select(cfg, f"{section}.{key}")
-    if not name:
-        raise ValueError(
-            f"a config of the local host has no {section}.{key}: it names its environments by env.env_class "
-            "and its policy by model.model_type, as packages declare them (docs/extending.md)"
-        )
-    return str(name)
 
 
 class DeclaredEnvs:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import torch
 from rlinf_async.core.footprint import LearnerFootprint, Strategy, peak, together
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.footprint_rows import BILLION, GIGABYTE
-from rlinf_async.hosts.kit.models import MODELS, build_without_memory
+from rlinf_async.hosts.kit.building import parameters_of
+from rlinf_async.hosts.kit.models import is_declared, naming, parameters
 from rlinf_async.hosts.model_size import ModelSize, checkpoint_size
 from rlinf_async.hosts.rlinf.compat import without_compiler
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
@@ -22,6 +22,7 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
 BYTES = {"bf16": 2, "bf16-mixed": 2, "16": 2, "fp16": 2, "16-mixed": 2, "32": 4, "fp32": 4, "32-true": 4}
 """RLinf's words for a precision, as bytes per parameter."""
+MODEL = "actor.model"
 UNSAID = 4
 """Bytes per parameter where neither config nor checkpoint names a precision: the most that it may be."""
 CASTS = {"openpi": 2}
@@ -108,17 +109,16 @@ def model_size(model: Mapping[str, Any]) -> ModelSize | None:
 
 def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
     """Of RLinf's MLP policy and of models of `rlinf_async.models`, which are built of their config alone."""
-    kind = str(model["model_type"])
-    builders = {entry.name: entry for entry in entry_points(group=MODELS)}
-    if kind == "mlp_policy":
-        with without_compiler():
-            from rlinf.models.embodiment.mlp_policy import get_model as build
-    elif kind in builders:
-        build = builders[kind].load()
+    if model["model_type"] == "mlp_policy":
+        with without_compiler(), naming(model, key=MODEL):
+            from rlinf.models.embodiment.mlp_policy import get_model
+
+            count = parameters_of(get_model, model, small=True)
+    elif is_declared(model):
+        count = parameters(model, key=MODEL)
     else:
         return None
-    policy = build_without_memory(build, model, key="actor.model", small=kind == "mlp_policy")
-    return ModelSize(parameters=sum(each.numel() for each in policy.parameters()), source="counted")
+    return ModelSize(parameters=count, source="counted")
 
 
 def _strategy(fsdp: Mapping[str, Any]) -> Strategy:

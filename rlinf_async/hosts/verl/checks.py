@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rlinf_async.extras import INSTALL_AGAIN
 from rlinf_async.hosts.verl.block import MODE
 from rlinf_async.hosts.verl.versions import BELOW, LEAST
-from rlinf_async.observe.check import Check, check_range, failures, probe, skipped, version, without
+from rlinf_async.observe.check import Check, answer, check_range, failures, probe, skipped, version, without
 
 PLUGINS = "VERL_USE_EXTERNAL_PLUGINS"
 PLATFORM = "VERL_PLATFORM"
@@ -23,6 +23,7 @@ import verl
 from verl.trainer.ppo.v1 import get_trainer_cls
 get_trainer_cls("{MODE}")
 """
+GPUS_PROBE = "import torch; print(torch.cuda.device_count())"
 
 
 def checks() -> list[Check]:
@@ -58,14 +59,13 @@ def check_trainer(code: str = TRAINER_PROBE) -> Check:
     return Check("verl trainer", "ok", f"trainer.v1.trainer_mode={MODE} is registered")
 
 
-def check_platform(environ: Mapping[str, str]) -> Check:
+def check_platform(environ: Mapping[str, str], code: str = GPUS_PROBE) -> Check:
     """Whether veRL's own command will look for the accelerator that is there."""
-    import torch
-
     platform = environ.get(PLATFORM)
-    if torch.cuda.is_available() or platform == "cpu":
-        detail = f"{PLATFORM}={platform}" if platform else f"{torch.cuda.device_count()} GPU"
-        return Check("verl platform", "ok", detail)
+    output, _ = answer(code, ground=["import torch"])
+    gpus = int(output or 0)
+    if gpus or platform == "cpu":
+        return Check("verl platform", "ok", f"{PLATFORM}={platform}" if platform else f"{gpus} GPU")
     return Check(
         "verl platform",
         "warn",

@@ -9,13 +9,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from rlinf_async.entry_points import find
-from rlinf_async.hosts import explanation
+from rlinf_async.hosts import explanation, workers
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.exactness import exactness
 from rlinf_async.hosts.verl.keys import unread_sections, without_effect
 from rlinf_async.hosts.verl.presence import checked
-from rlinf_async.hosts.verl.processes import WORKERS
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import ACTOR, evaluates, section
 
@@ -31,7 +30,7 @@ def explain(config: DictConfig) -> dict[str, Any]:
     return {
         **explanation.level_facts(settings.asynchrony),
         "classes": {
-            f"rlinf_async.verl_workers.{name}": find(WORKERS, name).value for name in ("env", "inference")
+            f"{workers.GROUP}.{name}": find(workers.GROUP, name).value for name in ("env", "inference")
         },
         "exactness": exactness(cfg, settings),
         "device": value_at(cfg, "trainer.device"),

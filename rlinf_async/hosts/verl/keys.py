@@ -197,13 +197,13 @@ def defaults() -> Mapping[str, Any]:
 
 def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
     """A remark for each key that veRL acts on and that does nothing here, if it is not veRL's default."""
-    raw, usual = dotted(defaults()), _resolved_defaults()
+    raw = dotted(defaults())
     pointing: Any = None
     for key, value in dotted(cfg).items():
         row = TABLE.find(key)
         if row is None or row.fate != "without effect" or value in (None, {}) or row.allows(value):
             continue
-        if value in (raw.get(key), usual.get(key)):
+        if value == raw.get(key) or value == _resolved_defaults().get(key):
             continue
         pointing = OmegaConf.create(dict(cfg)) if pointing is None else pointing
         if value != _pointed_to(key, pointing, raw):

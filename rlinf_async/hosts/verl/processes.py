@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts import workers
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -17,7 +18,6 @@ from rlinf_async.ray_runtime.coordinator import Coordinator
 from rlinf_async.ray_runtime.request_channel import RequestChannel
 from rlinf_async.ray_runtime.revival import STARTED_AGAIN
 
-WORKERS = "rlinf_async.verl_workers"
 CALLS = 2**31 - 1
 """Of a channel at the same time: every env shard may wait in it."""
 
@@ -53,7 +53,7 @@ def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
     """Ray's handles, by rank; environments are built by `initialise`."""
     cfg = plain(config)
     modes = ("train", "eval") if evaluates(cfg) else ("train",)
-    actor = ray.remote(load_class(WORKERS, "env")).options(num_cpus=1, **restarts(settings, "env"))
+    actor = ray.remote(load_class(workers.GROUP, "env")).options(num_cpus=1, **restarts(settings, "env"))
     sections = {mode: section(cfg, mode) for mode in modes}
     horizons = {mode: horizon(cfg, mode) for mode in modes}
     return [actor.remote(sections, settings, horizons, rank) for rank in range(settings.plan.env_workers)]
@@ -62,7 +62,7 @@ def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
 def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu: bool) -> list[Any]:
     """Ray's handles, by rank; policies are built by `initialise`."""
     cfg = plain(config)
-    actor = ray.remote(load_class(WORKERS, "inference")).options(
+    actor = ray.remote(load_class(workers.GROUP, "inference")).options(
         num_cpus=1, num_gpus=int(on_gpu), **restarts(settings, "inference")
     )
     arguments = (value_at(cfg, "vla.model"), value_at(cfg, "vla.ckpt_path"), settings)

@@ -26,11 +26,16 @@ def test_plugins_that_are_switched_off_are_found(value, status):
     assert ("VERL_USE_EXTERNAL_MODULES" in found.mend) == (status == "fail")
 
 
-def test_a_machine_without_a_gpu_is_told_how_verl_finds_its_cpu(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert checks.check_platform({}).status == "warn"
-    assert "VERL_PLATFORM=cpu" in checks.check_platform({}).mend
-    assert checks.check_platform({"VERL_PLATFORM": "cpu"}).status == "ok"
+@pytest.mark.parametrize("code", ["print(0)", "raise SystemExit('no driver')"])
+def test_a_machine_without_a_gpu_is_told_how_verl_finds_its_cpu(code):
+    found = checks.check_platform({}, code)
+    assert (found.status, "VERL_PLATFORM=cpu" in found.mend) == ("warn", True)
+    assert checks.check_platform({"VERL_PLATFORM": "cpu"}, code).status == "ok"
+
+
+def test_a_machine_with_gpus_needs_no_word():
+    found = checks.check_platform({}, "print(2)")
+    assert (found.status, found.detail) == ("ok", "2 GPU")
 
 
 def test_a_trainer_that_verl_does_not_know_is_a_failure_with_its_cause():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -12,25 +11,10 @@ from torch import nn
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
 from rlinf_async.lab.demo.policies.gaussian_policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.mlp_settings import HIDDEN, MLPSettings, mlp_settings
 
-HIDDEN = 256
 LOG_STD = -0.5
 """Where the standard deviations of actions start, which do not depend on the state."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MLPSettings:
-    """Sizes of the policy; without `add_value_head` it has no critic."""
-
-    obs_dim: int
-    action_dim: int
-    num_action_chunks: int = 1
-    add_value_head: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("obs_dim", "action_dim", "num_action_chunks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 class GaussianMLP(GaussianPolicy):
@@ -91,7 +75,6 @@ def _critic(inputs: int) -> nn.Sequential:
 
 
 def build_gaussian_mlp(cfg: Any, torch_dtype: torch.dtype | None) -> GaussianMLP:
-    """Build the policy from a model section; keys that MLPSettings does not know are the host's."""
-    settings = {name: cfg[name] for name in MLPSettings.__dataclass_fields__ if name in cfg}
-    policy = GaussianMLP(MLPSettings(**settings))
+    """Build the policy from a model section."""
+    policy = GaussianMLP(mlp_settings(cfg))
     return policy if torch_dtype is None else policy.to(torch_dtype)

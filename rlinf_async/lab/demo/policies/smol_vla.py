@@ -6,7 +6,6 @@ model's sequence; what comes out at the queries is the chunk of actions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,72 +13,9 @@ from torch import nn
 from transformers import SmolVLMConfig, SmolVLMModel
 
 from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
+from rlinf_async.lab.demo.policies.smol_vla_settings import BYTES, SCALE, SmolVLASettings
 
-BYTES = 256
 PADDING = BYTES
-
-
-@dataclass(frozen=True)
-class SmolVLASettings:
-    """Sizes of the policy; a picture is `image_size` pixels square, an instruction at most
-    `instruction_length` UTF-8 bytes (the rest is cut off)."""
-
-    state_dim: int
-    action_dim: int
-    num_action_chunks: int
-    image_size: int = 64
-    instruction_length: int = 64
-    patch_size: int = 8
-    vision_width: int = 96
-    vision_layers: int = 2
-    text_width: int = 128
-    text_layers: int = 3
-    heads: int = 4
-    log_std: float = -1.0
-
-    def __post_init__(self) -> None:
-        for name in ("state_dim", "action_dim", "num_action_chunks", "instruction_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.image_size % (2 * self.patch_size):
-            raise ValueError(
-                f"image_size={self.image_size} must be a multiple of twice patch_size={self.patch_size}"
-            )
-        if self.vision_width % self.heads or self.text_width % self.heads:
-            raise ValueError(
-                f"vision_width={self.vision_width} and text_width={self.text_width} "
-                f"must be multiples of heads={self.heads}"
-            )
-
-    @property
-    def image_tokens(self) -> int:
-        return (self.image_size // self.patch_size // 2) ** 2
-
-    def language_model(self) -> SmolVLMConfig:
-        """The Hugging Face configuration."""
-        length = self.image_tokens + self.instruction_length + 1 + self.num_action_chunks
-        return SmolVLMConfig(
-            scale_factor=2,
-            image_token_id=PADDING,  # never looked up: pictures are put in as embeddings
-            vision_config={
-                "image_size": self.image_size,
-                "patch_size": self.patch_size,
-                "hidden_size": self.vision_width,
-                "intermediate_size": 2 * self.vision_width,
-                "num_hidden_layers": self.vision_layers,
-                "num_attention_heads": self.heads,
-            },
-            text_config={
-                "model_type": "llama",
-                "vocab_size": BYTES + 1,
-                "pad_token_id": PADDING,
-                "hidden_size": self.text_width,
-                "intermediate_size": 2 * self.text_width,
-                "num_hidden_layers": self.text_layers,
-                "num_attention_heads": self.heads,
-                "max_position_embeddings": length,
-            },
-        )
 
 
 class Tokens(NamedTuple):
@@ -102,6 +38,33 @@ def tokenise(instructions: Sequence[str], length: int) -> Tokens:
     return Tokens(ids, ids != PADDING)
 
 
+def _language_model(settings: SmolVLASettings) -> SmolVLMConfig:
+    """The Hugging Face configuration; `SmolVLASettings.parameters` counts what it gives."""
+    length = settings.image_tokens + settings.instruction_length + 1 + settings.num_action_chunks
+    return SmolVLMConfig(
+        scale_factor=SCALE,
+        image_token_id=PADDING,  # never looked up: pictures are put in as embeddings
+        vision_config={
+            "image_size": settings.image_size,
+            "patch_size": settings.patch_size,
+            "hidden_size": settings.vision_width,
+            "intermediate_size": 2 * settings.vision_width,
+            "num_hidden_layers": settings.vision_layers,
+            "num_attention_heads": settings.heads,
+        },
+        text_config={
+            "model_type": "llama",
+            "vocab_size": BYTES + 1,
+            "pad_token_id": PADDING,
+            "hidden_size": settings.text_width,
+            "intermediate_size": 2 * settings.text_width,
+            "num_hidden_layers": settings.text_layers,
+            "num_attention_heads": settings.heads,
+            "max_position_embeddings": length,
+        },
+    )
+
+
 class SmolVLA(nn.Module):
     """Maps a picture, an instruction and a state to a Gaussian over the next actions, and to a value.
 
@@ -113,7 +76,7 @@ class SmolVLA(nn.Module):
         super().__init__()
         self.settings = settings
         width = settings.text_width
-        self.vlm = SmolVLMModel(settings.language_model())
+        self.vlm = SmolVLMModel(_language_model(settings))
         self.state_in = nn.Linear(settings.state_dim, width)
         self.queries = nn.Parameter(0.02 * torch.randn(settings.num_action_chunks, width))
         self.actor_mean = nn.Linear(width, settings.action_dim)

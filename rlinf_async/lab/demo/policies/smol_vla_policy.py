@@ -1,6 +1,5 @@
 """The small vision-language-action policy, as a model that hosts build by name."""
 
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -8,7 +7,8 @@ import torch
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
 from rlinf_async.lab.demo.policies.gaussian_policy import GaussianPolicy
-from rlinf_async.lab.demo.policies.smol_vla import SmolVLA, SmolVLASettings, Tokens, tokenise
+from rlinf_async.lab.demo.policies.smol_vla import SmolVLA, Tokens, tokenise
+from rlinf_async.lab.demo.policies.smol_vla_settings import smol_vla_settings
 
 
 class SmolVLAPolicy(GaussianPolicy, SmolVLA):  # type: ignore[misc]  # forward is a host's call, not SmolVLA's
@@ -38,10 +38,9 @@ class SmolVLAPolicy(GaussianPolicy, SmolVLA):  # type: ignore[misc]  # forward i
 
 
 def build_smol_vla(cfg: Any, torch_dtype: torch.dtype | None) -> SmolVLAPolicy:
-    """Build the policy from a model section; keys that SmolVLASettings does not know are the host's.
+    """Build the policy from a model section.
 
     Weights are random; the seed of the process decides them, and the first publication equalises them.
     """
-    settings = {field.name: cfg[field.name] for field in fields(SmolVLASettings) if field.name in cfg}
-    policy = SmolVLAPolicy(SmolVLASettings(**settings))
+    policy = SmolVLAPolicy(smol_vla_settings(cfg))
     return policy if torch_dtype is None else policy.to(torch_dtype)

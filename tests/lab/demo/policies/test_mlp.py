@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from rlinf_async.lab.demo.policies.mlp import GaussianMLP, MLPSettings, build_gaussian_mlp
+from rlinf_async.lab.demo.policies.mlp import GaussianMLP, build_gaussian_mlp
+from rlinf_async.lab.demo.policies.mlp_settings import MLPSettings
 
 MODEL = {"model_type": "gaussian_mlp", "obs_dim": 6, "action_dim": 3, "num_action_chunks": 1}
 

@@ -1,0 +1,37 @@
+"""Building a policy without memory for its weights, to see whether it can be built, and how large it is.
+
+Importing this takes the time of torch, and building the time of whatever the policy is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch.overrides import TorchFunctionMode
+
+DRAWS = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "orthogonal_")
+"""How the names of torch's functions end that fill a tensor with random numbers."""
+
+
+class NothingDrawn(TorchFunctionMode):
+    """Leaves out the drawing of first weights, for which torch loads its compiler: seconds of imports."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        tensor = args[0] if args else given.get("tensor")
+        if isinstance(tensor, torch.Tensor) and tensor.is_meta and func.__name__.endswith(DRAWS):
+            return tensor
+        return func(*args, **given)
+
+
+def parameters_of(build: Callable[..., Any], section: Mapping[str, Any], *, small: bool = False) -> int:
+    """How many parameters the policy has that `build` makes of `section`; they hold nothing.
+
+    A `small` one is made as it is: arithmetic on parameters that hold nothing loads torch's compiler.
+    """
+    with NothingDrawn(), torch.device("cpu" if small else "meta"):
+        policy = build(OmegaConf.create(dict(section)), torch.float32)
+    return sum(each.numel() for each in policy.parameters())

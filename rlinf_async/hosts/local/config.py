@@ -1,0 +1,77 @@
+"""A config of the local host, read and checked. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.async_block import plain, read_block
+from rlinf_async.hosts.kit.models import MODELS, unbuildable
+from rlinf_async.hosts.local.keys import TABLE, malformed, unread
+from rlinf_async.hosts.local.refusals import unserved
+from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.presence import unwritable
+from rlinf_async.hosts.reasons import Reason, refuse, unknown
+
+ENVS = "rlinf_async.envs"
+
+
+def settings_of(cfg: DictConfig) -> LocalSettings:
+    """The settings of a config of this host.
+
+    Raises:
+        ValueError: a key that nothing reads or that is not served, a value that is none of its kind, or
+            settings that do not fit together.
+    """
+    values = plain(cfg)
+    refuse(TABLE.misshapen(values))
+    refuse([*malformed(values), *unread(values)])
+    asynchrony = AsyncConfig.from_mapping(read_block(values))
+    refuse(list(unserved(asynchrony)))
+    return LocalSettings(asynchrony=asynchrony, **(values.get("settings") or {}))
+
+
+def checked(cfg: DictConfig) -> LocalSettings:
+    """The settings of a run that can begin on this machine.
+
+    Raises:
+        ValueError: as of `settings_of`; or what the config names is not here.
+    """
+    settings = settings_of(cfg)
+    check_declared(cfg)
+    unbuilt = unbuildable(plain(cfg)["model"], key="model")
+    refuse([*unwritable(str(cfg.run_dir), key="run_dir"), *unbuilt])
+    return settings
+
+
+def check_declared(cfg: DictConfig) -> None:
+    """See that packages declare what a config names, importing none of it.
+
+    Raises:
+        ValueError: it names none, nobody provides it, or the environments are to reset themselves.
+    """
+    reasons = []
+    for section, key, group in (("env", "env_class", ENVS), ("model", "model_type", MODELS)):
+        name, names = named(cfg, section, key), sorted(entry_points(group=group).names)
+        if name not in names:
+            reasons.append(unknown(f"{section}.{key}", name, names, f"an entry point of {group}"))
+    if cfg.env.get("auto_reset"):
+        reasons.append(
+            Reason(
+                "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false",
+                "env.auto_reset=false",
+            )
+        )
+    refuse(reasons)
+
+
+def named(cfg: DictConfig, section: str, key: str) -> str:
+    name = OmegaConf.select(cfg, f"{section}.{key}")
+    if not name:
+        raise ValueError(
+            f"a config of the local host has no {section}.{key}: it names its environments by env.env_class "
+            "and its policy by model.model_type, as packages declare them (docs/extending.md)"
+        )
+    return str(name)

@@ -1,0 +1,83 @@
+"""A run of a config of the local host, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlinf_async import __version__
+from rlinf_async.config import words
+from rlinf_async.hosts.local.config import settings_of
+from rlinf_async.hosts.local.declared import environments_of, policy_of
+from rlinf_async.hosts.local.saved_policy import save_policy
+from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.local.trainer import LocalTrainer
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.ending import recorded
+from rlinf_async.observe.failures import FaultCounts, count_failures, sentence
+from rlinf_async.observe.files import make_directory
+from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.summary import RunSummary, Tally
+
+
+def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> None:
+    """Run a config that is prepared, with its records and, at its end, its weights in `run_dir`."""
+    settings, display = settings_of(cfg), RunDisplay()
+    environments, policy = environments_of(cfg, settings), policy_of(cfg)
+    make_directory(run_dir)
+    records, title, weights = RunDir(run_dir), _title(settings), run_dir / "policy.pt"
+    records.set_aside(weights=weights, say=display.note)
+    records.write_config(OmegaConf.to_yaml(cfg, resolve=True))
+    facts = {**settings.run.facts(), "driver": False}  # its loops report to nobody
+    records.begin(facts, title=title, versions=dict(versions))
+
+    tally = Tally()
+
+    def report(step: StepReport) -> None:
+        tally.add(step)
+        episodes = {"env/return": step.episode_return, "env/success_once": step.success}
+        records.log(step.step, {**step.as_metrics(), **episodes})
+        records.write_step(step.step, step.total)
+        display.step(step)
+
+    def fault(facts: dict[str, Any]) -> None:
+        display.note(sentence(facts))
+
+    trainer = LocalTrainer(
+        settings,
+        environments,
+        policy=policy,
+        on_step=report,
+        run_dir=run_dir,
+        on_fault=fault,
+        keep_steps=False,
+    )
+    display.start(title, step=0, total=settings.batches)
+    so_far = partial(_sum_of, tally, trainer)
+    with recorded(lambda: run_dir, summary=so_far):
+        try:
+            result = trainer.run()
+        finally:
+            display.stop()
+        tries = settings.asynchrony.advanced.save_failures
+        save_policy(result.weights, weights, tries=tries, say=display.note)
+    summary = tally.summary(result.ledger, count_failures(run_dir))
+    records.write_summary(summary.as_dict())
+    display.summary(summary, str(run_dir))
+
+
+def _sum_of(tally: Tally, trainer: LocalTrainer, faults: FaultCounts) -> RunSummary:
+    return tally.summary(trainer.ledger, faults)
+
+
+def _title(settings: LocalSettings) -> str:
+    plan, asynchrony = settings.plan, settings.asynchrony
+    return (
+        f"rlinf-async {__version__}, in one process: levels {words(asynchrony.levels)}; {plan.shards} shards "
+        f"of {plan.envs_per_shard} environments; staleness at most {asynchrony.max_staleness}"
+    )

@@ -1,0 +1,50 @@
+"""The sizes of `gaussian_mlp`, and what they come to, without importing what it is built of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlinf_async.lab.demo.policies.sizes import check_fields, known_fields
+
+HIDDEN = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPSettings:
+    """Sizes of the policy; without `add_value_head` it has no critic."""
+
+    obs_dim: int
+    action_dim: int
+    num_action_chunks: int = 1
+    add_value_head: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def parameters(self) -> int:
+        """How many the policy has: a backbone, means and a standard deviation of each action, a critic."""
+        outputs = self.num_action_chunks * self.action_dim
+        layers = (self.obs_dim + 1) * HIDDEN + 2 * (HIDDEN + 1) * HIDDEN
+        return layers + (HIDDEN + 2) * outputs + self.add_value_head * (layers + HIDDEN)
+
+
+def mlp_settings(section: Mapping[str, Any]) -> MLPSettings:
+    """From a model section.
+
+    Raises:
+        TypeError: a size is missing.
+        ValueError: the sizes are none of a policy.
+    """
+    return MLPSettings(**known_fields(MLPSettings, section))
+
+
+def parameters(section: Mapping[str, Any]) -> int:
+    """How many the policy of a model section has: an entry point of `rlinf_async.model_sizes`.
+
+    Raises:
+        TypeError, ValueError: as of `mlp_settings`.
+    """
+    return mlp_settings(section).parameters

@@ -1,0 +1,44 @@
+"""Fields of a policy's settings, looked at before a policy is built of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+LARGEST = 2**31 - 1
+"""Of the dimensions of a layer."""
+
+
+def known_fields(kind: type[DataclassInstance], section: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `kind` that a model section has; its other keys are the host's."""
+    return {field.name: section[field.name] for field in fields(kind) if field.name in section}
+
+
+def check_fields(settings: DataclassInstance) -> None:
+    """See that every field is of its kind: a size, a number, or true or false.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for field in fields(settings):
+        if right := _instead_of(getattr(settings, field.name), field):
+            raise ValueError(f"{field.name} must be {right}, got {getattr(settings, field.name)}")
+
+
+def _instead_of(value: Any, field: Field[Any]) -> str:
+    """What a value would have to be, if it is something else."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if field.type == "bool":
+        return "" if isinstance(value, bool) else "true or false"
+    if field.type == "float":
+        return "" if number and isfinite(value) else "a finite number"
+    if not number or not isinstance(value, int):
+        return "a whole number"
+    if value > LARGEST:
+        return f"at most {LARGEST}"
+    return "" if value >= 1 else "at least 1"

@@ -1,0 +1,85 @@
+"""A policy is counted by what its package says of its size, and else by building it without its weights."""
+
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from types import ModuleType
+
+import pytest
+import torch
+
+from rlinf_async import entry_points as lookups
+from rlinf_async.hosts.kit import models
+from rlinf_async.hosts.kit.models import parameters, unbuildable
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    """A package `theirs` whose model `layer` is built by `build` and, if it is given, counted by `count`."""
+
+    def declare(build, count=None):
+        module = ModuleType("theirs")
+        module.build, module.count = build, count
+        monkeypatch.setitem(sys.modules, "theirs", module)
+        points = {models.MODELS: [EntryPoint("layer", "theirs:build", models.MODELS)]}
+        if count is not None:
+            points[models.SIZES] = [EntryPoint("layer", "theirs:count", models.SIZES)]
+
+        def select(*, group, **given):
+            found = EntryPoints(points.get(group, []))
+            return found.select(**given) if given else found
+
+        monkeypatch.setattr(models, "entry_points", select)
+        monkeypatch.setattr(lookups, "entry_points", select)
+
+    return declare
+
+
+def layer(cfg, _):
+    return torch.nn.Linear(cfg.inputs, 2)
+
+
+def refusal(section):
+    return [reason.text for reason in unbuildable(section, key="model")]
+
+
+def test_a_model_of_which_nothing_is_said_is_built_without_memory(declared):
+    built = []
+
+    def build(cfg, dtype):
+        built.append(layer(cfg, dtype))
+        return built[0]
+
+    declared(build)
+    assert parameters({"model_type": "layer", "inputs": 10**6}, key="model") == 2 * 10**6 + 2
+    assert built[0].weight.is_meta
+
+
+def test_a_model_that_says_its_size_is_not_built(declared):
+    declared(lambda cfg, dtype: pytest.fail("it was built"), count=lambda section: 7 * section["inputs"])
+    assert parameters({"model_type": "layer", "inputs": 3}, key="model") == 21
+    assert refusal({"model_type": "layer", "inputs": 3}) == []
+
+
+@pytest.mark.parametrize("says", [False, True])
+def test_what_cannot_be_built_is_refused_in_the_words_of_its_package(declared, says):
+    def refuse(section, *_):
+        raise ValueError("inputs must be\n  more than that")
+
+    declared(refuse, count=refuse if says else None)
+    said = ["model does not make a layer: ValueError: inputs must be more than that"]
+    assert refusal({"model_type": "layer"}) == said
+
+
+@pytest.mark.parametrize("says", [False, True])
+def test_a_package_that_is_missing_is_named(declared, says):
+    def absent(section, *_):
+        raise ModuleNotFoundError("No module named 'theirs.weights'")
+
+    declared(absent, count=absent if says else None)
+    said = ["model.model_type=layer cannot be imported: No module named 'theirs.weights'"]
+    assert refusal({"model_type": "layer"}) == said
+
+
+def test_a_model_with_a_checkpoint_is_left_to_the_run(declared):
+    declared(lambda cfg, dtype: pytest.fail("it was built"))
+    assert refusal({"model_type": "layer", "model_path": "/somewhere"}) == []
