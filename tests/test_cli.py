@@ -13,7 +13,6 @@ from rlinf_async import cli
 from rlinf_async.cli import training
 from rlinf_async.core.failures import Terminated
 from rlinf_async.doctor import Check
-from rlinf_async.observe.ending import DISTURBS
 
 PACKAGED = {
     "metaworld_ppo_mlp": 2,

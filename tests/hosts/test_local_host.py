@@ -1,6 +1,7 @@
 """The host of one process, asked as the commands ask any host."""
 
 import json
+import os
 
 import pytest
 
@@ -18,6 +19,12 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import read_spans
 
 NAME = ("--config-name", "local/point_reach")
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch):
+    """`train` sets what Ray reads, for its own process."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
 
 
 def invoke(*arguments):

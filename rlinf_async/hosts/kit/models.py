@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from typing import Any
 
-from rlinf_async.entry_points import find
+from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.hosts.reasons import Reason
 
 MODELS = "rlinf_async.models"
@@ -18,7 +17,7 @@ would raise. A model whose imports take long is then not built to find out."""
 
 def is_declared(section: Mapping[str, Any]) -> bool:
     """Whether a package declares the policy of a section."""
-    return str(section.get("model_type")) in entry_points(group=MODELS).names
+    return str(section.get("model_type")) in names_of(MODELS)
 
 
 def parameters(section: Mapping[str, Any], *, key: str) -> int:
@@ -30,11 +29,11 @@ def parameters(section: Mapping[str, Any], *, key: str) -> int:
     """
     name = str(section.get("model_type"))
     with naming(section, key=key):
-        if name in entry_points(group=SIZES).names:
-            return int(find(SIZES, name).load()(section))
+        if name in names_of(SIZES):
+            return int(load_class(SIZES, name)(section))
         from rlinf_async.hosts.kit.building import parameters_of  # which loads torch
 
-        return parameters_of(find(MODELS, name).load(), section)
+        return parameters_of(load_class(MODELS, name), section)
 
 
 @contextmanager

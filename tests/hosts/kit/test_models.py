@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from rlinf_async import entry_points as lookups
+from rlinf_async import entry_points
 from rlinf_async.hosts.kit import models
 from rlinf_async.hosts.kit.models import parameters, unbuildable
 
@@ -28,8 +28,7 @@ def declared(monkeypatch):
             found = EntryPoints(points.get(group, []))
             return found.select(**given) if given else found
 
-        monkeypatch.setattr(models, "entry_points", select)
-        monkeypatch.setattr(lookups, "entry_points", select)
+        monkeypatch.setattr(entry_points, "entry_points", select)
 
     return declare
 
