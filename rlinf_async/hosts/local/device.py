@@ -1,4 +1,4 @@
-"""Where a policy computes, and a queue of work there for each thread that uses it."""
+"""The device where a policy computes, and a queue of work there for each thread that uses it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ stream that makes it."""
 
 
 def unwatched(who: str) -> AbstractContextManager[None]:
-    """Nobody looks."""
+    """Return a context that watches nothing."""
     return nullcontext()
 
 
 class DeviceQueue:
-    """What one thread does on the device of `model`.
+    """The work of one thread on the device of `model`.
 
     On a CUDA device it is a stream of its own, so that inference and learning overlap; elsewhere work is
     done at once. A block begins after what the default stream has been given before (weights that are
@@ -39,7 +39,7 @@ class DeviceQueue:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """What is computed inside goes into the queue."""
+        """Put the work inside the block into the queue."""
         if self._stream is None:
             yield
             return

@@ -11,10 +11,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one decision led to; every field is [envs, ...], and so are those of an observation.
+    """The results of one decision; every field is [envs, ...], and so are the fields of an observation.
 
-    `ended` says that the episode is over, by success, or where `truncated` says so by being cut off; both
-    stay so until the next reset. Rewards of episodes that are over count nothing.
+    `ended` is True where the episode is over: by a cut where `truncated` is True, else by success. Both stay
+    so until the next reset. Rewards of episodes that are over count nothing.
     """
 
     states: np.ndarray | dict[str, Any]
@@ -26,14 +26,14 @@ class Outcome:
 class Environments(Protocol):
     """A batch of environments, built and used in one thread. An episode that has ended stands still.
 
-    More methods are used where they are there: `skip(episodes)` leaves out the next episodes, so that
-    environments which are built anew after a failure do not begin again with the first ones, and two sets of
-    them can play by turns (`async.rollout.reset_ahead`); `abort(reason)`,
-    called from another thread when they do not answer, ends their processes, so that the call that hangs
-    raises an error, and says whether there were any; `take_on(first, episode)` has the next reset begin
-    episode number `episode`, from 0, of the environments from number `first` on, with their tasks and groups
-    (`async.train.balance=tasks`). An attribute `reseeded` that is true says that their factory gives those
-    another seed that it builds once more for the same place.
+    Optional methods: `skip(episodes)` leaves out the next episodes, so that environments which are rebuilt
+    after a failure do not begin again with the first ones, and two sets of them can play by turns
+    (`async.rollout.reset_ahead`); `abort(reason)`, called from another thread when they do not answer, ends
+    their processes, so that the call that hangs raises an error, and says whether there were any;
+    `take_on(first, episode)` has the next reset begin episode number `episode`, from 0, of the environments
+    from number `first` on, with their tasks and groups (`async.train.balance=tasks`). An attribute `reseeded`
+    that is true means that their factory gives another seed to environments that it builds a second time for
+    the same place.
     """
 
     @property
@@ -107,7 +107,7 @@ class PointReach:
         return [(first + index) // self._group_size for index in range(self._size)]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 def point_reach(*, group_size: int = 1, seed: int = 0) -> EnvFactory:

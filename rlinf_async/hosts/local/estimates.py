@@ -32,7 +32,9 @@ def anchored(rollout: Tensors, model: ActorCritic) -> Tensors:
 
 
 def scoring_inputs(payload: Tree) -> Tree:
-    """What `ActorCritic.evaluate` takes of a piece's payload: [(T + 1) * B, ...], the last actions again."""
+    """Return the inputs that `ActorCritic.evaluate` takes of a piece's payload: [(T + 1) * B, ...], the
+    last actions twice.
+    """
     actions = leaf(payload, "actions")
     inputs: Tree = {"states": payload["states"], "actions": torch.cat([actions, actions[-1:]])}
     return map_tensors(lambda tensor: tensor.flatten(0, 1), inputs)

@@ -1,4 +1,4 @@
-"""What has failed in a run in one process, and was outlived."""
+"""Faults that a run in one process has outlived."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlinf_async.observe.processes import Process
 
 
 class Faults:
-    """What has failed in a run and was outlived: kept for its next report, and in its directory, if any."""
+    """Faults that a run has outlived: kept for its next report, and in its directory, if it has one."""
 
     def __init__(
         self, run_dir: Path | None, on_fault: Callable[[dict[str, Any]], None] = lambda fault: None

@@ -32,14 +32,14 @@ class LocalHost:
     """
 
     available = True
-    """It is a part of this package."""
+    """The host is a part of this package."""
     installed = True
 
     def install(self) -> None:
-        """There is no framework to put anything into."""
+        """Do nothing: there is no framework to change."""
 
     def remove(self) -> None:
-        """There is no framework to take anything out of."""
+        """Do nothing: there is no framework to restore."""
 
     def serves(self, cfg: DictConfig) -> bool:
         return bool(cfg.get("host") == "local")

@@ -23,20 +23,20 @@ from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.meters import BusyMeter
 
 State = dict[str, torch.Tensor]
-FIELDS = ("actions", "logprobs", "values", "inputs")
-"""What a policy gives for a batch, in its order; not all give the last."""
+ANSWER_FIELDS = ("actions", "logprobs", "values", "inputs")
+"""Results of a policy for a batch, in its order; some policies leave out the last."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the policy says to the environments of one request, [B, ...] each."""
+    """The answer of the policy to the environments of one request, [B, ...] each."""
 
     actions: torch.Tensor
     logprobs: torch.Tensor
     values: torch.Tensor
     version: int
     inputs: Tree | None = None
-    """What the policy is to be scored by in the place of states, if it says so."""
+    """Inputs for later scores, in the place of states, if the policy gives them."""
 
 
 class InferenceRank:
@@ -106,7 +106,7 @@ class InferenceRank:
         )  # which is ours; the rest is copied, where the policy may write its next answer
         own = map_tensors(
             lambda tensor: tensor.to("cpu", copy=tensor.untyped_storage().data_ptr() not in shown),
-            dict(zip(FIELDS, acted, strict=False)),
+            dict(zip(ANSWER_FIELDS, acted, strict=False)),
         )
         stops = [0, *accumulate(len(payload["noise"]) for payload in payloads)]
         parts: list[Any] = [slice_samples(own, *each) for each in pairwise(stops)]

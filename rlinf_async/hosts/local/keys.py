@@ -1,4 +1,4 @@
-"""What each key of a local config may be; nothing else is read."""
+"""The allowed values of each key of a local config; no other key is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlinf_async.hosts.kit.synonyms import counterparts
 from rlinf_async.hosts.reasons import Reason
 
 COUNT, POSITIVE, SHARE = Whole(1), Real(above=0), Real(least=0, most=1)
-SETTINGS: Mapping[str, Kind] = {
+SETTING_KINDS: Mapping[str, Kind] = {
     "algorithm": Names(("ppo", "grpo")),
     "total_envs": COUNT,
     "env_workers": COUNT,
@@ -45,7 +45,7 @@ def _open(*names: str) -> Iterator[Key]:
         yield Key(name=name)
 
 
-TABLE = Table(
+KEY_TABLE = Table(
     (
         Key(name="run_dir", kind=Text("the place of the run's records"), required=True),
         Key(name="env", kind=Block()),
@@ -55,11 +55,11 @@ TABLE = Table(
         Key(name="env.auto_reset", kind=Flag()),
         Key(name="env.max_episode_steps", kind=COUNT),
         Key(name="model.model_type", kind=Text()),
-        *(Key(name=f"settings.{name}", kind=kind) for name, kind in SETTINGS.items()),
+        *(Key(name=f"settings.{name}", kind=kind) for name, kind in SETTING_KINDS.items()),
         *_open("async*", "defaults", "env.*", "host", "hydra*", "model.*"),
     )
 )
-"""Every key of a local config; a setting that is not there has its default, and null is none."""
+"""Every key of a local config; a setting that is absent has its default, and null counts as absent."""
 
 
 def malformed(cfg: Mapping[str, Any]) -> list[Reason]:
@@ -67,32 +67,34 @@ def malformed(cfg: Mapping[str, Any]) -> list[Reason]:
     block = cfg.get("settings")
     given = block if isinstance(block, Mapping) else {}
     nulls = [
-        Reason(f"settings.{name}=null must be {SETTINGS[name].words}", f"~settings.{name}")
+        Reason(f"settings.{name}=null must be {SETTING_KINDS[name].words}", f"~settings.{name}")
         for name, value in given.items()
-        if value is None and name in SETTINGS
+        if value is None and name in SETTING_KINDS
     ]
-    return [*TABLE.malformed(cfg), *nulls]
+    return [*KEY_TABLE.malformed(cfg), *nulls]
 
 
 def wrong_setting(name: str, value: Any, *, prefix: str = "") -> Reason | None:
     """Why `value` cannot be that of a field of `LocalSettings`."""
-    if name in SETTINGS and not isinstance(SETTINGS[name], Anything):
-        return Key(name=name, kind=SETTINGS[name], required=True).wrong(f"{prefix}{name}", value)
+    if name in SETTING_KINDS and not isinstance(SETTING_KINDS[name], Anything):
+        return Key(name=name, kind=SETTING_KINDS[name], required=True).wrong(f"{prefix}{name}", value)
     return None
 
 
 def unread(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """The keys of `cfg` (plain data) that nothing reads, with those that were meant."""
     brought = entry_points(group="rlinf_async.preparations").names
-    for key, value in TABLE.unknown(cfg).items():
+    for key, value in KEY_TABLE.unknown(cfg).items():
         section, _, name = key.partition(".")
         if section in brought:
             continue
         if section == "settings":
-            near = nearest(name, SETTINGS)
+            near = nearest(name, SETTING_KINDS)
             hint = f"; did you mean settings.{near}?" if near else ""
             yield Reason(f"unknown key {key}{hint}", f"~{key}")
             continue
-        other = next((one for one in counterparts(key) if TABLE.find(one)), None) or TABLE.nearest(key)
+        other = next((one for one in counterparts(key) if KEY_TABLE.find(one)), None) or KEY_TABLE.nearest(
+            key
+        )
         hint = f"; use {other}" if other else "; remove it"
         yield Reason(f"a run of the local host does not read {key}={shortened(value)}{hint}", f"~{key}")

@@ -27,7 +27,7 @@ from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
-FIELDS = (
+SAMPLE_FIELDS = (
     "actions",
     "logprobs",
     "proximal",
@@ -38,7 +38,7 @@ FIELDS = (
     "share",
     "counted",
 )
-"""What a sample is made of, beside the state and its value, of which a rollout has one more."""
+"""Fields of a sample, apart from the state and its value, of which a rollout has one more."""
 
 
 def local_learner(
@@ -124,7 +124,7 @@ class LocalTraining:
         return rollout["valid"]  # type: ignore[return-value]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
-        columns = {name: rollout[name] for name in FIELDS}
+        columns = {name: rollout[name] for name in SAMPLE_FIELDS}
         columns |= map_tensors(
             lambda tensor: tensor[:-1], {name: rollout[name] for name in ("states", "values")}
         )
@@ -140,7 +140,7 @@ class LocalTraining:
                     self._step()
 
     def train_whole(self, rollout: Tree) -> None:
-        """There is no other training than that of micro-batches."""
+        """Do nothing: all training is that of micro-batches."""
 
     def note(self, name: str, value: torch.Tensor | float) -> None:
         self._metrics[f"train/{name}"].append(float(value))

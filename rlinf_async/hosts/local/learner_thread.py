@@ -17,10 +17,10 @@ from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 
 class LearnerThread:
-    """Runs `learn_batch` where its forward and backward passes keep nobody waiting.
+    """Runs `learn_batch` in a thread, where its forward and backward passes keep no other loop waiting.
 
-    Whoever cancels `train` waits until the thread has left it: the pass under way ends, and the wait for
-    pieces is ended by an error.
+    A cancelled `train` waits until the thread has left it: the pass under way ends, and the wait for pieces
+    is ended by an error.
     """
 
     def __init__(self, learner: Learner, *, streaming: bool, spans: SpanLog = UNRECORDED) -> None:

@@ -1,4 +1,4 @@
-"""The policy that is trained: what the host asks of one, and a Gaussian MLP with a critic beside it."""
+"""The policy that is trained: the interface that the host needs, and a Gaussian MLP with a critic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 Seen: TypeAlias = torch.Tensor | dict[str, Any]
-"""What a policy sees of B environments: states [B, S], or an observation with fields of B items each."""
+"""Observations of B environments: states [B, S], or a mapping with fields of B items each."""
 
 
 class ActorCritic(nn.Module):
@@ -20,11 +20,11 @@ class ActorCritic(nn.Module):
 
     @property
     def critic(self) -> nn.Module:
-        """What has a learning rate of its own."""
+        """The module that has a learning rate of its own."""
         return self.value_head
 
     def merged(self, states: Sequence[Seen]) -> Seen:
-        """What several shards show, as one batch."""
+        """Return the states of several shards as one batch."""
         return torch.cat(states)  # type: ignore[arg-type]
 
     def act(self, states: Any, noise: torch.Tensor) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.reasons import Reason
 
-UNSERVED = {
+UNSERVED_KEYS = {
     "offload": "nothing leaves its device for somebody else's work",
     "advanced.stall_s": "nobody outside of the process watches it",
     "survive.process_restarts": "there is one process, and the run ends with it",
@@ -20,7 +20,7 @@ UNSERVED = {
 def unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Every key that asks for what there is not here. None is refused that says what is done anyway."""
     usual = AsyncConfig()
-    for key, why in UNSERVED.items():
+    for key, why in UNSERVED_KEYS.items():
         value = attrgetter(key)(asynchrony)
         if value not in (attrgetter(key)(usual), 0):
             yield Reason(

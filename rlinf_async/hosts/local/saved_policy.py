@@ -21,10 +21,10 @@ def save_policy(
     say: Callable[[str], None],
     wait: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Write `weights` to `path`, whole or not at all; `say` is told of tries that are followed by others.
+    """Write `weights` to `path`, whole or not at all; `say` is told of failed tries that are repeated.
 
     Raises:
-        OSError: it could not be written in so many `tries`; the message names the file and says why.
+        OSError: all `tries` have failed; the message names the file and the reason.
     """
     content = io.BytesIO()
     torch.save(dict(weights), content)

@@ -1,4 +1,4 @@
-"""What a run in one process does; the names mean what they mean in RLinf's config."""
+"""The settings of a run in one process; the names mean what they mean in RLinf's config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, choose_shards
-from rlinf_async.hosts.local.keys import SETTINGS, wrong_setting
+from rlinf_async.hosts.local.keys import SETTING_KINDS, wrong_setting
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -47,12 +47,12 @@ class LocalSettings:
     hidden: int = 256
     seed: int = 0
     horizon_ends: bool = False
-    """Whether the last decision ends the episode, as in RLinf without auto_reset; else the cut is valued."""
+    """True if the last decision ends the episode, as in RLinf without auto_reset; else the cut is valued."""
     weighting: Literal["sample", "episode"] = "sample"
-    """What weighs the same in the loss: every valid sample, or every episode, as in RLinf."""
+    """The unit of equal weight in the loss: every valid sample, or every episode, as in RLinf."""
 
     def __post_init__(self) -> None:
-        wrong = (wrong_setting(name, getattr(self, name)) for name in SETTINGS)
+        wrong = (wrong_setting(name, getattr(self, name)) for name in SETTING_KINDS)
         refuse([reason for reason in wrong if reason])
         if self.algorithm == "grpo" and self.group_size < 2:
             raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")
@@ -78,7 +78,7 @@ class LocalSettings:
 
     @cached_property
     def plan(self) -> ShardPlan:
-        """How the environments are split."""
+        """The division of the environments."""
         one_each = ShardPlan(
             total_envs=self.total_envs,
             env_workers=self.env_workers,
@@ -122,7 +122,7 @@ class LocalSettings:
 
     @cached_property
     def run(self) -> RunSettings:
-        """What the loops and brokers of this run need to know."""
+        """The settings that the loops and brokers of this run need."""
         return RunSettings(
             asynchrony=self.asynchrony,
             plan=self.plan,

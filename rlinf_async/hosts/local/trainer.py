@@ -41,13 +41,13 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 Result = TypeVar("Result")
-PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
-"""What a trace calls the loops; all of them are in this process."""
+LOOP_PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
+"""The names of the loops in a trace; all of them are in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalResult:
-    """What a run left behind: its ledger and weights, and a report and metrics per batch if they are kept."""
+    """The results of a run: its ledger and weights, and a report and metrics per batch if they are kept."""
 
     reports: tuple[StepReport, ...]
     metrics: tuple[dict[str, float], ...]
@@ -127,7 +127,7 @@ class LocalTrainer:
                 )
                 for rank in range(plan.inference_ranks)
             ]
-            spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in PROCESSES}
+            spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in LOOP_PROCESSES}
             learner = local_learner(self.settings, model, learning, self._watch, spans[Process.LEARNER])
             thread = LearnerThread(learner, streaming=self.settings.run.streams, spans=spans[Process.LEARNER])
             stack.enter_context(closing(thread))
@@ -149,7 +149,7 @@ class LocalTrainer:
                 return runner.run(interruptible(run.train()))
 
     def _check(self, shard: Shard) -> None:
-        """Whether the environments have the methods that the settings ask for."""
+        """Check that the environments have the methods that the settings ask for."""
         asynchrony = self.settings.asynchrony
         if asynchrony.takes_tasks and not shard.takes_tasks:
             raise ValueError(
@@ -215,7 +215,7 @@ class LocalRun:
         self._spares = spares
         self._keep_steps = keep_steps
         self._faults = faults or Faults(None)
-        self._spans = spans or dict.fromkeys(PROCESSES, UNRECORDED)
+        self._spans = spans or dict.fromkeys(LOOP_PROCESSES, UNRECORDED)
         self._settings = settings
         self._shards, self._ranks, self._learner, self._model = shards, ranks, learner, model
         self._busy = busy
@@ -242,13 +242,13 @@ class LocalRun:
 
     @cached_property
     def _pieces(self) -> FailingPieces:
-        """What the learner trains on."""
+        """Return the pieces that the learner trains on."""
         run, pieces = self._settings.run, BufferPieces(self._trajectories)
         if not run.scored_by_inference:
             return pieces
 
         async def published(version: int) -> None:
-            """Every rank has it before its batch begins."""
+            """Return at once: the one rank has the weights before its batch begins."""
 
         return scored_pieces(
             pieces, self._requests, run, rank=0, published=published, inputs=scoring_inputs, values=True

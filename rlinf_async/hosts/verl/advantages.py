@@ -19,12 +19,12 @@ from verl.utils.torch_functional import masked_whiten
 
 from rlinf_async.core.objectives import gae, without_signal
 from rlinf_async.core.tensors import Tensors
-from rlinf_async.hosts.verl.estimators import COMPARING, WHITENED, WITH_VALUES, streams
+from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, WHITENED_ESTIMATORS, WITH_VALUES, streams
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 
 def valid_decisions(rollout: Tensors, settings: VerlSettings) -> torch.Tensor:
-    """Which decisions belong to an episode, [T, B] bool: without auto_reset none after its end."""
+    """Return which decisions belong to an episode, [T, B] bool: without auto_reset none after its end."""
     ended = rollout["ended"][:-1]
     return torch.ones_like(ended) if settings.auto_reset else ~ended
 
@@ -90,7 +90,7 @@ def _by_verl(
     if settings.estimator.startswith("grpo"):
         inputs["norm_adv_by_std_in_grpo"] = settings.norm_by_std
     advantages, returns = get_adv_estimator_fn(settings.estimator)(**inputs)
-    if settings.estimator in COMPARING:
+    if settings.estimator in COMPARING_ESTIMATORS:
         members = _without_signal(rewards, settings)[:, None]
         advantages, returns = (each.masked_fill(members, 0.0) for each in (advantages, returns))
     return advantages.T.contiguous(), returns.T.contiguous()
@@ -102,7 +102,7 @@ def _without_signal(rewards: torch.Tensor, settings: VerlSettings) -> torch.Tens
     It may be as large as a signal, as it is divided by a deviation that is rounding, too.
     """
     silent = without_signal(rewards.sum(dim=1), settings.plan.group_size)
-    if settings.estimator in WHITENED:
+    if settings.estimator in WHITENED_ESTIMATORS:
         silent = silent.all().expand_as(silent)  # the advantage of one silent group is the mean of all others
     return silent.repeat_interleave(settings.plan.group_size)
 

@@ -12,14 +12,14 @@ from rlinf_async.core.names import nearest
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import read_block
 
-MODE = "vla_async"
-"""Our trainer's name in veRL's registry."""
+TRAINER_MODE = "vla_async"
+"""The name of our trainer in veRL's registry."""
 VERLS_OWN = ("sync", "colocate_async", "separate_async")
 """The names of veRL's own trainers there."""
 
 
 def is_verls(config: object) -> bool:
-    """Whether `config` is one of veRL's, whichever trainer it asks for."""
+    """Return True if `config` is one of veRL's, for any of its trainers."""
     if not isinstance(config, DictConfig):
         return False
     return all(isinstance(config.get(name), DictConfig) for name in ("trainer", "actor_rollout_ref"))
@@ -31,15 +31,18 @@ def another_mode(config: DictConfig, *, needs_ours: bool = False) -> str:
     Ours is needed by an `async` block with a level on, and wherever our own commands are to train.
     """
     mode = OmegaConf.select(config, "trainer.v1.trainer_mode")
-    if mode == MODE:
+    if mode == TRAINER_MODE:
         return ""
     said = f"trainer.v1.trainer_mode={mode!r}"
-    if mode not in VERLS_OWN and nearest(mode, [MODE], cutoff=0.8):
-        return f"{said} is no trainer of veRL; did you mean {MODE!r}?"
+    if mode not in VERLS_OWN and nearest(mode, [TRAINER_MODE], cutoff=0.8):
+        return f"{said} is no trainer of veRL; did you mean {TRAINER_MODE!r}?"
     if AsyncConfig.from_mapping(read_block(config)).active:
-        return f"{said} reads no async block; use trainer.v1.trainer_mode={MODE}, or async.mode=off"
+        return f"{said} reads no async block; use trainer.v1.trainer_mode={TRAINER_MODE}, or async.mode=off"
     if needs_ours:
-        return f"{said} is veRL's own loop, which its own commands start; use trainer.v1.trainer_mode={MODE}"
+        return (
+            f"{said} is veRL's own loop, which its own commands start; use "
+            f"trainer.v1.trainer_mode={TRAINER_MODE}"
+        )
     return ""
 
 

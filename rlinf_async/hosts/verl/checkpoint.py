@@ -1,4 +1,4 @@
-"""Where checkpoints are, in veRL's layout: `global_step_N/actor`, with what is ours beside `actor`."""
+"""Checkpoints in veRL's layout: `global_step_N/actor`, with our own files in `global_step_N`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from rlinf_async.ray_runtime.checkpoint_folder import (
     tidy,
 )
 
-LATEST = "latest_checkpointed_iteration.txt"
+LATEST_STEP_FILE = "latest_checkpointed_iteration.txt"
 """veRL's file that names the newest step."""
 MAX_LATEST_BYTES = 100
 
 
 def claim(config: DictConfig) -> None:
-    """Be the only run that writes into the run directory, and the only one that saves where this one does.
+    """Be the only run that writes into the run directory, and the only one that saves into its
+    checkpoints.
 
-    Whoever would start the run again is told both. Runs that save nothing may have one place for checkpoints.
+    `rlinf-async supervise` is told both. Runs that save nothing may share a place for checkpoints.
 
     Raises:
-        ValueError: another does.
+        ValueError: another run does.
     """
     claim_directory(Path(config.vla.run_dir), key="vla.run_dir")
     if (config.trainer.save_freq or 0) > 0:
@@ -48,7 +49,7 @@ def claim(config: DictConfig) -> None:
 
 
 def set_aside(config: DictConfig, *, goes_on: bool, say: Callable[[str], None]) -> None:
-    """Put aside what an earlier run has left in the run directory, before anything of this one is written."""
+    """Move aside the files that an earlier run has left in the run directory, before this run writes any."""
     RunDir(Path(config.vla.run_dir).absolute()).set_aside(goes_on=goes_on, say=say)
 
 
@@ -64,14 +65,14 @@ def step_folder(config: DictConfig, step: int) -> Path:
 
 def note_latest(config: DictConfig, step: int) -> None:
     """Say that the checkpoint of `step` is complete and the newest."""
-    replace_text(folder_of(config) / LATEST, str(step))
+    replace_text(folder_of(config) / LATEST_STEP_FILE, str(step))
 
 
 def resumed(config: DictConfig, *, say: Callable[[str], None] = lambda _: None) -> tuple[Path | None, int]:
-    """The checkpoint to go on from, and its step; (None, 0) for a run that begins anew.
+    """Return the checkpoint to go on from, and its step; (None, 0) for a run that begins from scratch.
 
-    With `trainer.resume_mode=auto` it is the newest whole one; those that are not are named by `say`. One
-    that veRL's own trainers have written, without a list of its files, counts where it is veRL's latest.
+    With `trainer.resume_mode=auto` it is the newest whole one; `say` is told of damaged ones. A checkpoint of
+    veRL's own trainers, which has no list of its files, counts where it is veRL's latest.
 
     Raises:
         ValueError: `trainer.resume_from_path` is no checkpoint.
@@ -106,8 +107,8 @@ def _newest(parent: Path, say: Callable[[str], None]) -> tuple[Path | None, int]
 
 
 def _latest(parent: Path, say: Callable[[str], None]) -> Path | None:
-    """What veRL's file names, if veRL has written it by itself."""
-    file = parent / LATEST
+    """Return the folder that veRL's file names, if veRL has written it by itself."""
+    file = parent / LATEST_STEP_FILE
     try:
         text = read_named(file, limit=MAX_LATEST_BYTES).decode(errors="replace").strip()
     except FileNotFoundError:

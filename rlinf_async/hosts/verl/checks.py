@@ -10,18 +10,18 @@ from rlinf_async.hosts.verl.block import MODE
 from rlinf_async.hosts.verl.versions import BELOW, LEAST
 from rlinf_async.observe.check import Check, answer, check_range, failures, probe, skipped, version, without
 
-PLUGINS = "VERL_USE_EXTERNAL_PLUGINS"
-PLATFORM = "VERL_PLATFORM"
-OURS = "rlinf_async"
+PLUGINS_VARIABLE = "VERL_USE_EXTERNAL_PLUGINS"
+PLATFORM_VARIABLE = "VERL_PLATFORM"
+PLUGIN_NAME = "rlinf_async"
 """The name of our entry point of `verl.plugins`."""
 
 TRAINER_PROBE = f"""
 import os, torch
 if not torch.cuda.is_available():
-    os.environ.setdefault("{PLATFORM}", "cpu")
+    os.environ.setdefault("{PLATFORM_VARIABLE}", "cpu")
 import verl
 from verl.trainer.ppo.v1 import get_trainer_cls
-get_trainer_cls("{MODE}")
+get_trainer_cls("{TRAINER_MODE}")
 """
 GPUS_PROBE = "import torch; print(torch.cuda.device_count())"
 
@@ -31,32 +31,35 @@ def checks() -> list[Check]:
     installed = version("verl")
     if installed is None:
         return [skipped("verl", "not installed; configs for veRL need it, in an environment of its own")]
-    ground = [check_range("verl", installed, least=LEAST, below=BELOW), check_plugins(os.environ)]
+    ground = [
+        check_range("verl", installed, least=FIRST_RELEASE, below=FIRST_UNSUPPORTED_RELEASE),
+        check_plugins(os.environ),
+    ]
     if failed := failures(ground):
         return [*ground, *without(failed, "verl trainer", "verl platform")]
     return [*ground, check_trainer(), check_platform(os.environ)]
 
 
 def check_plugins(environ: Mapping[str, str]) -> Check:
-    """Whether the environment lets veRL load plugins, ours among them."""
-    plugins = environ.get(PLUGINS, "auto")
-    if plugins == "auto" or OURS in [name.strip() for name in plugins.split(",")]:
-        return Check("verl plugins", "ok", f"{PLUGINS}={plugins}: veRL loads {OURS}")
+    """Check that the environment lets veRL load plugins, ours among them."""
+    plugins = environ.get(PLUGINS_VARIABLE, "auto")
+    if plugins == "auto" or PLUGIN_NAME in [name.strip() for name in plugins.split(",")]:
+        return Check("verl plugins", "ok", f"{PLUGINS_VARIABLE}={plugins}: veRL loads {PLUGIN_NAME}")
     return Check(
         "verl plugins",
         "fail",
-        f"{PLUGINS}={plugins} keeps veRL from loading {OURS}",
-        f"unset {PLUGINS}, or name {OURS} in it, or set "
+        f"{PLUGINS_VARIABLE}={plugins} keeps veRL from loading {PLUGIN_NAME}",
+        f"unset {PLUGINS_VARIABLE}, or name {PLUGIN_NAME} in it, or set "
         "VERL_USE_EXTERNAL_MODULES=rlinf_async.hosts.verl.plugin",
     )
 
 
 def check_trainer(code: str = TRAINER_PROBE) -> Check:
-    """Whether veRL, which only logs that a plugin fails, knows our trainer mode."""
+    """Check that veRL, which only logs that a plugin fails, knows our trainer mode."""
     failure = probe(code, ground=["import torch"])
     if failure:
         return Check("verl trainer", "fail", failure, f"import it to see why; {INSTALL_AGAIN}")
-    return Check("verl trainer", "ok", f"trainer.v1.trainer_mode={MODE} is registered")
+    return Check("verl trainer", "ok", f"trainer.v1.trainer_mode={TRAINER_MODE} is registered")
 
 
 def check_platform(environ: Mapping[str, str], code: str = GPUS_PROBE) -> Check:
@@ -69,6 +72,6 @@ def check_platform(environ: Mapping[str, str], code: str = GPUS_PROBE) -> Check:
     return Check(
         "verl platform",
         "warn",
-        f"no GPU, and {PLATFORM}={platform or 'unset'}; rlinf-async train sets it",
-        f"export {PLATFORM}=cpu before python -m verl.trainer.main_ppo",
+        f"no GPU, and {PLATFORM_VARIABLE}={platform or 'unset'}; rlinf-async train sets it",
+        f"export {PLATFORM_VARIABLE}=cpu before python -m verl.trainer.main_ppo",
     )

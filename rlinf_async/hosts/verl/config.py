@@ -18,7 +18,7 @@ from rlinf_async.hosts.verl.keys import TABLE, unknown
 from rlinf_async.hosts.verl.refusals import contradictory, not_added_up, refused
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import (
-    ACTOR,
+    ACTOR_SECTION,
     evaluation,
     group_size,
     horizon,
@@ -29,12 +29,12 @@ from rlinf_async.hosts.verl.sizes import (
 
 
 def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
-    """The settings of a run of trainer mode `vla_async`.
+    """Return the settings of a run of trainer mode `vla_async`.
 
-    `beside` is what stands in the way for other reasons, and is said together with what is found here.
+    `beside` are reasons against the run that were found elsewhere; they are told with those found here.
 
     Raises:
-        RefusedError: what it does not support, and numbers that do not go together, all at once.
+        RefusedError: settings that are not supported, and numbers that do not go together, all at once.
         ValueError: the `async` block is not valid.
     """
     if why := another_mode(config, needs_ours=True):
@@ -67,9 +67,9 @@ def write_back(config: DictConfig, settings: VerlSettings) -> None:
         resolved["streamer"] = {"micro_batch_size": settings.micro_batch_size}
     with open_dict(config):
         config[KEY] = OmegaConf.merge(config.get(KEY) or {}, resolved)
-        OmegaConf.update(config, f"{ACTOR}.ppo_micro_batch_size_per_gpu", settings.micro_batch_size)
+        OmegaConf.update(config, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu", settings.micro_batch_size)
         # As veRL's own trainers do, whatever the config says.
-        OmegaConf.update(config, f"{ACTOR}.optim.total_training_steps", settings.batches)
+        OmegaConf.update(config, f"{ACTOR_SECTION}.optim.total_training_steps", settings.batches)
 
 
 def environment_section(config: DictConfig, mode: str) -> DictConfig:
@@ -94,7 +94,11 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         fair_share(plan, evaluation(cfg)) if level_2.max_batch_size == "auto" else int(level_2.max_batch_size)
     )
     micro_batch = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
-    micro = whole(cfg, f"{ACTOR}.ppo_micro_batch_size_per_gpu") if micro_batch == "auto" else int(micro_batch)
+    micro = (
+        whole(cfg, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu")
+        if micro_batch == "auto"
+        else int(micro_batch)
+    )
     estimator = str(value_at(cfg, "algorithm.adv_estimator"))
     if not streams(estimator) and asynchrony.streamer.normalization == "auto":
         asynchrony = replace(asynchrony, streamer=replace(asynchrony.streamer, normalization="deferred"))
@@ -106,9 +110,9 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         action_dim=whole(cfg, "vla.model.action_dim"),
         ratio_level=value_at(cfg, "vla.ratio_level") or "chunk",
         batches=whole(cfg, "trainer.total_training_steps"),
-        global_batch_size=whole(cfg, f"{ACTOR}.ppo_mini_batch_size") * group_size(cfg) * decisions,
+        global_batch_size=whole(cfg, f"{ACTOR_SECTION}.ppo_mini_batch_size") * group_size(cfg) * decisions,
         micro_batch_size=micro,
-        update_epoch=whole(cfg, f"{ACTOR}.ppo_epochs", default=1),
+        update_epoch=whole(cfg, f"{ACTOR_SECTION}.ppo_epochs", default=1),
         max_batch_size=most,
         estimator=estimator,
         normalizes=normalizes(estimator),
@@ -117,6 +121,6 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         norm_by_std=bool(value_at(cfg, "algorithm.norm_adv_by_std_in_grpo")),
         auto_reset=bool(section(cfg, "train")["auto_reset"]),
         value_clip=float(value_at(cfg, "critic.cliprange_value")),
-        seed=int(value_at(cfg, f"{ACTOR}.data_loader_seed") or 0),
+        seed=int(value_at(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0),
         save_every=max(0, int(value_at(cfg, "trainer.save_freq") or 0)),
     )

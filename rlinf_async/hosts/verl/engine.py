@@ -91,7 +91,7 @@ class PolicyEngine(FSDPEngine):
     def scores(
         self, forward_inputs: Mapping[str, Any], *, entropy: bool = False, values: bool
     ) -> Mapping[str, torch.Tensor]:
-        """What the present policy thinks of actions, by a call to the wrapped module."""
+        """Return the scores of actions by the present policy, by a call to the wrapped module."""
         output: Mapping[str, torch.Tensor] = self.module(
             forward_inputs=forward_inputs,
             compute_logprobs=True,

@@ -8,29 +8,31 @@ WITH_VALUES = frozenset({"gae"})
 WITHIN_GROUPS = frozenset({"grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo"})
 """Estimators that compare the members of a group only, and groups never cross a piece."""
 
-WHITENED = frozenset({"reinforce_plus_plus_baseline"})
-"""Estimators that compare the members of a group, and normalise that over the batch."""
+WHITENED_ESTIMATORS = frozenset({"reinforce_plus_plus_baseline"})
+"""Estimators that compare the members of a group, and normalise the result over the batch."""
 
-COMPARING = WITHIN_GROUPS | WHITENED | {"gpg"}
-"""Estimators that compare the members of a group, of which one alone has no advantage."""
+COMPARING_ESTIMATORS = WITHIN_GROUPS | WHITENED_ESTIMATORS | {"gpg"}
+"""Estimators that compare the members of a group; a member alone has no advantage."""
 
-REFUSED = {
+REFUSED_ESTIMATORS = {
     "remax": "it needs a second, greedy rollout of every start",
     "gdpo": "it needs several rewards of one trajectory",
     "optimal_token_baseline": "it needs the gradients of tokens",
     "tir_optimal_token_baseline": "it needs the gradients of tokens",
 }
-"""Estimators that need what is not there, and what that is."""
+"""Estimators that need something that a run of policies lacks, and what they need."""
 
-NAMES = tuple(sorted({*WITH_VALUES, *COMPARING, *REFUSED, "reinforce_plus_plus"}))
-"""All that veRL has; a package of the user's may register others."""
+ESTIMATOR_NAMES = tuple(
+    sorted({*WITH_VALUES, *COMPARING_ESTIMATORS, *REFUSED_ESTIMATORS, "reinforce_plus_plus"})
+)
+"""All estimators of veRL's; a package of the user's may register others."""
 
 
 def streams(name: str) -> bool:
-    """Whether level 3 can estimate advantages before the batch is complete."""
+    """Return True if level 3 can estimate advantages before the batch is complete."""
     return name in WITH_VALUES or name in WITHIN_GROUPS
 
 
 def normalizes(name: str) -> bool:
-    """Whether advantages depend on the whole batch: all others but those of groups may."""
+    """Return True if advantages depend on the whole batch: those of all estimators but the group ones may."""
     return name not in WITHIN_GROUPS

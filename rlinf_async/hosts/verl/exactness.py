@@ -1,4 +1,4 @@
-"""Whether each level computes what the loop with all levels off would, and if not, why."""
+"""Tells for each level if it computes what the loop with all levels off would, and if not, why."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.estimators import streams
-from rlinf_async.hosts.verl.policy_losses import SELECTING
+from rlinf_async.hosts.verl.policy_losses import SELECTING_LOSSES
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import section
 
-ACTOR = "actor_rollout_ref.actor"
+ACTOR_SECTION = "actor_rollout_ref.actor"
 
 
 def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
     """`exact`, `approximate (why; what is exact)`, `not examined (why)` or `off`, for each level."""
-    mode = value_at(cfg, f"{ACTOR}.policy_loss.loss_mode")
+    mode = value_at(cfg, f"{ACTOR_SECTION}.policy_loss.loss_mode")
     model = value_at(cfg, "vla.model.model_type")
     selects = f"{mode} chooses within a micro-batch, of which arrival decides who is in it"
     return {
@@ -28,6 +28,6 @@ def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
         "streamer": streamer_exactness(
             settings,
             deferred="normalization is deferred" if streams(settings.estimator) else settings.estimator,
-            more=[selects] if mode in SELECTING else [],
+            more=[selects] if mode in SELECTING_LOSSES else [],
         ),
     }

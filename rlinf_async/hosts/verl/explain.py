@@ -16,7 +16,7 @@ from rlinf_async.hosts.verl.exactness import exactness
 from rlinf_async.hosts.verl.keys import unread_sections, without_effect
 from rlinf_async.hosts.verl.presence import checked
 from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import ACTOR, evaluates, section
+from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, evaluates, section
 
 
 def explain(config: DictConfig) -> dict[str, Any]:
@@ -64,10 +64,11 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     yield from without_effect(cfg)
     yield from unread_sections(cfg)
-    if not value_at(cfg, f"{ACTOR}.shuffle") and settings.optimizer_steps > 1:
+    if not value_at(cfg, f"{ACTOR_SECTION}.shuffle") and settings.optimizer_steps > 1:
         yield (
-            f"{ACTOR}.shuffle=false, veRL's default, makes each optimizer step of the same environments; "
-            f"{ACTOR}.shuffle=true mixes them"
+            f"{ACTOR_SECTION}.shuffle=false, veRL's default, makes each optimizer step of the same "
+            "environments; "
+            f"{ACTOR_SECTION}.shuffle=true mixes them"
         )
     yield from explanation.remarks(settings, auto_reset=settings.auto_reset)
 

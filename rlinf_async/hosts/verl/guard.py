@@ -1,4 +1,4 @@
-"""An `async` block that nobody reads ends a run of veRL's own commands before Ray starts.
+"""An `async` block that no trainer reads ends a run of veRL's own commands before Ray starts.
 
 veRL's trainers read no such block: only `trainer.v1.trainer_mode=vla_async` does. Every entry script of veRL
 gives its config to `validate_config` before anything else.

@@ -22,8 +22,8 @@ from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.attempt import check_left
 from rlinf_async.observe.check import Check
 
-PLATFORM = "VERL_PLATFORM"
-INSTALL = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
+PLATFORM_VARIABLE = "VERL_PLATFORM"
+INSTALL_COMMAND = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
 
 
 class VerlHost:
@@ -56,7 +56,7 @@ class VerlHost:
         from rlinf_async.hosts.verl.presence import checked
 
         if not self.available:
-            raise ValueError(f"this config needs veRL: {INSTALL}")
+            raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")
         settings = checked(cfg)
         _choose_device(cfg)
         _validate(cfg)
@@ -74,10 +74,10 @@ class VerlHost:
         set_aside(cfg, goes_on=resumed(cfg)[0] is not None, say=RunDisplay().note)
         with open_dict(cfg):
             OmegaConf.update(cfg, "ray_kwargs.ray_init.include_dashboard", dashboard)
-            if os.environ.get(PLATFORM):
+            if os.environ.get(PLATFORM_VARIABLE):
                 # A cluster that exists already does not have the environment of this process.
-                key = f"ray_kwargs.ray_init.runtime_env.env_vars.{PLATFORM}"
-                OmegaConf.update(cfg, key, os.environ[PLATFORM], force_add=True)
+                key = f"ray_kwargs.ray_init.runtime_env.env_vars.{PLATFORM_VARIABLE}"
+                OmegaConf.update(cfg, key, os.environ[PLATFORM_VARIABLE], force_add=True)
         train(cfg)
 
     def run_dir(self, cfg: DictConfig) -> Path:
@@ -115,7 +115,7 @@ class VerlHost:
 
     def versions(self) -> dict[str, str]:
         if not self.available:
-            raise ValueError(f"veRL is not installed: {INSTALL}")
+            raise ValueError(f"veRL is not installed: {INSTALL_COMMAND}")
         return versions()
 
 
@@ -133,9 +133,9 @@ def _choose_device(cfg: DictConfig) -> None:
 
     from rlinf_async.observe.display import RunDisplay
 
-    if torch.cuda.is_available() or os.environ.get(PLATFORM, "cpu") != "cpu":
+    if torch.cuda.is_available() or os.environ.get(PLATFORM_VARIABLE, "cpu") != "cpu":
         return
-    os.environ[PLATFORM] = "cpu"
+    os.environ[PLATFORM_VARIABLE] = "cpu"
     if cfg.trainer.device != "cpu":
         RunDisplay().note(f"trainer.device=cpu: there is no accelerator, where it was {cfg.trainer.device}")
         cfg.trainer.device = "cpu"

@@ -21,8 +21,8 @@ from rlinf_async.core.nested import dotted
 from rlinf_async.hosts.kit.keys import Key, Table, rows, shortened
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Real, Text, Whole
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.verl.estimators import NAMES as ESTIMATORS
-from rlinf_async.hosts.verl.policy_losses import AGGREGATIONS
+from rlinf_async.hosts.verl.estimators import ESTIMATOR_NAMES as ESTIMATORS
+from rlinf_async.hosts.verl.policy_losses import AGGREGATION_MODES
 from rlinf_async.hosts.verl.refusals import ACTOR, MODEL, REFUSALS
 
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -90,7 +90,7 @@ NUMBERS = (
 CHOICES = (
     *rows(Names(("auto", "resume_path", "disable")), "trainer.resume_mode", required=True),
     *rows(Names(("token", "action", "chunk")), "vla.ratio_level"),
-    *rows(Names(AGGREGATIONS), f"{ACTOR}.loss_agg_mode"),
+    *rows(Names(AGGREGATION_MODES), f"{ACTOR}.loss_agg_mode"),
     *rows(Names(("constant", "cosine")), f"{ACTOR}.optim.lr_scheduler_type"),
     *rows(Names(("cpu", "cuda", "npu")), "trainer.device"),
     *rows(

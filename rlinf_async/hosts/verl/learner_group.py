@@ -73,7 +73,7 @@ def actor_config(config: DictConfig, settings: VerlSettings) -> ActorConfig:
 
 
 def worker_config(config: DictConfig, settings: VerlSettings, actor: ActorConfig) -> TrainingWorkerConfig:
-    """What veRL's training worker is built from."""
+    """Return the config from which veRL's training worker is built."""
     model = PolicyModelConfig(
         section=plain(config.vla.model),
         ckpt_path=OmegaConf.select(config, "vla.ckpt_path"),

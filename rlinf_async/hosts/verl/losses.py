@@ -20,20 +20,21 @@ from rlinf_async.core.objectives import (
     weight_measures,
     without_masked,
 )
-from rlinf_async.hosts.verl.policy_losses import TOKENS
+from rlinf_async.hosts.verl.policy_losses import TOKEN_MEAN
 from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLoss:
-    """What veRL's engine calls with the scores of a micro-batch; the loss and its metrics.
+    """The function that veRL's engine calls with the scores of a micro-batch; returns the loss and
+    metrics.
 
     Fields of the micro-batch, N decisions of L ratios each: `old_log_probs`, `response_mask` [N, L] and
     `advantages` [N, L]; with a critic `values` and `returns` [N, L], equal along L; with a correction
     `behaviour_log_probs` [N, L] and, interpolated, `staleness` [N].
 
-    A `streamed` micro-batch is not a whole optimizer step. What veRL would divide by the valid tokens of the
-    step is a plain sum then, and whoever makes the step divides the gradients by their number.
+    A `streamed` micro-batch is not a whole optimizer step. A loss that veRL would divide by the valid tokens
+    of the step is then a plain sum, and the learner divides the gradients by their number before it steps.
     """
 
     actor: ActorConfig
@@ -42,8 +43,8 @@ class PolicyLoss:
 
     @property
     def divides_later(self) -> bool:
-        """Whether gradients are sums over valid tokens, to be divided by their number."""
-        return self.streamed and self.actor.loss_agg_mode == TOKENS
+        """True if gradients are sums over valid tokens, to be divided by their number."""
+        return self.streamed and self.actor.loss_agg_mode == TOKEN_MEAN
 
     @property
     def loss_agg_mode(self) -> str:

@@ -15,8 +15,8 @@ from verl.utils.metric import AggregationType, Metric
 
 from rlinf_async.core.tensors import Tensors
 
-HIDDEN = ("perf/",)
-"""Prefixes of metrics of veRL's that say nothing of training."""
+HIDDEN_PREFIXES = ("perf/",)
+"""Prefixes of metrics of veRL's that tell nothing of training."""
 
 
 class StepMeasures:
@@ -32,7 +32,7 @@ class StepMeasures:
         self._sums: dict[str, float] = defaultdict(float)
 
     def add(self, metrics: Mapping[str, Any], losses: Sequence[float]) -> None:
-        """What `forward_backward_batch` has returned for one micro-batch."""
+        """Take the result of `forward_backward_batch` for one micro-batch."""
         self._sums["loss"] += sum(losses)
         for name, value in metrics.items():
             if isinstance(value, Metric) and value.aggregation is AggregationType.SUM:
@@ -67,7 +67,7 @@ def of_verl(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {
         renamed.get(name, name): _mean(value)
         for name, value in metrics.items()
-        if not name.startswith(HIDDEN)
+        if not name.startswith(HIDDEN_PREFIXES)
     }
 
 

@@ -13,7 +13,7 @@ MODEL_TYPE = "vla_policy"
 
 @dataclass(kw_only=True)
 class PolicyModelConfig:
-    """What a learner rank builds its policy from, with the names that veRL's engine looks for.
+    """The config from which a learner rank builds its policy, with the names that veRL's engine looks for.
 
     Not frozen: veRL's training worker writes `model_type`.
     """
@@ -40,12 +40,12 @@ class PolicyModelConfig:
         return getattr(self, name, default)
 
     def get_processor(self) -> None:
-        """A policy has no tokenizer that would be saved beside it."""
+        """Return None: a policy has no tokenizer to be saved with it."""
         return
 
 
 class PolicyConfig:
-    """What veRL's wrapping and checkpoints read as `module.config`."""
+    """The fields that veRL's wrapping and checkpoints read as `module.config`."""
 
     # True keeps veRL from wrapping every embedding by itself: a policy may share one, or look into it.
     tie_word_embeddings = True

@@ -54,14 +54,14 @@ class CpuPlatform(PlatformBase):
         return False
 
     def current_device(self) -> Any:
-        """What tensors are moved to: not a number, which would be a CUDA device."""
+        """The device that tensors are moved to: not a number, which would be a CUDA device."""
         return "cpu"
 
     def device_count(self) -> int:
         return 1
 
     def set_device(self, device_index: int) -> None:
-        """There is one."""
+        """Do nothing: there is one device."""
 
     def synchronize(self, device_index: int | None = None) -> None:
         """Everything is done when a call returns."""
@@ -76,7 +76,7 @@ class CpuPlatform(PlatformBase):
         """The allocator has none."""
 
     def empty_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: no memory is cached."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None
@@ -93,10 +93,10 @@ class CpuPlatform(PlatformBase):
             yield
 
     def profiler_start(self) -> None:
-        """There is no profiler of the device."""
+        """Do nothing: there is no profiler of the device."""
 
     def profiler_stop(self) -> None:
-        """There is no profiler of the device."""
+        """Do nothing: there is no profiler of the device."""
 
     def ray_resource_name(self) -> str:
         return "CPU"

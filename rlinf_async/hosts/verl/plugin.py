@@ -1,7 +1,7 @@
-"""What the entry point group `verl.plugins` names: importing it makes veRL know the platform and the trainer.
+"""The module of the entry point group `verl.plugins`: its import registers the platform and the trainer.
 
-veRL imports it in every process, while it is being imported itself, and hides what goes wrong at the log
-level DEBUG; all that a user would see is that the trainer is unknown. So the cause is printed here.
+veRL imports it in every process, while it is being imported itself, and hides errors at the log level DEBUG;
+all that a user would see is that the trainer is unknown. So the cause is printed here.
 """
 
 from __future__ import annotations

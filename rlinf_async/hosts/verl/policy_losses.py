@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-SEQUENCES = frozenset({"sapo"})
+SEQUENCE_LOSSES = frozenset({"sapo"})
 """Losses that are means over the sequences of a step, whatever `loss_agg_mode` says."""
 
-ALONE = frozenset({"geo_mean"})
+MICRO_BATCH_LOSSES = frozenset({"geo_mean"})
 """Losses that are means over one micro-batch, whatever `loss_agg_mode` says."""
 
-SELECTING = frozenset({"clip_cov", "kl_cov"})
-"""Losses that choose among the entries of one micro-batch: who else is in it matters."""
+SELECTING_LOSSES = frozenset({"clip_cov", "kl_cov"})
+"""Losses that choose among the entries of one micro-batch: its other members matter."""
 
-TOKENS = "token-mean"
+TOKEN_MEAN = "token-mean"
 """veRL's default `loss_agg_mode`; streamed micro-batches are sums then, divided when a step is made."""
 
-AGGREGATIONS = (
+AGGREGATION_MODES = (
     "token-mean",
     "token-sum",
     "seq-mean-token-sum",
     "seq-mean-token-mean",
     "seq-mean-token-sum-norm",
 )
-"""What `loss_agg_mode` may be."""
+"""Values of `loss_agg_mode`."""
 
-NAMES = tuple(
+LOSS_NAMES = tuple(
     sorted(
         {"bypass_mode", "cispo", "dppo_kl", "dppo_tv", "dro", "gpg", "gspo", "vanilla"}
-        | SEQUENCES
-        | ALONE
-        | SELECTING
+        | SEQUENCE_LOSSES
+        | MICRO_BATCH_LOSSES
+        | SELECTING_LOSSES
     )
 )
-"""All that veRL has; a package of the user's may register others."""
+"""All losses of veRL's; a package of the user's may register others."""
 
 
 def override_for(loss_mode: str, loss_agg_mode: str) -> str:
-    """What to set so that micro-batches of this loss add up to its step, as an override; empty if they do."""
-    if loss_mode in ALONE:
+    """Return the override with which micro-batches of this loss add up to its step; "" if they do without."""
+    if loss_mode in MICRO_BATCH_LOSSES:
         return "async.streamer.enabled=false"
-    if loss_mode in SEQUENCES and loss_agg_mode == TOKENS:
+    if loss_mode in SEQUENCE_LOSSES and loss_agg_mode == TOKEN_MEAN:
         return "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
     return ""

@@ -10,7 +10,7 @@ from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.scoring import flat_inputs, forward
 
-FULL = (None, "fp32", "float32")
+FULL_PRECISIONS = (None, "fp32", "float32")
 """Names of precisions with 24 significant bits, and no name, which leaves weights as the policy has them."""
 
 
@@ -34,8 +34,8 @@ def compare(engine: PolicyEngine, rollout: Tree, batch: int, *, most: int, value
 
 
 def is_half(engine: PolicyEngine) -> bool:
-    """Whether a part of the forward pass is in 16 bits, which is what veRL's FSDP2 casts to by default."""
+    """Return True if a part of the forward pass is in 16 bits, to which veRL's FSDP2 casts by default."""
     config = engine.engine_config
     cast = "bf16" if config.mixed_precision is None else config.mixed_precision.get("param_dtype", "bf16")
     used = (cast, config.model_dtype, engine.model_config.section.get("precision"))
-    return any(precision not in FULL for precision in used)
+    return any(precision not in FULL_PRECISIONS for precision in used)

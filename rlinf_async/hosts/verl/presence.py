@@ -1,7 +1,7 @@
-"""Whether what a config names is here: veRL finds out in its processes, after Ray has started.
+"""Checks that the names in a config exist: veRL finds out in its processes, after Ray has started.
 
-The names that veRL has are known without importing it, which takes seconds. It is asked where a name is none
-of them, as a package of the user's may have registered it.
+veRL's own names are known without importing it, which takes seconds. veRL is asked where a name is none of
+them, as a package of the user's may have registered it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlinf_async.hosts.verl import estimators, policy_losses
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.settings import VerlSettings
 
-LOGGERS = (
+LOGGER_NAMES = (
     "clearml",
     "console",
     "file",
@@ -41,36 +41,36 @@ LOGGERS = (
     "vemlp_wandb",
     "wandb",
 )
-PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
+LOGGER_PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
 """Loggers of veRL that are packages of their own, by the same name."""
-ESTIMATOR = "algorithm.adv_estimator"
-LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
-LOGGER = "trainer.logger"
+ESTIMATOR_KEY = "algorithm.adv_estimator"
+LOSS_KEY = "actor_rollout_ref.actor.policy_loss.loss_mode"
+LOGGER_KEY = "trainer.logger"
 RUN_DIR = "vla.run_dir"
-FILES = ("vla.ckpt_path",)
+FILE_KEYS = ("vla.ckpt_path",)
 
 
 def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """What `cfg` (plain data) names, and neither veRL, nor an entry point, nor this machine has."""
+    """Yield the names in `cfg` (plain data) that neither veRL, nor an entry point, nor this machine has."""
     yield from unknown_env_classes(cfg)
     models = sorted(entry_points(group="rlinf_async.models").names)
     if (name := lookup(cfg, "vla.model.model_type")) not in models:
         yield unknown("vla.model.model_type", name, models, "an entry point of rlinf_async.models")
-    if (name := str(lookup(cfg, ESTIMATOR))) not in estimators.NAMES:
+    if (name := str(lookup(cfg, ESTIMATOR_KEY))) not in estimators.ESTIMATOR_NAMES:
         registry = _core_algos().ADV_ESTIMATOR_REGISTRY
         names = sorted(str(getattr(each, "value", each)) for each in registry)
         if name not in names:
-            yield unknown(ESTIMATOR, name, names, "an estimator of veRL")
-    if (name := lookup(cfg, LOSS)) is not None and name not in policy_losses.NAMES:
+            yield unknown(ESTIMATOR_KEY, name, names, "an estimator of veRL")
+    if (name := lookup(cfg, LOSS_KEY)) is not None and name not in policy_losses.LOSS_NAMES:
         losses = sorted(_core_algos().POLICY_LOSS_REGISTRY)
         if name not in losses:
-            yield unknown(LOSS, name, losses, "a policy loss of veRL")
+            yield unknown(LOSS_KEY, name, losses, "a policy loss of veRL")
     if isinstance(model := lookup(cfg, "vla.model"), Mapping):
         yield from unbuildable(model, key="vla.model")
-    yield from unknown_loggers(LOGGER, lookup(cfg, LOGGER), LOGGERS, what="a logger of veRL")
-    yield from absent_loggers(LOGGER, lookup(cfg, LOGGER), PACKAGES, instead="console")
+    yield from unknown_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, what="a logger of veRL")
+    yield from absent_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")
     if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own
-        yield from absent_files(cfg, FILES)
+        yield from absent_files(cfg, FILE_KEYS)
         yield from unwritable(str(lookup(cfg, RUN_DIR)), key=RUN_DIR)
 
 

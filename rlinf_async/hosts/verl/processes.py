@@ -77,7 +77,7 @@ def restarts(settings: VerlSettings, group: str) -> dict[str, Any]:
 def start_channels(settings: VerlSettings, *, version: int) -> tuple[Any, Any]:
     """The request channel and the coordinator, on this node; they wait more than they compute."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options = {"num_cpus": 0, "max_concurrency": CALLS, "scheduling_strategy": here}
+    options = {"num_cpus": 0, "max_concurrency": MAX_CHANNEL_CALLS, "scheduling_strategy": here}
     requests = ray.remote(RequestChannel).options(**options).remote(settings)
     coordinator = ray.remote(Coordinator).options(**options).remote(settings, version)
     return requests, coordinator

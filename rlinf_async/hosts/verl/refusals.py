@@ -12,7 +12,7 @@ from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.block import value_at
-from rlinf_async.hosts.verl.estimators import COMPARING, REFUSED, WITH_VALUES, streams
+from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, REFUSED_ESTIMATORS, WITH_VALUES, streams
 from rlinf_async.hosts.verl.policy_losses import override_for
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import evaluates, group_size, section
@@ -134,15 +134,16 @@ def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Rea
 
 def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     name = str(value_at(cfg, "algorithm.adv_estimator"))
-    if name in COMPARING and group_size(cfg) < 2:
+    if name in COMPARING_ESTIMATORS and group_size(cfg) < 2:
         yield Reason(
             f"algorithm.adv_estimator={name} compares the members of a group, and actor_rollout_ref.rollout.n"
             "=1; use 2 or more, or adv_estimator=gae",
             "actor_rollout_ref.rollout.n=2",
         )
-    if name in REFUSED:
+    if name in REFUSED_ESTIMATORS:
         yield Reason(
-            f"trainer_mode vla_async does not support algorithm.adv_estimator={name}: {REFUSED[name]}; use "
+            f"trainer_mode vla_async does not support algorithm.adv_estimator={name}: "
+            f"{REFUSED_ESTIMATORS[name]}; use "
             "gae or grpo",
             "algorithm.adv_estimator=grpo",
         )

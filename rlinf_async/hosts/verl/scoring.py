@@ -1,4 +1,4 @@
-"""What the present policy thinks of actions that were taken, without gradients."""
+"""Scores by the present policy of actions that were taken, without gradients."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def anchored(
 
 
 def scoring_inputs(payload: Tree) -> Tree:
-    """What inference scores a piece by: its T * B samples and, behind them, its last B observations."""
+    """Return the samples by which inference scores a piece: its T * B decisions and, behind them, its last
+    B observations.
+    """
     bootstrap: Any = payload["bootstrap_inputs"]
     inputs: Any = concatenate([flat_inputs(payload["forward_inputs"]), flat_inputs(bootstrap)])
     return {"forward_inputs": inputs}

@@ -1,4 +1,4 @@
-"""What learner ranks under veRL need beyond what env workers and inference ranks do."""
+"""Settings of learner ranks under veRL, beyond those of env workers and inference ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class VerlSettings(WorkerSettings):
     """A run of trainer mode `vla_async`; see `config` for what each of veRL's keys means here."""
 
     ratio_level: RatioLevel
-    """What one entry of veRL's `response_mask` is: `vla.ratio_level`."""
+    """The meaning of one entry of veRL's `response_mask`: `vla.ratio_level`."""
     estimator: str
     """veRL's `algorithm.adv_estimator`."""
     lam: float

@@ -1,4 +1,4 @@
-"""How the environments of a run are divided, from a plain config of veRL."""
+"""The division of a run's environments, from a plain config of veRL."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rlinf_async.hosts.sizes import Evaluation, split_requests
 from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.settings import VerlSettings
 
-ROLLOUT = "actor_rollout_ref.rollout"
-ACTOR = "actor_rollout_ref.actor"
+ROLLOUT_SECTION = "actor_rollout_ref.rollout"
+ACTOR_SECTION = "actor_rollout_ref.actor"
 
 
 def group_size(cfg: Mapping[str, Any]) -> int:
     """Trajectories that start alike: what veRL calls `rollout.n`."""
-    return whole(cfg, f"{ROLLOUT}.n", default=1)
+    return whole(cfg, f"{ROLLOUT_SECTION}.n", default=1)
 
 
 def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
     return {
         "env_type": block["env_class"],
         "group_size": group_size(cfg) if mode == "train" else 1,
-        "seed": value_at(cfg, f"{ACTOR}.data_loader_seed") or 0,
+        "seed": value_at(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0,
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": mode == "eval",
@@ -67,14 +67,14 @@ def learner_ranks(cfg: Mapping[str, Any]) -> int:
 
 
 def inference_ranks(cfg: Mapping[str, Any]) -> int:
-    """`vla.inference.ranks`, else the accelerators that veRL sets aside for rollouts, else one."""
-    nodes = value_at(cfg, f"{ROLLOUT}.nnodes") or 0
-    aside = nodes * whole(cfg, f"{ROLLOUT}.n_gpus_per_node", default=1)
-    return whole(cfg, "vla.inference.ranks", default=aside or 1)
+    """Return `vla.inference.ranks`, else the accelerators that veRL sets apart for rollouts, else one."""
+    nodes = value_at(cfg, f"{ROLLOUT_SECTION}.nnodes") or 0
+    rollout_gpus = nodes * whole(cfg, f"{ROLLOUT_SECTION}.n_gpus_per_node", default=1)
+    return whole(cfg, "vla.inference.ranks", default=rollout_gpus or 1)
 
 
 def rollout_epochs(cfg: Mapping[str, Any]) -> int:
-    """How often every environment is rolled out for a global batch.
+    """Return the number of rollouts of every environment for a global batch.
 
     Raises:
         ValueError: the global batch is not a multiple of the environments.
@@ -85,19 +85,20 @@ def rollout_epochs(cfg: Mapping[str, Any]) -> int:
         nearest = max(1, round(trajectories / envs)) * envs
         advice = f"data.train_batch_size={nearest // members}" if nearest % members == 0 else "other numbers"
         raise ValueError(
-            f"data.train_batch_size={prompts} x {ROLLOUT}.n={members} are {trajectories} trajectories, which "
+            f"data.train_batch_size={prompts} x {ROLLOUT_SECTION}.n={members} are {trajectories} "
+            "trajectories, which "
             f"must be a multiple of env.train.total_num_envs={envs}; nearest: {advice}"
         )
     return trajectories // envs
 
 
 def evaluates(cfg: Mapping[str, Any]) -> bool:
-    """Whether the run has evaluations."""
+    """Return True if the run has evaluations."""
     return (value_at(cfg, "trainer.test_freq") or -1) > 0 or bool(value_at(cfg, "trainer.val_before_train"))
 
 
 def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
-    """Who simulates what.
+    """Return the plan that assigns environments to workers, shards and ranks.
 
     Raises:
         ValueError: numbers that do not divide, with the nearest that do.
@@ -151,15 +152,17 @@ def _step_misfits(settings: VerlSettings) -> Iterator[Reason]:
         mini = settings.global_batch_size // per_trajectory
         nearest = nearest_divisor(samples // per_trajectory, mini)
         yield Reason(
-            f"{ACTOR}.ppo_mini_batch_size={mini} (x {plan.group_size} x {settings.horizon} decisions = "
+            f"{ACTOR_SECTION}.ppo_mini_batch_size={mini} (x {plan.group_size} x {settings.horizon} "
+            "decisions = "
             f"{settings.global_batch_size} samples) does not divide {step}; nearest: {nearest}",
-            f"{ACTOR}.ppo_mini_batch_size={nearest}",
+            f"{ACTOR_SECTION}.ppo_mini_batch_size={nearest}",
         )
     elif settings.global_batch_size % per_pass:
         each = max(1, settings.global_batch_size // plan.learner_ranks)
         nearest = nearest_divisor(each, micro)
         yield Reason(
-            f"{ACTOR}.ppo_micro_batch_size_per_gpu={micro} x {plan.learner_ranks} learner ranks do not "
+            f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={micro} x {plan.learner_ranks} learner ranks "
+            "do not "
             f"divide an optimizer step of {settings.global_batch_size} samples; nearest: {nearest}",
-            f"{ACTOR}.ppo_micro_batch_size_per_gpu={nearest}",
+            f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={nearest}",
         )

@@ -12,7 +12,7 @@ from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.v1 import get_trainer_cls
 
 from rlinf_async.hosts.verl import plugin
-from rlinf_async.hosts.verl.block import MODE
+from rlinf_async.hosts.verl.block import TRAINER_MODE
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.starting import starting_ray
 
@@ -26,7 +26,7 @@ def train(config: DictConfig) -> None:
 
 
 class InThisProcess:
-    """What `run_ppo` takes for the class of a Ray actor. Its call runs here and now.
+    """The stand-in for the class of a Ray actor that `run_ppo` takes. Its call runs here and now.
 
     So the terminal shows the run, an interrupt reaches it, and an error keeps its type.
     """
@@ -51,9 +51,9 @@ class _Call:
 
 
 def _run(config: DictConfig) -> None:
-    """What veRL's task runner does beside starting TransferQueue and agent loops."""
+    """Do the work of veRL's task runner, without TransferQueue and agent loops."""
     OmegaConf.resolve(config)
-    trainer = get_trainer_cls(MODE)(config=config)
+    trainer = get_trainer_cls(TRAINER_MODE)(config=config)
     succeeded = False
     try:
         trainer.init()

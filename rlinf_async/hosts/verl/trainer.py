@@ -15,7 +15,7 @@ from verl.utils.tracking import Tracking
 
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.preparations import make_ready
-from rlinf_async.hosts.verl.block import MODE
+from rlinf_async.hosts.verl.block import TRAINER_MODE
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, set_aside, step_folder
 from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.tracking import LastingTracking
@@ -28,14 +28,14 @@ from rlinf_async.ray_runtime.termination import TERMINATION
 
 
 class NoAgentLoop:
-    """What veRL makes in the place of its agent loops: here, environments ask for actions by themselves."""
+    """The stand-in for veRL's agent loops: here, environments ask for actions by themselves."""
 
     @classmethod
     def create(cls, **_: object) -> NoAgentLoop:
         return cls()
 
 
-@register_trainer(MODE)
+@register_trainer(TRAINER_MODE)
 class VLAAsyncTrainer(PPOTrainer):
     """Starts the processes of a run, and has `AsyncRun` drive them; fills its `RunHooks`.
 
@@ -44,7 +44,7 @@ class VLAAsyncTrainer(PPOTrainer):
     """
 
     def __init__(self, config: DictConfig) -> None:
-        self.config, self.trainer_mode, self.global_steps = config, MODE, 0
+        self.config, self.trainer_mode, self.global_steps = config, TRAINER_MODE, 0
         self.checkpoint_callback = build_checkpoint_callback(config)
         self.logger: LastingTracking | None = None
         with open_dict(config):
@@ -99,13 +99,13 @@ class VLAAsyncTrainer(PPOTrainer):
         self.run.prepare(self._initialise, resume=resume)
 
     def get_llm_client(self) -> None:
-        """There is no server of a language model."""
+        """Return None: there is no server of a language model."""
 
     def get_teacher_client(self) -> None:
-        """There is no teacher."""
+        """Return None: there is no teacher."""
 
     def get_reward_handles(self) -> list[Any]:
-        """There are no reward workers."""
+        """Return an empty list: there are no reward workers."""
         return []
 
     def fit(self, agent_loop_manager: object) -> None:

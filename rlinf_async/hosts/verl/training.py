@@ -30,10 +30,10 @@ from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 from rlinf_async.ray_runtime.reporting import prefixed
 
-LOG = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 
-REPORTED = ("rewards", "advantages", "returns", "valid")
-"""Fields of a rollout that the metrics of rollouts are made of."""
+REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
+"""Fields of a rollout from which the metrics of rollouts are made."""
 
 
 class TrainsMiniBatches(Protocol):
@@ -136,11 +136,13 @@ class EngineTraining:
         return rollout
 
     def _examine(self, rollout: Tree) -> Premise:
-        """Nothing has been trained yet: the weights are those that the newest samples were drawn with."""
+        """Compare scores before anything is trained: the weights are those that the newest samples were
+        drawn with.
+        """
         most = self._settings.micro_batch_size
         sums = compare(self._engine, rollout, self._batch, most=most, values=self._critic)
         model, half = model_name(self._engine), is_half(self._engine)
-        premise = judge(self.summed(sums), model=model, half=half, warn=LOG.warning)
+        premise = judge(self.summed(sums), model=model, half=half, warn=LOGGER.warning)
         self._examined = premise.metrics
         return premise
 
@@ -174,7 +176,7 @@ class EngineTraining:
         return rollout["valid"]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
-        self._reports.append({name: leaf(rollout, name) for name in REPORTED})
+        self._reports.append({name: leaf(rollout, name) for name in REPORTED_FIELDS})
         behaviour = self._ratios(rollout, "logprobs")
         columns: Tree = {
             "forward_inputs": flat_inputs(rollout["forward_inputs"]),

@@ -6,12 +6,12 @@ from importlib.metadata import version
 
 from rlinf_async import __version__
 
-LEAST, BELOW = (0, 9, 1), (0, 10)
-"""Of veRL: the releases that are supported begin and end with these."""
+FIRST_RELEASE, FIRST_UNSUPPORTED_RELEASE = (0, 9, 1), (0, 10)
+"""Supported releases of veRL: from the first of these on, and below the second."""
 
 
 def versions() -> dict[str, str]:
-    """Of this package, of veRL, and of what both stand on.
+    """Return the versions of this package, of veRL, and of the packages that both need.
 
     Raises:
         PackageNotFoundError: one of them is not installed.

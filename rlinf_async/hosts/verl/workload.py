@@ -1,4 +1,4 @@
-"""What the runs of one config of veRL have in common: read from the config, not from its runs."""
+"""The facts that all runs of one config of veRL share: read from the config, not from its runs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ from omegaconf import DictConfig
 
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.block import value_at, whole
-from rlinf_async.hosts.verl.sizes import ACTOR, section
+from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, section
 from rlinf_async.hosts.workload import Workload
 
-OFF = (
+OFF_NOTE = (
     "off: the loop of this package with every level off, around veRL's own update; veRL has no loop of its "
     "own for policies that act."
 )
 
 
 def workload(cfg: DictConfig) -> Workload:
-    """Of a composed config.
+    """Return the workload of a composed config.
 
     Raises:
-        ValueError: it lacks what a run needs.
+        ValueError: the config lacks a key that a run needs.
     """
     values = plain(cfg)
     train = section(values, "train")
-    seeds = {f"{ACTOR}.data_loader_seed": int(value_at(values, f"{ACTOR}.data_loader_seed") or 0)}
+    seeds = {
+        f"{ACTOR_SECTION}.data_loader_seed": int(value_at(values, f"{ACTOR_SECTION}.data_loader_seed") or 0)
+    }
     if value_at(values, "env.train.seed") is not None:
         seeds["env.train.seed"] = int(train["seed"])
     steps = "trainer.total_training_steps"
@@ -34,5 +36,5 @@ def workload(cfg: DictConfig) -> Workload:
         steps=(steps, whole(values, steps)),
         seeds=seeds,
         overrides=("trainer.resume_mode=disable",) if resumes else (),
-        off=OFF,
+        off=OFF_NOTE,
     )

@@ -22,7 +22,7 @@ from rlinf_async.hosts.workers.shard import Episodes, EvalShard, Stage, TrainSha
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.shard_worker import ShardWorker
 
-ENVS = "rlinf_async.envs"
+ENVS_GROUP = "rlinf_async.envs"
 
 
 class EnvActor(ShardWorker):
@@ -124,7 +124,7 @@ class EnvActor(ShardWorker):
 
     def _build(self, mode: str, stage: int) -> Any:
         section, plan = self._sections[mode], self._settings.plan
-        env = load_class(ENVS, section.env_class)(
+        env = load_class(ENVS_GROUP, section.env_class)(
             cfg=self._rebuilds.seeded(mode, stage, section),
             num_envs=self._size(mode),
             seed_offset=plan.shards_of_worker(self._rank).start + stage % plan.shards_per_worker,

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 
 from rlinf_async.entry_points import load_class
 
-MODELS = "rlinf_async.models"
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+MODELS_GROUP = "rlinf_async.models"
+PRECISION_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Values of `vla.model.precision`; without one the builder decides."""
 
 
@@ -23,9 +23,11 @@ def build_policy(section: Mapping[str, Any], *, ckpt_path: str | None, seed: int
         ValueError: no package provides `model_type`, or the state dict is another policy's.
     """
     precision = section.get("precision")
-    if precision is not None and precision not in PRECISIONS:
-        raise ValueError(f"vla.model.precision={precision!r} must be one of {', '.join(PRECISIONS)}, or null")
-    dtype = None if precision is None else PRECISIONS[precision]
+    if precision is not None and precision not in PRECISION_TYPES:
+        raise ValueError(
+            f"vla.model.precision={precision!r} must be one of {', '.join(PRECISION_TYPES)}, or null"
+        )
+    dtype = None if precision is None else PRECISION_TYPES[precision]
     return make_policy(section, dtype, ckpt_path=ckpt_path, seed=seed)
 
 
@@ -37,7 +39,7 @@ def make_policy(
     Weights that no checkpoint gives and that are not trained are never sent: all draw them alike.
     """
     torch.manual_seed(seed)
-    policy: torch.nn.Module = load_class(MODELS, section["model_type"])(
+    policy: torch.nn.Module = load_class(MODELS_GROUP, section["model_type"])(
         OmegaConf.create(dict(section)), dtype
     )
     if ckpt_path:

@@ -68,7 +68,7 @@ class ShardRecorder:
         return pieces(self._ticket, payloads, plan=plan, versions=self._versions, steps_per_decision=steps)
 
     def _note(self, output: ShardOutput, answer: Mapping[str, Any]) -> None:
-        """What the decision before has led to, and what the policy thinks of where it has led."""
+        """Note the results of the decision before, and the value of the state that it has led to."""
         scores = {name: answer.get(name) for name in ("actions", "logprobs", "values", "bootstrap_values")}
         check_answer(self._settings.asynchrony.advanced, scores, version=int(answer["version"]))
         last = len(self._versions) == self._settings.horizon
@@ -88,7 +88,7 @@ class ShardRecorder:
 
 
 def _inputs(output: ShardOutput, answer: Mapping[str, Any]) -> Tensors:
-    """What the policy wants to be scored with."""
+    """Return the inputs by which the policy is to be scored."""
     return with_echoes(answer["forward_inputs"], answer["echoes"], output.observation)
 
 

@@ -1,4 +1,4 @@
-"""What env workers and inference ranks need beyond the numbers that every host shares."""
+"""Settings of env workers and inference ranks, beyond the numbers that every host shares."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class WorkerSettings(RunSettings):
     """Dimensions of one action."""
     gamma: float
     auto_reset: bool
-    """Whether an episode goes on in the next rollout: `env.train.auto_reset`."""
+    """True if an episode goes on in the next rollout: `env.train.auto_reset`."""

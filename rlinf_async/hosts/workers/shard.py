@@ -23,10 +23,10 @@ Observation = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOutput:
-    """What B environments showed after a decision, or at the start of a rollout."""
+    """Outputs of B environments after a decision, or at the start of a rollout."""
 
     observation: Observation
-    """What the policy sees next; after a reset, the first of the new episode."""
+    """The next observation of the policy; after a reset, the first of the new episode."""
     final_observation: Observation | None = None
     """The last of the episodes that have been reset just now, for all environments; None if none was."""
     rewards: torch.Tensor
@@ -61,7 +61,7 @@ class Stage:
 
 
 class _Shard:
-    """What a shard for training and one for evaluation have in common."""
+    """The common part of a shard for training and one for evaluation."""
 
     def __init__(self, stage: Stage) -> None:
         self._env, self._simulators, self._rebuild = stage.env, stage.simulators, stage.rebuild
@@ -70,18 +70,18 @@ class _Shard:
         self._contract = Contract(stage.simulators.shard, stage.size)
 
     def _reset(self) -> Observation:
-        """What the environments show after a reset; called in their thread."""
+        """Return the observation after a reset; called in the thread of the environments."""
         observation, _ = self._contract.of(self._env).reset(self._env.reset())
         return observation
 
     def _decide(self, actions: torch.Tensor) -> Step:
-        """What a decision has led to; called in their thread."""
+        """Return the results of a decision; called in the thread of the environments."""
         # Copied: what the policy has answered may be shared, and environments may write into what they get.
         given = self._env.chunk_step(actions.clone())
         return self._contract.of(self._env).step(given, steps=actions.shape[1])
 
     def _bad(self, fields: Mapping[str, Any]) -> list[str]:
-        """What of it is not finite."""
+        """Return the sentences about numbers that are not finite."""
         return not_finite(self._simulators.advanced, fields)
 
     def _finite(self, output: T, bad: list[str]) -> T:
@@ -128,7 +128,7 @@ class TrainShard(_Shard):
             return self._finite(*await self._simulators.step(lambda: self._step(answer["actions"])))
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
-        """What inference is asked with; the last observation of ended episodes is there for its value."""
+        """Return the payload for inference; the last observation of ended episodes is there for its value."""
         return {"obs": output.observation, "final_obs": output.final_observation}
 
     def take_on(self, place: int, rollout: int) -> None:
@@ -174,7 +174,9 @@ class TrainShard(_Shard):
         return self._last, self._bad(step.shown())
 
     def _episodes(self, step: Step) -> dict[str, torch.Tensor]:
-        """Statistics of what has ended, where episodes begin anew by themselves; else of what there is."""
+        """Return the statistics of ended episodes, where environments reset themselves; else of all
+        episodes.
+        """
         if self._auto_reset:
             final = step.info.get("final_info") or {}
             return _chosen(final.get("episode"), step.dones[:, -1]) if step.dones.any() else {}
@@ -235,7 +237,7 @@ class EvalShard(_Shard):
 
 
 def started(observation: Observation, size: int) -> ShardOutput:
-    """What a rollout of `size` environments begins with."""
+    """Return the output with which a rollout of `size` environments begins."""
     none = torch.zeros(size, dtype=torch.bool)
     return ShardOutput(observation=observation, rewards=torch.zeros(size), ended=none, truncated=none.clone())
 

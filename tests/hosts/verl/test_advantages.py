@@ -10,7 +10,7 @@ import torch
 from rlinf_async.core.objectives import gae
 from rlinf_async.core.tensors import concatenate
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
-from rlinf_async.hosts.verl.estimators import COMPARING, WITHIN_GROUPS
+from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, WITHIN_GROUPS
 from tests.hosts.verl.engines import config, pieces, rollout, settings
 
 from verl.trainer.ppo import core_algos  # isort: skip
@@ -124,7 +124,7 @@ def test_a_group_without_signal_has_no_advantage_and_is_counted():
     assert silent_groups(fields, of) == 1
 
 
-@pytest.mark.parametrize("estimator", sorted(COMPARING))
+@pytest.mark.parametrize("estimator", sorted(COMPARING_ESTIMATORS))
 def test_a_batch_without_any_signal_has_no_advantage_whoever_compares_its_members(estimator):
     of = settings(asynchrony={"mode": "train"}, estimator=estimator, normalizes=True, group_size=4)
     fields = rollout(of, seed=5)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.verl.checkpoint import LATEST, claim, note_latest, resumed, step_folder
+from rlinf_async.hosts.verl.checkpoint import LATEST_STEP_FILE, claim, note_latest, resumed, step_folder
 from rlinf_async.observe.attempt import VARIABLE, read_attempt
 from rlinf_async.ray_runtime.checkpoint_folder import written_aside
 
@@ -66,7 +66,7 @@ def test_a_note_that_cannot_be_read_is_named(tmp_path, content):
 def test_a_note_of_nothing_is_named(tmp_path, text):
     cfg, said = config(tmp_path), []
     whole = save(cfg, 2)
-    (whole.parent / LATEST).write_text(text)
+    (whole.parent / LATEST_STEP_FILE).write_text(text)
     assert resumed(cfg, say=said.append) == (whole, 2)
     assert [repr(text) in sentence for sentence in said] == [True]
 

@@ -10,7 +10,7 @@ from tensordict import NonTensorData, TensorDict
 from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, value_loss
 from rlinf_async.hosts.verl.learner_group import actor_config
 from rlinf_async.hosts.verl.losses import PolicyLoss, summed_to
-from rlinf_async.hosts.verl.policy_losses import SELECTING, override_for
+from rlinf_async.hosts.verl.policy_losses import SELECTING_LOSSES, override_for
 from tests.hosts.verl.engines import ACTION, CHUNKS, config, settings
 
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY  # isort: skip
@@ -165,7 +165,7 @@ def added_up(mode, aggregation, *, streamed):
 
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"])
-@pytest.mark.parametrize("mode", sorted(POLICY_LOSS_REGISTRY.keys() - {"bypass_mode"} - SELECTING))
+@pytest.mark.parametrize("mode", sorted(POLICY_LOSS_REGISTRY.keys() - {"bypass_mode"} - SELECTING_LOSSES))
 def test_micro_batches_of_a_loss_add_up_to_its_step_or_it_is_known_that_they_do_not(mode, aggregation):
     """Every loss of veRL's: a new one that is neither fails here."""
     whole, streamed = (added_up(mode, aggregation, streamed=cut) for cut in (False, True))
