@@ -19,7 +19,7 @@ from rlinf_async.hosts.rlinf import keys as rlinf
 from rlinf_async.hosts.verl import keys as verl
 
 PAGE = Path(__file__).with_name("keys.md")
-TABLES = {"rlinf": rlinf.TABLE, "verl": verl.TABLE, "local": local.KEY_TABLE}
+TABLES = {"rlinf": rlinf.TABLE, "verl": verl.TABLE, "local": local.TABLE}
 
 
 def lines(table: Table) -> Iterator[str]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinf_async.observe.attempt import VARIABLE, Attempt, read_attempt
+from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.ending import DISTURBS
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.run_dir import RunDir
@@ -102,7 +102,7 @@ class _Child:
 
     def run(self, command: Sequence[str], place: Path) -> int:
         """Start it, wait for its end, and end whatever it has left behind; its exit status."""
-        environment = {**os.environ, VARIABLE: str(place)}
+        environment = {**os.environ, PLACE_VARIABLE: str(place)}
         self._process = process = subprocess.Popen(command, env=environment, process_group=0)
         try:
             status = process.wait()

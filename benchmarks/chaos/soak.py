@@ -39,7 +39,7 @@ from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.watch import Sample, Watch
 from rlinf_async.lab.process import OWN_CLUSTER
 from rlinf_async.lab.table import markdown
-from rlinf_async.observe.spans import LIMIT
+from rlinf_async.observe.spans import MAX_FILE_BYTES
 
 RESULTS = Path(__file__).with_name("soak.json")
 FIGURE = Path(__file__).with_name("soak.png")
@@ -154,7 +154,7 @@ def verdict(status: int, samples: Sequence[Sample], steps: int, since: float = 0
     other = last.other - first.other
     flat = growth <= GROWTH and files[1] <= files[0] * FILES and processes[1] <= processes[0]
     bounded = max(metrics, tensorboard) <= METRICS_BYTES and other <= OTHER_BYTES
-    bounded = bounded and last.trace <= 2 * LIMIT * processes[1]
+    bounded = bounded and last.trace <= 2 * MAX_FILE_BYTES * processes[1]
     return Verdict(
         status=status,
         steps=last.step,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinf_async.observe.check import Check, answer, skipped
+from rlinf_async.observe.check import Check, output_of, skipped
 
 GIB = 1 << 30
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -54,7 +54,7 @@ class Gpus:
     @classmethod
     def found(cls) -> Gpus:
         """By trying, in a process of its own; one that ends without an answer has no GPU, and says why."""
-        output, failure = answer(GPU_PROBE, ground=["import torch"])
+        output, failure = output_of(GPU_PROBE, ground=["import torch"])
         if failure is not None:
             return cls(None, (), failure)
         facts = json.loads(output)
@@ -100,7 +100,7 @@ def check_nccl(gpus: Gpus, code: str = NCCL_PROBE) -> Check:
     """Whether NCCL adds up over all GPUs of this machine, which learner ranks do in every optimizer step."""
     if not gpus.gpus:
         return skipped("nccl", "no GPU")
-    number, failure = answer(code, ground=["import torch"])
+    number, failure = output_of(code, ground=["import torch"])
     if failure is not None:
         remedy = "NCCL_DEBUG=INFO says more; in a container, start it with --ipc=host or a larger --shm-size"
         return Check("nccl", "fail", failure, remedy)

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 from rlinf_async.extras import INSTALL_AGAIN, pip_install
 from rlinf_async.hosts.rlinf.checks import GROUND
-from rlinf_async.observe.check import Check, answer, release
+from rlinf_async.observe.check import Check, output_of, release
 
 MODELS = "import transformers.modeling_utils"
 """What most models stand on, and veRL too, whose check comes later: seconds of imports, made once."""

@@ -1,4 +1,4 @@
-"""Who does what, and who waits for what, from what every process says of itself."""
+"""The work and the waits of every process of a run, from their own reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def who_does_what(processes: Mapping[str, Mapping[str, Any] | None]) -> list[tup
 
 
 def progress_of(processes: Mapping[str, Mapping[str, Any] | None]) -> dict[str, int]:
-    """How much has ended, in each process that answers: something moves when one of these has changed."""
+    """Return the count of ended spans of each process that answers: the run moves when a count has
+    changed.
+    """
     return {name: int(activity["ended"]) for name, activity in processes.items() if activity is not None}
 
 
@@ -55,10 +57,10 @@ def _group(kind: str, spans: Sequence[Mapping[str, Any]]) -> str:
     if "shard" not in oldest:
         facts = "".join(f", {name} {oldest[name]}" for name in ("batch", "version", "size") if name in oldest)
         return f"{words(kind)} {age}{facts}"
-    who = f"shard {oldest['shard']}"
+    longest = f"shard {oldest['shard']}"
     if len(spans) == 1:
-        return f"{who} {words(kind)} {age}"
-    return f"{len(spans)} shards {words(kind)} (longest: {who}, {age})"
+        return f"{longest} {words(kind)} {age}"
+    return f"{len(spans)} shards {words(kind)} (longest: {longest}, {age})"
 
 
 def seconds(number: float) -> str:

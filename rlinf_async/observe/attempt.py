@@ -1,4 +1,4 @@
-"""What a run tells the process that would start it again: where it writes, and how it goes on from there."""
+"""The message of a run to the process that would start it again: where it writes, and how it goes on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from rlinf_async.observe.failures import read_failures
 
-VARIABLE = "RLINF_ASYNC_ATTEMPT"
-"""The environment variable that names a file to tell it in; without it, nobody wants to know."""
+PLACE_VARIABLE = "RLINF_ASYNC_ATTEMPT"
+"""The environment variable that names the file of the message; without it, no process waits for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,22 +30,24 @@ class Attempt:
     """The last of the record of faults before it began; what it records stands behind that one."""
 
     def announce(self) -> None:
-        """Tell it to whoever has started this process, if somebody listens."""
-        if place := os.environ.get(VARIABLE):
+        """Write the message for the process that has started this one, if it waits for one."""
+        if place := os.environ.get(PLACE_VARIABLE):
             *_, last = [None, *read_failures(Path(self.run_dir))]
             half = Path(f"{place}.half")
             half.write_text(json.dumps(asdict(replace(self, last_fault=last))))
             half.replace(place)
 
     def faults(self) -> list[dict[str, Any]]:
-        """What it has recorded, in order; all that is there, where what was there before was put aside."""
+        """Return the faults that this attempt has recorded, in order; all of them where older ones were
+        moved away.
+        """
         records = read_failures(Path(self.run_dir))
         others = [number for number, fault in enumerate(records, 1) if fault == self.last_fault]
         return records[others[-1] :] if others else records
 
 
 def read_attempt(place: Path) -> Attempt | None:
-    """What was announced there; None if nothing was."""
+    """Return the message in that file; None if there is none."""
     return Attempt(**json.loads(place.read_text())) if place.is_file() else None
 
 

@@ -44,7 +44,7 @@ def without(failed: Sequence[Check], *names: str) -> list[Check]:
 
 
 def failures(checks: Iterable[Check]) -> list[Check]:
-    """Those of the checks that have failed."""
+    """Return the checks that have failed."""
     return [check for check in checks if check.status == "fail"]
 
 
@@ -52,13 +52,13 @@ def probe(
     code: str, *, env: Mapping[str, str] | None = None, ground: Sequence[str] = (), timeout: float = 120
 ) -> str | None:
     """Runs `code` in a process of its own; None when it succeeds, else the last line that it wrote."""
-    return answer(code, env=env, ground=ground, timeout=timeout)[1]
+    return output_of(code, env=env, ground=ground, timeout=timeout)[1]
 
 
-def answer(
+def output_of(
     code: str, *, env: Mapping[str, str] | None = None, ground: Sequence[str] = (), timeout: float = 120
 ) -> tuple[str, str | None]:
-    """What `code` prints in a process of its own, and what `probe` says of it.
+    """Return the output of `code` in a process of its own, and the verdict of `probe` on it.
 
     `ground` is code that only imports; within `shared_interpreter` probes share what it has imported.
     """
@@ -95,7 +95,7 @@ def release(text: str) -> tuple[int, ...]:
 def check_range(
     package: str, installed: str | None, *, least: tuple[int, ...], below: tuple[int, ...]
 ) -> Check:
-    """Whether `package` is installed with `least <= found < below`."""
+    """Check that `package` is installed with `least <= version < below`."""
     versions = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
     remedy = f"pip install '{package}{versions}'"
     if installed is None:

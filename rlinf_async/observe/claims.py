@@ -8,12 +8,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rlinf_async.observe.files import PRIVATE, make_directory, opened, read_regular
+from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, read_regular
 
-LOCK = ".lock"
+LOCK_FILE = ".lock"
 
 _HELD: dict[Path, FileLock] = {}
-"""What this process has claimed. The system takes it back when the process ends, however it ends."""
+"""The claims of this process. The system takes them back when the process ends, however it ends."""
 
 
 class ClaimedError(ValueError):
@@ -32,8 +32,8 @@ def claim_directory(directory: Path, *, key: str) -> None:
     path = directory.absolute().resolve()
     if path in _HELD:
         return
-    file = path / LOCK
-    lock = FileLock(file, mode=PRIVATE, thread_local=False)
+    file = path / LOCK_FILE
+    lock = FileLock(file, mode=PRIVATE_MODE, thread_local=False)
     try:
         make_directory(path)
         lock.acquire(blocking=False)

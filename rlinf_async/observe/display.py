@@ -1,4 +1,4 @@
-"""What a run shows in a terminal: a line per step, a progress bar, and a summary."""
+"""The view of a run in a terminal: a line per step, a progress bar, and a summary."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from rlinf_async.observe.step_table import Line, StepTable, sign_of
 from rlinf_async.observe.summary import RunSummary
 
 PLAIN_WIDTH = 120
-"""Of a pipe, a log file and a notebook, which have no width of their own."""
-ROOMY, WIDE = 100, 150
-"""From so many columns on there is room for the time that has passed, and for a sentence."""
-BLOCKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+"""Columns of a pipe, a log file and a notebook, which have no width of their own."""
+ROOMY_WIDTH, WIDE_WIDTH = 100, 150
+"""Least columns for the time that has passed, and for a sentence."""
+CURVE_CHARACTERS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
 class TimeLeft(ProgressColumn):
-    """How long the steps will take that are left; it counts down while one of them goes on."""
+    """The time that the remaining steps will take; it counts down while one of them goes on."""
 
     max_refresh = 0.5
 
@@ -125,7 +125,9 @@ class RunDisplay:
         self._print(table)
 
     def _print(self, *what: RenderableType, **options: Any) -> None:
-        """What has nowhere to go ends no run: environments of this process may have closed its output."""
+        """Print, and ignore a closed output: environments of this process may have closed it, which ends
+        no run.
+        """
         with suppress(OSError, ValueError):
             self.console.print(*what, **options)
 
@@ -152,11 +154,15 @@ def _console() -> Console:
 
 def _columns(width: int) -> list[ProgressColumn]:
     """Bar, count and time left in any width; the curve, the time passed and a sentence as far as they fit."""
-    columns: list[ProgressColumn] = [BarColumn(20 if width < ROOMY else 40), MofNCompleteColumn(), TimeLeft()]
-    if width >= ROOMY:
+    columns: list[ProgressColumn] = [
+        BarColumn(20 if width < ROOMY_WIDTH else 40),
+        MofNCompleteColumn(),
+        TimeLeft(),
+    ]
+    if width >= ROOMY_WIDTH:
         columns.insert(2, TimeElapsedColumn())
     columns.append(TextColumn("{task.fields[curve]}", markup=False))
-    if width >= WIDE:
+    if width >= WIDE_WIDTH:
         once = Column(no_wrap=True, overflow="ellipsis")
         columns.append(TextColumn("[dim]{task.fields[bound]}", table_column=once))
     return columns
@@ -168,7 +174,11 @@ def _curve(values: Sequence[float], report: StepReport, *, ascii_only: bool) -> 
         return ""
     low, high = (min(values), max(values)) if report.success is None else (0.0, 1.0)
     places = [(value - low) / (high - low) if high > low else 0.5 for value in values]
-    blocks = "" if ascii_only else "".join(BLOCKS[round(place * (len(BLOCKS) - 1))] for place in places) + " "
+    blocks = (
+        ""
+        if ascii_only
+        else "".join(CURVE_CHARACTERS[round(place * (len(CURVE_CHARACTERS) - 1))] for place in places) + " "
+    )
     if report.success is None:
         return f"return {blocks}{values[-1]:.3g}"
     return f"success {blocks}{values[-1]:.0%}"

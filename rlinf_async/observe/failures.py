@@ -36,26 +36,26 @@ What = Literal[
 LONGEST_ERROR = 2_000
 LONGEST_TRACE = 8_000
 """Characters that are kept: of an error from its beginning, of a trace from its end, where the error is."""
-EARLIER = "earlier"
-"""In a line of the record: the counts of what is not in it any more."""
+EARLIER_KEY = "earlier"
+"""The key of a line that counts the faults which are not in the record any more."""
 
 
 @dataclass(frozen=True)
 class FaultCounts:
-    """How much has failed in a run, and what that has cost, also of what is not in its record any more."""
+    """Counts of the faults of a run, and their cost, including faults that are not in its record any more."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     """Faults, by the words of `What`."""
     restarts: Counter[str] = field(default_factory=Counter)
-    """Those that were outlived, by what was started anew: env, env_worker, inference."""
+    """Faults that were outlived, by the part that was started again: env, env_worker, inference."""
     seconds: float = 0.0
     """Until work went on, over all that were outlived, each where it has failed; they may overlap."""
 
     @classmethod
     def of(cls, faults: Iterable[Mapping[str, Any]]) -> FaultCounts:
-        """Of faults as they were recorded."""
+        """Count faults as they were recorded."""
         faults = list(faults)
-        # How long it took until work went on is known of those that were outlived, and of no others.
+        # The seconds until work went on are known of faults that were outlived, and of no others.
         outlived = [fault for fault in faults if finite(fault.get("seconds"))]
         return cls(
             Counter(str(fault["what"]) for fault in faults),
@@ -65,7 +65,7 @@ class FaultCounts:
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> FaultCounts:
-        """What `as_dict` has given; what is no count of faults is left out."""
+        """Read the counts from the result of `as_dict`; a value that is no count of faults is left out."""
         return cls(_counts(facts.get("kinds")), _counts(facts.get("restarts")), _seconds(facts))
 
     def __add__(self, other: FaultCounts) -> FaultCounts:
@@ -103,11 +103,11 @@ def record_failure(
     """Append a fault to the record of the run, in one write that processes may share.
 
     Args:
-        process: who failed, as the run calls it: `env worker 0`.
-        error: what was raised or seen, in a sentence.
-        action: what was done about it: `environments built anew`.
-        lost: what it cost, in words: `a rollout for batch 3`.
-        seconds: how long it took until work went on.
+        process: the process that failed, as the run calls it: `env worker 0`.
+        error: the error or the observation, in a sentence.
+        action: the reaction of the run: `environments built anew`.
+        lost: the cost, in words: `a rollout for batch 3`.
+        seconds: the time until work went on.
 
     A full disk or a directory that has gone does not end a run that is about to go on: it is a warning.
     """
@@ -134,22 +134,22 @@ def read_failures(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def count_failures(run_dir: Path) -> FaultCounts:
-    """How much has failed in a run, since it began for the first time."""
+    """Return the counts of faults of a run, since it began for the first time."""
     path = RunDir(run_dir).failures
     return _earlier(path) + FaultCounts.of(read_failures(run_dir))
 
 
 def _header(path: Path) -> bytes:
     """The first line of a record that takes the place of one that is long: what will not be there then."""
-    older = _faults(_lines_of(record_file.before(path)))
-    return (json.dumps({EARLIER: (_earlier(path) + FaultCounts.of(older)).as_dict()}) + "\n").encode()
+    older = _faults(_lines_of(record_file.older_file(path)))
+    return (json.dumps({EARLIER_KEY: (_earlier(path) + FaultCounts.of(older)).as_dict()}) + "\n").encode()
 
 
 def _earlier(path: Path) -> FaultCounts:
-    """Of what was in the record before the older lines that it has."""
+    """Return the counts of the faults that were in the record before its older lines."""
     for record in records_of(_lines_of(path)[:1]):
-        if isinstance(record.get(EARLIER), dict):
-            return FaultCounts.read(record[EARLIER])
+        if isinstance(record.get(EARLIER_KEY), dict):
+            return FaultCounts.read(record[EARLIER_KEY])
     return FaultCounts()
 
 
@@ -164,7 +164,7 @@ def _faults(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 
 class FailureReader:
-    """What is added to the record from now on; only what is new is read, as a run asks at every step."""
+    """Reads the faults that are added to the record from now on; each once, as a run asks at every step."""
 
     def __init__(self, run_dir: Path) -> None:
         self._lines, self._began = record_file.NewLines(RunDir(run_dir).failures), time.time()
@@ -176,14 +176,14 @@ class FailureReader:
 
 
 def _restarted(fault: Mapping[str, Any]) -> str | None:
-    if of_environments(fault):
+    if is_env_fault(fault):
         return "env"
     kind, _ = kind_and_rank(str(fault.get("process")))
     return {str(Process.ENV): "env_worker", str(Process.INFERENCE): "inference"}.get(kind)
 
 
-def of_environments(fault: Mapping[str, Any]) -> bool:
-    """Whether it was the environments of a shard that failed."""
+def is_env_fault(fault: Mapping[str, Any]) -> bool:
+    """Return True if it was the environments of a shard that failed."""
     return fault["what"] in get_args(FailedEnv)
 
 
@@ -206,7 +206,7 @@ def in_words(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Where it was raised, with its causes."""
+    """Return the frames of an error, with those of its causes."""
     return frames_of(error)
 
 

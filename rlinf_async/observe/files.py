@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PRIVATE = 0o600
-"""The mode of what a run writes: nobody else reads it unless its owner says so."""
+PRIVATE_MODE = 0o600
+"""The mode of files that a run writes: no other account reads them unless the owner allows it."""
 PRIVATE_DIRECTORY = 0o700
 MAX_NAMES = 10_000
 """In one directory; a run has some dozens."""
@@ -49,7 +49,7 @@ def read_named(path: Path, *, limit: int) -> bytes:
 
 
 @contextmanager
-def opened(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE) -> Iterator[int]:
+def opened(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_MODE) -> Iterator[int]:
     """A file by its descriptor, as `os.open` gives it, if it is one, and no link.
 
     Raises:
@@ -62,7 +62,7 @@ def opened(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE) -> Iterato
         os.close(file)
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE) -> int:
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_MODE) -> int:
     """The descriptor of a file that is one, and no link; who calls this closes it.
 
     Raises:
@@ -95,13 +95,12 @@ def append(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
-    """Give a file this content in one move: whoever reads sees a whole one. What it was before goes.
+    """Give a file this content in one move: a reader sees a whole file, the old one or the new one.
 
-    What is not `private` has the mode that the umask gives.
+    A file that is not `private` has the mode that the umask gives.
 
     Raises:
-        OSError: there is something else than a file, such as a link, or it cannot be written; then what was
-            there is as it was.
+        OSError: the path is no regular file (a link, say), or it cannot be written; it is then unchanged.
     """
     with suppress(FileNotFoundError):
         found = os.lstat(path).st_mode

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-SERVER = """
+SERVER_CODE = """
 import importlib, json, os, sys
 
 def run(code):
@@ -96,10 +96,10 @@ class ForkingInterpreter:
     def run(
         self, code: str, *, env: Mapping[str, str], ground: Sequence[str], timeout: float
     ) -> subprocess.CompletedProcess[str] | None:
-        """What came of `code` in a fork; None where it cannot be forked, and needs an interpreter of its own.
+        """Run `code` in a fork and return its result; None where it needs an interpreter of its own.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended within `timeout` s.
+            subprocess.TimeoutExpired: the fork has not ended within `timeout` s.
         """
         with tempfile.TemporaryDirectory() as folder:
             output, errors = Path(folder, "output"), Path(folder, "errors")
@@ -142,7 +142,7 @@ class ForkingInterpreter:
 def _started() -> subprocess.Popen[str]:
     # -P keeps the current folder off the path: a checkout there must not stand in for the installed package.
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", SERVER],
+        [sys.executable, "-P", "-c", SERVER_CODE],
         env={**os.environ, **ONE_THREAD},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,8 +1,8 @@
-"""Which process a number means: numbers are given again, and a file can name any.
+"""The identity of a process behind a number: numbers are given again, and a file can name any.
 
-A run says of each of its processes when it has started and what it runs, and each holds the pipe open that
-`observe.stacks` has made for it in the run directory. Whoever would send a signal to a number compares all
-three.
+A run records of each of its processes when it has started and what it runs, and each holds the pipe open
+that `observe.stacks` has made for it in the run directory. All three are compared before a signal is sent to
+a number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def identity(pid: int) -> dict[str, Any] | None:
 
 
 def same_process(record: Mapping[str, Any], run_dir: Path) -> bool:
-    """Whether the process that a record of the run names is there, is that one, and belongs to the run."""
+    """Return True if the process that a record of the run names lives, is the same one, and belongs to the
+    run.
+    """
     pid = record.get("pid")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < FIRST_NUMBER or pid == os.getpid():
         return False
@@ -46,7 +48,9 @@ def same_process(record: Mapping[str, Any], run_dir: Path) -> bool:
 
 
 def _holds_pipe(pid: int, stacks: Path) -> bool:
-    """Whether a process has the pipe open by which it is asked for its stacks, which has its number."""
+    """Return True if a process has its pipe open, by which it is asked for its stacks and which has its
+    number.
+    """
     with suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The kinds of spans that a run records: one table for everybody who shows them."""
+"""The kinds of spans that a run records: one table for all who show them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from enum import Enum, auto
 
 
 class Role(Enum):
-    """What a process does in the time of a span, in order of weight.
+    """The role of a process in the time of a span, in order of weight.
 
-    Where spans overlap, the seconds belong to the weightier role: a fetch beside training is no wait.
+    Where spans overlap, the seconds belong to the weightier role: a fetch during training is no wait.
     """
 
     WORK = auto()
@@ -24,9 +24,9 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of span, and how it is shown.
+    """One kind of span, and the way it is shown.
 
-    `parts` are those of a run that record it. A kind without a role consists of others, or goes on beside
+    `parts` are the parts of a run that record it. A kind without a role consists of others, or overlaps with
     them. `track` is its row in a trace, where it has no shard whose row it belongs to.
     """
 
@@ -38,7 +38,7 @@ class Kind:
 
 
 ENV, INFERENCE, LEARNER, DRIVER = ("env",), ("inference",), ("learner",), ("driver",)
-KINDS = {
+SPAN_KINDS = {
     kind.name: kind
     for kind in (
         Kind("gate", "at the gate", ENV, Role.HELD_BACK),
@@ -71,5 +71,5 @@ KINDS = {
 
 
 def words(kind: str) -> str:
-    """What goes on in a span of this kind; its name where the table does not have it."""
-    return KINDS[kind].words if kind in KINDS else kind
+    """Return the words for a span of this kind; its name where the table does not have it."""
+    return SPAN_KINDS[kind].words if kind in SPAN_KINDS else kind

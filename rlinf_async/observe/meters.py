@@ -1,4 +1,4 @@
-"""What a run says about itself: busy shares and spreads, kept out of the payloads."""
+"""Measures of a run by itself: busy shares and spreads, kept out of the payloads."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What a step looked like, for the eyes of a user and for `metrics.jsonl`."""
+    """The measures of a step, for the eyes of a user and for `metrics.jsonl`."""
 
     step: int
     total: int
@@ -106,7 +106,7 @@ class StepReport:
     publication: float = 0.0
     """The share of the time in which publication kept the learner."""
     restarts: Mapping[str, int] = field(default_factory=dict)
-    """How often what was started anew in the time of this step: env, env_worker, inference."""
+    """Restarts in the time of this step, by the part that was started again: env, env_worker, inference."""
 
     @property
     def busiest(self) -> dict[str, float]:

@@ -13,9 +13,10 @@ LONGEST_REST = 64
 
 
 class MetricsOutlet(Generic[Logger]):
-    """Passes metrics on; a logger that fails is said once, left alone for a while, and then made anew.
+    """Passes metrics on; a logger that fails is reported once, left alone for a while, and then made
+    again.
 
-    What it misses meanwhile is in `metrics.jsonl` all the same.
+    The metrics that it misses meanwhile are in `metrics.jsonl` all the same.
     """
 
     def __init__(

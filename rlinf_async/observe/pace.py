@@ -1,4 +1,4 @@
-"""How fast the steps of a run go, in which direction that changes, and how long the others will take."""
+"""The speed of the steps of a run, its trend, and the time that the remaining steps will take."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from itertools import zip_longest
 
 from rlinf_async.observe.meters import StepReport
 
-WINDOW = 20
-"""Steps whose mean duration says what is left."""
-BEFORE = 5
+WINDOW_STEPS = 20
+"""Steps whose mean duration gives the time that is left."""
+BASELINE_STEPS = 5
 """Steps with whose mean throughput a step is compared."""
-STEADY = 0.05
-"""A smaller relative change of throughput is none."""
-CURVE = 12
-"""Points of the curve beside the bar: each is the mean of as many steps."""
+STEADY_CHANGE = 0.05
+"""Relative changes of throughput below this show no trend."""
+CURVE_POINTS = 12
+"""Points of the curve next to the bar: each is the mean of equally many steps."""
 
 
 class Pace:
-    """What the steps so far say about the next; the first, which also fills the pipeline, counts if alone."""
+    """Predicts the steps to come from those so far; the first, which also fills the pipeline, counts if
+    alone.
+    """
 
     def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=WINDOW)
-        self._rates: deque[float] = deque(maxlen=BEFORE)
+        self._seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._rates: deque[float] = deque(maxlen=BASELINE_STEPS)
         self._points: list[tuple[float, int]] = []
         """Of the curve: a sum, and of how many values."""
         self._steps_a_point = 1
@@ -52,7 +54,8 @@ class Pace:
         return statistics.fmean(self._seconds) * (report.total - report.step) if self._seconds else None
 
     def curve(self) -> list[float]:
-        """Success, or the return of environments that know none, so far: at most `CURVE` means in order."""
+        """Success, or the return of environments that know none, so far: at most `CURVE_POINTS` means in
+        order."""
         return [total / count for total, count in self._points]
 
     def _keep(self, value: float) -> None:
@@ -61,14 +64,14 @@ class Pace:
             self._points.append((0.0, 0))
         total, count = self._points[-1]
         self._points[-1] = (total + value, count + 1)
-        if len(self._points) > CURVE:
+        if len(self._points) > CURVE_POINTS:
             pairs = zip_longest(self._points[::2], self._points[1::2], fillvalue=(0.0, 0))
             self._points = [(one[0] + two[0], one[1] + two[1]) for one, two in pairs]
             self._steps_a_point *= 2
 
     def _change(self, rate: float) -> int:
         before = statistics.fmean(self._rates) if len(self._rates) > 1 else 0.0
-        if before == 0.0 or abs(rate / before - 1) <= STEADY:
+        if before == 0.0 or abs(rate / before - 1) <= STEADY_CHANGE:
             return 0
         return 1 if rate > before else -1
 

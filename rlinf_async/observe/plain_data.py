@@ -1,8 +1,8 @@
-"""JSON and YAML from a file that nobody vouches for, as plain data of bounded size and depth.
+"""JSON and YAML from an untrusted file, as plain data of bounded size and depth.
 
 A few lines of YAML can stand for more than fits in memory, by aliases of aliases; a text of brackets can nest
-deeper than the stack; a number can be one that no sum survives. What passes here can be walked by a plain
-recursion, and its numbers can be reckoned with.
+deeper than the stack; a number can be one that no sum survives. Data that passes here can be walked by a
+plain recursion, and its numbers can be reckoned with.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import yaml
 
 from rlinf_async.observe.files import read_regular
 
-DEEPEST = 100
+MAX_DEPTH = 100
 MAX_JSON_BYTES = 4 << 20
 MAX_YAML_BYTES = 1 << 20
 MAX_YAML_NODES = 50_000
-"""Of a document whose aliases are written out; the largest config of a framework has some thousand."""
-LARGEST = 1e15
-"""A larger number is no measurement: a damaged file has it, or a sum that has overflowed."""
+"""Nodes of a document whose aliases are written out; the largest config of a framework has some thousand."""
+MAX_NUMBER = 1e15
+"""A larger number is no measurement: it comes from a damaged file, or from a sum that has overflowed."""
 
 # libyaml reads some ten times faster; not every build of PyYAML has it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -92,12 +92,12 @@ def records_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def finite(value: Any) -> TypeGuard[float]:
-    """Whether this is a number that can be a measurement."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+    """Return True if this is a number that can be a measurement."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER < value < MAX_NUMBER
 
 
 def _measurable(tree: Any, depth: int = 0) -> Any:
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise DamagedError("nests too deeply")
     if isinstance(tree, dict):
         return {name: _measurable(value, depth + 1) for name, value in tree.items()}
@@ -111,14 +111,14 @@ def _check_events(text: str) -> None:
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             raise DamagedError("nests too deeply")
         if count > MAX_YAML_NODES:
             raise DamagedError(f"has more than {MAX_YAML_NODES:,} values")
 
 
 def _check_size(root: yaml.Node) -> None:
-    """What an alias stands for counts each time, and is looked at once."""
+    """Check the size of a document: the nodes of an alias count each time, and are visited once."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
@@ -146,7 +146,7 @@ def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 def _named(tree: Any, depth: int = 0) -> Any:
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise DamagedError("nests too deeply")
     if isinstance(tree, dict):
         return {_text(name): _named(value, depth + 1) for name, value in tree.items()}

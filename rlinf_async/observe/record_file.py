@@ -11,22 +11,22 @@ from pathlib import Path
 
 from rlinf_async.observe.files import open_regular, read_regular, write_whole
 
-LIMIT = 4 << 20
-"""Bytes of a file. What is older lies in another one of that size, and what is older still is gone."""
-MOST_BYTES = 64 << 20
-"""That are read of a file: none that a run has written is so long."""
+MAX_FILE_BYTES = 4 << 20
+"""Bytes of a file. Older lines lie in a second file of that size, and lines that are older still are gone."""
+MAX_READ_BYTES = 64 << 20
+"""Bytes that are read of a file at most: no file that a run has written is so long."""
 
-TRIES = 100
-AGAIN_S = 0.01
-"""How often a lock is asked for, and the seconds in between: a second in all."""
+LOCK_TRIES = 100
+LOCK_PAUSE_S = 0.01
+"""Tries to take a lock, and the seconds between two of them: a second in all."""
 
 
-def before(path: Path) -> Path:
+def older_file(path: Path) -> Path:
     """The file with the older lines."""
     return path.with_suffix(f".before{path.suffix}")
 
 
-def append(path: Path, line: bytes, *, header: Callable[[], bytes], limit: int = LIMIT) -> None:
+def append(path: Path, line: bytes, *, header: Callable[[], bytes], limit: int = MAX_FILE_BYTES) -> None:
     """Append a line, in one write that processes may share.
 
     A file that would be longer than `limit` with it takes the place of the one with the older lines first.
@@ -54,18 +54,18 @@ def append(path: Path, line: bytes, *, header: Callable[[], bytes], limit: int =
 
 def read_lines(path: Path) -> list[str]:
     """All lines that are left, the oldest first; none where there is no file."""
-    return lines_of(before(path)) + lines_of(path)
+    return lines_of(older_file(path)) + lines_of(path)
 
 
 def lines_of(path: Path) -> list[str]:
     """The lines of one of the two files; none if it is not there, or is no such file."""
     with suppress(OSError):
-        return read_regular(path, limit=MOST_BYTES).decode(errors="replace").splitlines()
+        return read_regular(path, limit=MAX_READ_BYTES).decode(errors="replace").splitlines()
     return []
 
 
 class NewLines:
-    """What is added to such a file from now on, once each."""
+    """Reads the lines that are added to such a file from now on, once each."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -88,8 +88,8 @@ class NewLines:
             return b""
 
     def _rest(self) -> bytes:
-        """What has been added before the file was moved, if it was."""
-        with suppress(OSError), os.fdopen(open_regular(before(self._path)), "rb") as file:
+        """Return the lines that were added before the file was moved, if it was."""
+        with suppress(OSError), os.fdopen(open_regular(older_file(self._path)), "rb") as file:
             if self._read and file.seek(0, os.SEEK_END) >= self._read:
                 file.seek(self._read)
                 return file.read()
@@ -101,11 +101,11 @@ def _lock(file: int) -> None:
 
     Without it, or where there are no locks, a line may be lost if another process moves the file just then.
     """
-    for _ in range(TRIES):
+    for _ in range(LOCK_TRIES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(AGAIN_S)
+            time.sleep(LOCK_PAUSE_S)
         except OSError:
             return
         else:
@@ -120,5 +120,5 @@ def _is(file: int, path: Path) -> bool:
 
 def _move(path: Path, header: bytes) -> None:
     """In two renames, so that there is always a file of each name."""
-    write_whole(before(path), read_regular(path, limit=MOST_BYTES))
+    write_whole(older_file(path), read_regular(path, limit=MAX_READ_BYTES))
     write_whole(path, header)

@@ -23,13 +23,13 @@ from rlinf_async.observe.plain_data import (
     read_json,
     read_yaml,
 )
-from rlinf_async.observe.record_file import before
+from rlinf_async.observe.record_file import older_file
 from rlinf_async.observe.secrets import yaml_without_secrets
 
-EARLIER = "earlier"
-"""The folder for what earlier runs have left in the directory of a run."""
+EARLIER_FOLDER = "earlier"
+"""The folder for files that earlier runs have left in the directory of a run."""
 MAX_METRICS_BYTES = 512 << 20
-SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+FILE_SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "run.json": shapes.facts,
     "status.json": shapes.status,
     "summary.json": shapes.summary,
@@ -56,7 +56,7 @@ class RunDir:
         """The event files of RLinf's own logger."""
         self.stacks = path / "stacks"
         self.failures = path / "failures.jsonl"
-        self.earlier_failures = before(self.failures)
+        self.earlier_failures = older_file(self.failures)
         self.traceback = path / "traceback.txt"
         """The frames of the error by which the run has failed."""
         self.problems: list[str] = []
@@ -88,7 +88,7 @@ class RunDir:
             ValueError: the `weights` are somewhere else, perhaps by a link; nothing is moved.
         """
         here = self.path.resolve()
-        for path in (weights, self.path / EARLIER / "1"):
+        for path in (weights, self.path / EARLIER_FOLDER / "1"):
             if path is not None and not path.parent.resolve().is_relative_to(here):
                 raise ValueError(
                     f"{path} leads out of the run directory {self.path} ({path.parent.resolve()}): what is "
@@ -98,7 +98,7 @@ class RunDir:
         if not (trained and self.facts.is_file()):
             return
         number = 1
-        while (place := self.path / EARLIER / str(number)).exists():
+        while (place := self.path / EARLIER_FOLDER / str(number)).exists():
             number += 1
         place.mkdir(parents=True)
         moved = [self.config, self.facts, self.summary, self.status, self.trace, self.traceback]
@@ -117,10 +117,10 @@ class RunDir:
     def begin(
         self, facts: Mapping[str, Any], *, title: str, versions: Mapping[str, str], fresh: bool = True
     ) -> None:
-        """Write what a reader needs beside the config, when it was, and how many cores this machine gives.
+        """Write the facts that a reader needs besides the config, the time, and the cores of this machine.
 
-        What an earlier run has said of itself here goes: its clock, its processes and its end are another's.
-        Its faults stay if this one goes on where it has ended, and is not a `fresh` one.
+        The records of an earlier run go: its clock, its processes and its end are another's. Its faults stay
+        if this run goes on where the earlier one has ended, and is not a `fresh` one.
         """
         for directory in (self.trace, self.stacks):
             shutil.rmtree(directory, ignore_errors=True)
@@ -143,7 +143,7 @@ class RunDir:
             append(self.metrics, (json.dumps(line) + "\n").encode())
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """In one move: whoever reads sees a whole one."""
+        """Write the status in one move: a reader sees a whole file."""
         with warning_of(self.status):
             write_whole(self.status, json.dumps(status).encode())
 
@@ -181,7 +181,7 @@ class RunDir:
         if not isinstance(content, dict):
             self.problems.append(f"{file.name} does not hold what a run writes there, and is left out.")
             return {}
-        return SHAPES[file.name](content) if content and file.name in SHAPES else content
+        return FILE_SHAPES[file.name](content) if content and file.name in FILE_SHAPES else content
 
     def read_metrics(self) -> list[dict[str, float]]:
         """The finite numbers of every step, in order; steps that were taken again are as they were last."""
@@ -220,7 +220,7 @@ def warning_of(path: Path) -> Iterator[None]:
 
 
 def _cores() -> int | None:
-    """The processor cores that this process may use; None if nobody knows."""
+    """Return the processor cores that this process may use; None if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 

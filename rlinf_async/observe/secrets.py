@@ -15,75 +15,81 @@ from typing import Any
 
 import yaml
 
-HIDDEN = "hidden"
-SHORTEST = 6
-"""Characters of a variable's value from which on it is looked for in texts; a shorter one could be a word."""
+HIDDEN_MARK = "hidden"
+MIN_SECRET_LENGTH = 6
+"""Least characters of a variable's value that is looked for in texts; a shorter one could be a word."""
 
-_SPECIAL = ("new", "pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
-"""Tokens of a tokenizer, which are no secrets."""
-_KEY = (
+_TOKENIZER_TOKENS = ("new", "pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
+"""Kinds of tokens of a tokenizer, which are no secrets."""
+_KEY_EXPRESSION = (
     r"(?:(?:[\w-]*[_-])?(?:password|passwd|passphrase|secrets?|credentials?|cookies?|authorization|bearer"
     r"|(?:api|access|account|private|secret|signing|wandb|ssh)[_-]?key"
     r"|dsn|pass|webhook(?:[_-]ur[il])?"
-    rf"|{''.join(f'(?<!{word}[_-])' for word in _SPECIAL)}token)|[\w-]+[_-]pwd)"
+    rf"|{''.join(f'(?<!{word}[_-])' for word in _TOKENIZER_TOKENS)}token)|[\w-]+[_-]pwd)"
 )
-"""A name of what is secret. `PWD` alone is the shell's directory."""
-KEY = re.compile(_KEY, re.IGNORECASE)
+"""A pattern for names of secrets. `PWD` alone is the shell's directory."""
+KEY_PATTERN = re.compile(_KEY_EXPRESSION, re.IGNORECASE)
 _OF_DATA = r"policy|unnorm|image|state|action|task|reward|obs|prompt|video|wrist|main|data|sort|group"
 _ANY_KEY = re.compile(
     rf"(?!(?:.*[_-])?(?:{_OF_DATA})[_-]key$)[\w-]+[_-]key|pwd|.*webhook.*|dsn.*", re.IGNORECASE
 )
 """Names of settings that could be a secret's: a key of something else than of data, among others."""
-_VARIABLE = re.compile(
+_VARIABLE_PATTERN = re.compile(
     r".*(?:PASS|PWD|KEY|SECRET|TOKEN|CRED|AUTH|DSN|WEBHOOK|COOKIE|SIGNATURE).*", re.IGNORECASE
 )
-_SHELL = ("PWD", "OLDPWD")
-_ALLOWED = re.compile(
+_SHELL_DIRECTORIES = ("PWD", "OLDPWD")
+_ALLOWED_PATTERN = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TERM|HOST|HOSTNAME|EDITOR|DISPLAY|TZ|LANG|LANGUAGE|VIRTUAL_ENV|EMBODIED_PATH|REPO_PATH"
     r"|(?:CUDA|NVIDIA_VISIBLE|NCCL|OMP|MKL|OPENBLAS|RAY|HYDRA|MUJOCO|PYOPENGL|PYTHON|PYTEST|TORCH|XLA|LC|XDG|CONDA|SLURM"
     r"|RLINF|VERL|TRANSFORMERS|LD|HF_HOME|HF_HUB)(?:_\w*|PATH|\w*)"
 )
 """Variables of the environment whose values may be shown, unless their names sound like a secret's."""
-_HARMLESS = re.compile(
+_HARMLESS_PATTERN = re.compile(
     r"[\d.,:-]+|[A-Za-z][a-z]*(?:[_-][a-z]+)*|[A-Z_]+|(?:~|\.{0,2})/[^@:\s]*(?::/[^@:\s]*)*"
 )
-"""A number, a word or a path: of a variable that nobody knows, these may be shown."""
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""A number, a word or a path: of an unknown variable, these may be shown."""
+_CAMEL_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-FORMS = (
-    # A user and his password, or a token, in a URL.
-    (re.compile(r"(?<=://)[^\s/:@\"']*:(?!\d+(?:/|$))[^\s\"']+(?=@)"), HIDDEN),
-    (re.compile(r"(?<=://)[^\s/\"']+(?=@)"), HIDDEN),
-    (re.compile(r"(?<=hooks\.slack\.com/)[\w/-]+"), HIDDEN),
-    (re.compile(r"\b(authorization[\"']?\s*[:=]\s*[\"']?\w+\s+)[\w.~+/=-]+", re.IGNORECASE), rf"\1{HIDDEN}"),
-    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{HIDDEN}"),
+SECRET_FORMS = (
+    # A user and their password, or a token, in a URL.
+    (re.compile(r"(?<=://)[^\s/:@\"']*:(?!\d+(?:/|$))[^\s\"']+(?=@)"), HIDDEN_MARK),
+    (re.compile(r"(?<=://)[^\s/\"']+(?=@)"), HIDDEN_MARK),
+    (re.compile(r"(?<=hooks\.slack\.com/)[\w/-]+"), HIDDEN_MARK),
+    (
+        re.compile(r"\b(authorization[\"']?\s*[:=]\s*[\"']?\w+\s+)[\w.~+/=-]+", re.IGNORECASE),
+        rf"\1{HIDDEN_MARK}",
+    ),
+    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{HIDDEN_MARK}"),
     # `key=value`, `key: value` and `"key": "value"`, in messages, command lines and queries of URLs.
     (
         re.compile(
-            rf"\b({_KEY})([\"']?\s*[:=]\s*)(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"')\]}}]+)", re.IGNORECASE
+            rf"\b({_KEY_EXPRESSION})([\"']?\s*[:=]\s*)(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"')\]}}]+)",
+            re.IGNORECASE,
         ),
-        rf"\1\2{HIDDEN}",
+        rf"\1\2{HIDDEN_MARK}",
     ),
-    (re.compile(rf"(--?{_KEY}\s+)(?!-)\S+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(rf"(--?{_KEY_EXPRESSION}\s+)(?!-)\S+", re.IGNORECASE), rf"\1{HIDDEN_MARK}"),
     # What GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS give out, and JSON web tokens.
-    (re.compile(r"\b(?:hf|gh[pousr]|github_pat|glpat|sk|pk|xox[abps])[_-][\w-]{16,}"), HIDDEN),
+    (re.compile(r"\b(?:hf|gh[pousr]|github_pat|glpat|sk|pk|xox[abps])[_-][\w-]{16,}"), HIDDEN_MARK),
     # NVIDIA, Google, npm, Replicate, SendGrid, PyPI.
-    (re.compile(r"\b(?:nvapi-|AIza|npm_|r8_|SG\.|pypi-|ya29\.)[\w.-]{16,}"), HIDDEN),
-    (re.compile(r"\bA(?:KIA|SIA)[A-Z0-9]{16}\b"), HIDDEN),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN),
+    (re.compile(r"\b(?:nvapi-|AIza|npm_|r8_|SG\.|pypi-|ya29\.)[\w.-]{16,}"), HIDDEN_MARK),
+    (re.compile(r"\bA(?:KIA|SIA)[A-Z0-9]{16}\b"), HIDDEN_MARK),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN_MARK),
     (
         re.compile(
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
         ),
-        HIDDEN,
+        HIDDEN_MARK,
     ),
 )
 
 
 def is_secret(key: str) -> bool:
-    """Whether a key of this name holds a secret."""
-    name = _CAMEL.sub("_", key)
-    return key not in _SHELL and any(kind.fullmatch(name) is not None for kind in (KEY, _ANY_KEY))
+    """Return True if a key of this name holds a secret."""
+    name = _CAMEL_BORDER.sub("_", key)
+    return key not in _SHELL_DIRECTORIES and any(
+        kind.fullmatch(name) is not None for kind in (KEY_PATTERN, _ANY_KEY)
+    )
 
 
 def without_secrets(tree: object) -> Any:
@@ -101,8 +107,8 @@ def without_secrets(tree: object) -> Any:
 def said_without_secrets(text: str) -> str:
     """The same text, such as an error's, with `hidden` in the place of secrets."""
     for value in _of_environment():
-        text = text.replace(value, HIDDEN)
-    for form, instead in FORMS:
+        text = text.replace(value, HIDDEN_MARK)
+    for form, instead in SECRET_FORMS:
         text = form.sub(instead, text)
     return text
 
@@ -120,21 +126,23 @@ def _hidden(tree: object) -> Any:
         return {key: _hidden(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [_hidden(value) for value in tree]
-    return tree if tree is None or isinstance(tree, bool) or tree == "" else HIDDEN
+    return tree if tree is None or isinstance(tree, bool) or tree == "" else HIDDEN_MARK
 
 
 def _of_environment() -> list[str]:
     """The longest first: one may be a part of another."""
     values = {
-        value for name, value in os.environ.items() if len(value) >= SHORTEST and not _shown(name, value)
+        value
+        for name, value in os.environ.items()
+        if len(value) >= MIN_SECRET_LENGTH and not _shown(name, value)
     }
     return sorted(values, key=len, reverse=True)
 
 
 def _shown(name: str, value: str) -> bool:
-    """Whether the value of a variable of the environment may be shown."""
-    if name in _SHELL:
+    """Return True if the value of a variable of the environment may be shown."""
+    if name in _SHELL_DIRECTORIES:
         return True
-    if is_secret(name) or _VARIABLE.fullmatch(name):
+    if is_secret(name) or _VARIABLE_PATTERN.fullmatch(name):
         return False
-    return _ALLOWED.fullmatch(name) is not None or _HARMLESS.fullmatch(value) is not None
+    return _ALLOWED_PATTERN.fullmatch(name) is not None or _HARMLESS_PATTERN.fullmatch(value) is not None

@@ -1,7 +1,7 @@
-"""The shapes of what a run says of itself: whoever reads it gets these, or nothing.
+"""The shapes of a run's records: a reader gets these, or nothing.
 
-Each function takes plain data and gives what a run could have written: what is missing and may be is left out
-or empty, and so is what is of another type. None stands for a line that says nothing.
+Each function takes plain data and gives data that a run could have written: a fact that is missing and may
+be is left out or empty, and so is a fact of another type. None stands for a line without meaning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ OF_PIECE = 6
 
 
 def status(content: Record) -> Record:
-    """Of `status.json`, which has `time`, `step`, `total` and `still_s` if they were measured."""
+    """Return the content of `status.json`, with `time`, `step`, `total` and `still_s` if they were
+    measured.
+    """
     known = _known(content, dict.fromkeys(("time", "still_s"), finite))
     known = _known(known, dict.fromkeys(("step", "total", "driver"), _is_whole))
     processes = known.get("processes")
@@ -26,7 +28,7 @@ def status(content: Record) -> Record:
 
 
 def summary(content: Record) -> Record:
-    """Of `summary.json`."""
+    """Return the content of `summary.json`."""
     known = _known(content, {"steps": _is_whole, "seconds": finite, "trajectories": _is_record})
     if "trajectories" in known:
         known["trajectories"] = _ledger(known["trajectories"])
@@ -34,7 +36,7 @@ def summary(content: Record) -> Record:
 
 
 def facts(content: Record) -> Record:
-    """Of `run.json`."""
+    """Return the content of `run.json`."""
     known: Mapping[str, Callable[[Any], bool]] = {
         "title": _is_text,
         "python": _is_text,
@@ -93,7 +95,7 @@ def _known(content: Record, checks: Mapping[str, Callable[[Any], bool]]) -> Reco
 
 
 def _process(content: Any) -> Record | None:
-    """What a process says of itself; None for one that has not answered."""
+    """Return the facts of a process about itself; None for one that has not answered."""
     if not isinstance(content, dict):
         return None
     spans = content.get("open") if isinstance(content.get("open"), list) else []

@@ -20,8 +20,8 @@ Span = dict[str, Any]
 """`kind`, `began` and `ended` in seconds, and facts; `error` if an exception ended it."""
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
-LIMIT = 64 * 1024 * 1024
-"""The bytes of one file. When it is full a second one is begun, and the one before that is forgotten."""
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""The bytes of one file. When it is full a second one is begun, and the one before that is removed."""
 
 
 class SpanLog:
@@ -38,7 +38,7 @@ class SpanLog:
         *,
         process: str = "",
         offset: float = 0.0,
-        limit: int = LIMIT,
+        limit: int = MAX_FILE_BYTES,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`offset` is what has to be added to this clock to get that of the run."""
@@ -57,7 +57,7 @@ class SpanLog:
         self._open(self._path)
 
     def open_spans(self) -> list[dict[str, Any]]:
-        """What is going on: `kind`, `seconds` since it began, and facts; the oldest first."""
+        """Return the open spans, the oldest first: `kind`, `seconds` since it began, and facts."""
         now = self.now()
         spans = sorted(self._open_spans.copy().values(), key=lambda span: span[1])
         return [{**facts, "kind": kind, "seconds": now - began} for kind, began, facts in spans]
@@ -102,7 +102,7 @@ class SpanLog:
 
 
 UNRECORDED = SpanLog(None)
-"""For loops whose time nobody looks at."""
+"""For loops whose time is not recorded."""
 
 
 class _Block(AbstractContextManager[Span]):
@@ -153,7 +153,7 @@ def read_processes(directory: Path) -> dict[str, int]:
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        content = read_regular(path, limit=2 * LIMIT)
+        content = read_regular(path, limit=2 * MAX_FILE_BYTES)
     except OSError:
         return
     yield from records_of(content.decode(errors="replace").splitlines())
@@ -164,11 +164,11 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def clock_offset(round_trips: list[tuple[float, float, float]]) -> float:
-    """How far another clock is ahead of ours, from calls that asked it for its time.
+    """Return the seconds by which another clock is ahead of ours, from calls that asked it for its time.
 
     Args:
         round_trips: `(sent, remote, received)` per call, in seconds. The shortest counts: its error is at
-            most half of what it took.
+            most half of its duration.
     """
     sent, remote, received = min(round_trips, key=lambda round_trip: round_trip[2] - round_trip[0])
     return remote - (sent + received) / 2

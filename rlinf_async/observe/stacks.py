@@ -1,10 +1,9 @@
-"""The stacks of a running process, for whoever asks on the same machine.
+"""The stacks of a running process, for a reader on the same machine.
 
 A thread of the process itself answers, under the interpreter's lock. A signal handler could answer without it
 (`faulthandler` does), but it would walk frames that other threads are changing meanwhile: on Python 3.11 that
-ended busy processes by SIGSEGV after some hundred questions, and whoever looks at a run must not end it. The
-price: code that holds the lock for ever is silent here, and only a debugger from outside (`py-spy dump`) sees
-it.
+ended busy processes by SIGSEGV after some hundred questions, and a look at a run must not end it. The price:
+code that holds the lock for ever is silent here, and only a debugger from outside (`py-spy dump`) sees it.
 
 A process asks and answers through two files in the run directory, so that their modes say who may ask:
 `NAME-PID.ask`, a named pipe, and `NAME-PID.txt`, to which an answer is appended.
@@ -26,7 +25,7 @@ from rlinf_async.observe.files import append, make_directory, opened
 from rlinf_async.observe.run_dir import RunDir
 
 MOST_BYTES = 16 << 20
-"""Of an answer that are shown."""
+"""Bytes of an answer that are shown at most."""
 ANSWER_S = 3.0
 """Seconds to wait for stacks: a process writes them at once, if it can."""
 
@@ -61,10 +60,10 @@ def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _ask(request: Path) -> bool:
-    """Write a question into a pipe of the own account; whether somebody may read it.
+    """Write a question into a pipe of the own account; return True if a process may read it.
 
-    Nobody reads where the process has ended, or lives on another machine. What is a link, or no pipe, is not
-    written into: whoever has made the directory may have meant another file by it.
+    No process reads where the asked one has ended, or lives on another machine. A link, or a file that is no
+    pipe, is not written into: the owner of the directory may have meant another file by it.
     """
     try:
         pipe = os.open(request, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What `rlinf-async status` shows: a run from outside, while it goes on or after it has stopped."""
+"""The output of `rlinf-async status`: a run from outside, while it goes on or after it has stopped."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 from rlinf_async.observe.activity import seconds, who_does_what
 from rlinf_async.observe.failures import count_failures, read_failures, sentence
-from rlinf_async.observe.pace import WINDOW, clock
+from rlinf_async.observe.pace import WINDOW_STEPS, clock
 from rlinf_async.observe.run_dir import RunDir
 
-HOW = {
+ENDING_WORDS = {
     "failed": "has failed",
     "interrupted": "was interrupted",
     "terminated": "was asked to end, and has ended",
 }
-"""How a run has ended that has not trained its last step, by `ended` of its summary."""
+"""The end of a run that has not trained its last step, in words, by `ended` of its summary."""
 STALE_S = 20.0
 """Seconds of silence after which a driver, which writes every few seconds, does not write any more."""
-STEPS = 3
-"""Of a run that speaks only after each step: so many steps as they took last count as silence."""
+SILENT_STEPS = 3
+"""Durations of a step without a word that count as silence, in a run that reports only after each step."""
 
 
 def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
-    """What a run does, as plain data; times in seconds.
+    """Return the state of a run as plain data; times in seconds.
 
     Returns:
         `state`: `moving`, `still` (nothing has ended for a second), `silent` (the driver says nothing any
@@ -36,7 +36,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         has failed, `faults`: how many, in words, and the `last`, as in failures.jsonl, and its age.
 
     Raises:
-        ValueError: there is no such run, or it has not said anything yet.
+        ValueError: there is no such run, or it has written nothing yet.
     """
     if not run.is_dir():
         raise ValueError(f"{run} is no directory; name the run directory, which holds config.yaml")
@@ -59,7 +59,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     # A clock that has gone back since makes it no younger than now.
     age, pace = max(0.0, now - record["time"]), _pace(records, record["total"] - record["step"])
     # Without processes that are asked, it is said when a step ends, and a step may take minutes.
-    patience = STALE_S if record["processes"] else max(STALE_S, STEPS * pace.get("step_s", 0.0))
+    patience = STALE_S if record["processes"] else max(STALE_S, SILENT_STEPS * pace.get("step_s", 0.0))
     return {
         "state": "silent" if age > patience else "moving" if record.get("still_s", 0.0) < 1 else "still",
         "step": record["step"],
@@ -85,7 +85,7 @@ def _faults(run: Path, now: float) -> dict[str, Any]:
 
 
 def status_of(run: Path, *, now: float | None = None) -> list[str]:
-    """What a run does, line by line.
+    """Return the state of a run, line by line.
 
     Raises:
         ValueError: there is no such run, or it has not said anything yet.
@@ -94,12 +94,12 @@ def status_of(run: Path, *, now: float | None = None) -> list[str]:
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[str]:
-    """What `status_facts` says, in words."""
+    """Return the facts of `status_facts` in words."""
     if facts["state"] == "ended":
         summary, ledger = facts["summary"], facts["summary"].get("trajectories", {})
         trained = f"{ledger.get('trained')} of {ledger.get('produced')} trajectories trained"
         took = seconds(float(summary.get("seconds", 0)))
-        how = HOW.get(str(summary.get("ended")), "has ended")
+        how = ENDING_WORDS.get(str(summary.get("ended")), "has ended")
         return [f"The run {how}: {facts['step']} steps in {took}, {trained}.", *_faults_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
     lines += [f"  {', '.join(pace)}"] if (pace := _pace_in_words(facts["pace"])) else []
@@ -115,9 +115,11 @@ def _faults_in_words(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _pace(records: RunDir, remaining: int) -> dict[str, float]:
-    """Of the steps that were reported last; the first, which also fills the pipeline, counts if alone."""
+    """Return the pace of the steps that were reported last; the first, which fills the pipeline, counts if
+    alone.
+    """
     lines = [line for line in records.read_metrics() if line.get("async/step_seconds", 0.0) > 0]
-    recent = (lines[1:] or lines)[-WINDOW:]
+    recent = (lines[1:] or lines)[-WINDOW_STEPS:]
     if not recent:
         return {}
     took = sum(line["async/step_seconds"] for line in recent)

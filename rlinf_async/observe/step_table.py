@@ -12,11 +12,11 @@ from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.pace import clock
 
-BUSY = ("env", "inference", "learner")
-ARROWS = {1: "\u2191", 0: " ", -1: "\u2193"}
-SIGNS = {1: "+", 0: " ", -1: "-"}
-"""Where a terminal or a file can show nothing but ASCII."""
-STYLES = {1: "green", 0: "", -1: "red"}
+BUSY_PARTS = ("env", "inference", "learner")
+TREND_ARROWS = {1: "\u2191", 0: " ", -1: "\u2193"}
+TREND_SIGNS = {1: "+", 0: " ", -1: "-"}
+"""Signs for a terminal or a file that can show nothing but ASCII."""
+TREND_STYLES = {1: "green", 0: "", -1: "red"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +43,17 @@ class Column:
     rank: int
     cell: Callable[[Line], str | Text]
     alone: bool = False
-    """Whether it is for places without a progress bar, which has the same."""
+    """True for columns that are shown without a progress bar, which has the same."""
 
 
 def sign_of(trend: int, *, ascii_only: bool) -> Text:
     """The sign of a `Pace.trend`."""
-    return Text((SIGNS if ascii_only else ARROWS)[trend], style=STYLES[trend])
+    return Text((TREND_SIGNS if ascii_only else TREND_ARROWS)[trend], style=TREND_STYLES[trend])
 
 
 def _busy(line: Line) -> Text:
     """The mean shares, the largest in bold."""
-    shares = [line.report.busy[name].mean for name in BUSY]
+    shares = [line.report.busy[name].mean for name in BUSY_PARTS]
     most, text = max(shares), Text()
     for index, share in enumerate(shares):
         text.append("/" if index else "").append(f"{share:.0%}", "bold" if share == most > 0 else "")
@@ -73,7 +73,7 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-COLUMNS: Sequence[Column] = (
+ALL_COLUMNS: Sequence[Column] = (
     Column("time", 8, 0, lambda line: line.time_of_day, alone=True),
     Column("step", 8, 0, lambda line: f"{line.report.step}/{line.report.total}"),
     Column("left", 10, 0, lambda line: clock(line.left), alone=True),
@@ -91,7 +91,7 @@ COLUMNS: Sequence[Column] = (
     Column("publication", 13, 10, lambda line: f"{line.report.publication:.1%}"),
     Column("oldest", 8, 11, lambda line: _number(_most(line.report), "{:.0f}")),
 )
-"""All of them, in order; the time left and of day come with the bar, or where there is none."""
+"""All columns, in order; the time left and the time of day come with the bar, or where there is none."""
 
 
 def _most(report: StepReport) -> float | None:
@@ -106,8 +106,8 @@ class StepTable:
     """Lines of equal columns, none of them wider than `width`."""
 
     def __init__(self, *, width: int, total: int, bar: bool) -> None:
-        """`total` steps are to come; with a `bar` beside it, what the bar says is left out."""
-        columns = [column for column in COLUMNS if not (bar and column.alone)]
+        """`total` steps are to come; with a `bar` next to it, columns that the bar shows are left out."""
+        columns = [column for column in ALL_COLUMNS if not (bar and column.alone)]
         self._widths = {column: column.width for column in columns}
         step = next(column for column in columns if column.name == "step")
         self._widths[step] = max(step.width, 2 * len(str(total)) + 3)
@@ -117,7 +117,7 @@ class StepTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its columns, in order."""
+        """Return the names of its columns, in order."""
         return tuple(column.name for column in self._widths)
 
     def header(self) -> Text:

@@ -1,4 +1,4 @@
-"""What a whole run did, for its last words and for `summary.json`."""
+"""The sum of a whole run, for its last words and for `summary.json`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.failures import FaultCounts
 from rlinf_async.observe.meters import Spread, StepReport
 
-WINDOW = 4
+SUCCESS_WINDOW_STEPS = 4
 """Steps over which success is averaged at the start and at the end: one step has few episodes."""
 
 
@@ -25,7 +25,7 @@ class RunSummary:
     env_steps: int
     busy: dict[str, float]
     bound: Diagnosis | None
-    """What bounds the run, over the steps after the first, which waits for everything."""
+    """The bound of the run, over the steps after the first, which waits for everything."""
     staleness: Spread
     batch_size: Spread
     success: tuple[float, float] | None
@@ -38,7 +38,7 @@ class RunSummary:
     def of(
         cls, reports: Iterable[StepReport], ledger: Ledger, faults: FaultCounts | None = None
     ) -> RunSummary:
-        """Of steps that are all there; a run adds them one by one to a `Tally`."""
+        """Sum up steps that are all there; a run adds them one by one to a `Tally`."""
         tally = Tally()
         for report in reports:
             tally.add(report)
@@ -86,7 +86,7 @@ class Tally:
         self._busiest_seconds = 0.0
         self._staleness, self._batch_size = Spread(), Spread()
         self._first_success: list[float] = []
-        self._last_success: deque[float] = deque(maxlen=WINDOW)
+        self._last_success: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
 
     def add(self, report: StepReport) -> None:
         """Take in a step that has ended; the steps of a run in their order."""
@@ -105,11 +105,11 @@ class Tally:
         self._batch_size.merge(report.batch_size)
         if report.success is not None:
             self._last_success.append(report.success)
-            if len(self._first_success) < WINDOW:
+            if len(self._first_success) < SUCCESS_WINDOW_STEPS:
                 self._first_success.append(report.success)
 
     def summary(self, ledger: Ledger, faults: FaultCounts | None = None) -> RunSummary:
-        """What the steps so far have come to; `faults` are of the run, its earlier attempts included."""
+        """Return the sum of the steps so far; `faults` are of the run, its earlier attempts included."""
         seconds, window = self._seconds, len(self._first_success)
         ends = (self._first_success, self._last_success)
         first, last = (sum(values) / max(1, window) for values in ends)

@@ -1,4 +1,4 @@
-"""What `rlinf-async status --watch` shows: a run from outside, again and again, until it has ended."""
+"""The output of `rlinf-async status --watch`: a run from outside, again and again, until it has ended."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ EVERY_S = 2.0
 def watch(
     run: Path, *, every_s: float = EVERY_S, wait: Callable[[float], object] = time.sleep
 ) -> Iterator[dict[str, Any]]:
-    """What `status_facts` says, every `every_s` seconds; the last time when the run has ended.
+    """Yield the result of `status_facts` every `every_s` seconds; the last time when the run has ended.
 
     Raises:
-        ValueError: there is no such run, or it has not said anything yet.
+        ValueError: there is no such run, or it has written nothing yet.
     """
     while True:
         facts = status_facts(run)

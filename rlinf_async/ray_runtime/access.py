@@ -8,7 +8,7 @@ from collections.abc import MutableMapping
 from importlib.util import find_spec
 from typing import Any
 
-from rlinf_async.observe.files import PRIVATE
+from rlinf_async.observe.files import PRIVATE_MODE
 
 MODE_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"
@@ -44,7 +44,7 @@ def _offered() -> bool:
 def _in_memory(text: str) -> str:
     """The path of a memory file with this text, which stays open as long as the process lives."""
     file = os.memfd_create("rlinf-async-token", os.MFD_CLOEXEC)
-    os.fchmod(file, PRIVATE)
+    os.fchmod(file, PRIVATE_MODE)
     os.write(file, text.encode())
     return f"/proc/{os.getpid()}/fd/{file}"
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.failures import FailureReader, FaultCounts, of_environments, sentence
+from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
 from rlinf_async.observe.meters import Shares, StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.remote_calls import Fleet
@@ -104,7 +104,7 @@ class StepReporter:
 
     def _failed_envs(self) -> list[dict[str, Any]]:
         """Faults of environments since the last step, which are said."""
-        faults = [fault for fault in self._faults.new() if of_environments(fault)]
+        faults = [fault for fault in self._faults.new() if is_env_fault(fault)]
         for fault in faults:
             self._say(sentence(fault))
         return faults

@@ -95,12 +95,12 @@ VALUES = (
 
 def table_of(host: str) -> Table:
     if host == "local":
-        from rlinf_async.hosts.local.keys import KEY_TABLE
+        from rlinf_async.hosts.local.keys import TABLE
     elif host == "rlinf":
-        from rlinf_async.hosts.rlinf.keys import KEY_TABLE
+        from rlinf_async.hosts.rlinf.keys import TABLE
     else:
-        from rlinf_async.hosts.verl.keys import KEY_TABLE
-    return KEY_TABLE
+        from rlinf_async.hosts.verl.keys import TABLE
+    return TABLE
 
 
 def misspelt(key: str, chance: random.Random) -> str:

@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 import rlinf_async
-from rlinf_async.observe.kinds import KINDS
+from rlinf_async.observe.kinds import SPAN_KINDS
 from rlinf_async.observe.processes import Process, kind_and_rank
 
 RECORDED = re.compile(r"""spans\.(?:span|add)\(\s*"([^"]+)\"""")
@@ -16,7 +16,7 @@ def test_every_kind_that_a_run_records_stands_in_the_table_and_no_other():
         for path in (package / room).rglob("*.py")
         for kind in RECORDED.findall(path.read_text())
     ]
-    assert set(recorded) == KINDS.keys()
+    assert set(recorded) == SPAN_KINDS.keys()
 
 
 def test_processes_are_known_by_their_names():

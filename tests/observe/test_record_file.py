@@ -8,7 +8,7 @@ import pytest
 
 from rlinf_async.observe import record_file
 from rlinf_async.observe.failures import FailureReader, count_failures, read_failures, record_failure
-from rlinf_async.observe.record_file import NewLines, append, before, read_lines
+from rlinf_async.observe.record_file import NewLines, append, older_file, read_lines
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.status import status_facts
 
@@ -37,7 +37,7 @@ def test_two_files_hold_the_last_lines_and_no_more(tmp_path):
     for number in range(100):
         append(path, f"{number:09}\n".encode(), header=nothing_before, limit=100)
     assert path.stat().st_size <= 100
-    assert before(path).stat().st_size <= 100
+    assert older_file(path).stat().st_size <= 100
     lines = [line for line in read_lines(path) if line != "header"]
     assert lines == [f"{number:09}" for number in range(100 - len(lines), 100)]
     assert len(lines) > 9
@@ -73,7 +73,7 @@ def test_processes_that_append_to_one_file_move_it_once_and_tear_no_line(tmp_pat
 
 
 def test_a_process_that_was_stopped_keeps_nobody_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr(record_file, "AGAIN_S", 0.0)
+    monkeypatch.setattr(record_file, "LOCK_PAUSE_S", 0.0)
     path = tmp_path / "record.jsonl"
     append(path, b"one\n", header=nothing_before)
     with path.open() as held:

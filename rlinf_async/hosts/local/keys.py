@@ -45,7 +45,7 @@ def _open(*names: str) -> Iterator[Key]:
         yield Key(name=name)
 
 
-KEY_TABLE = Table(
+TABLE = Table(
     (
         Key(name="run_dir", kind=Text("the place of the run's records"), required=True),
         Key(name="env", kind=Block()),
@@ -71,7 +71,7 @@ def malformed(cfg: Mapping[str, Any]) -> list[Reason]:
         for name, value in given.items()
         if value is None and name in SETTING_KINDS
     ]
-    return [*KEY_TABLE.malformed(cfg), *nulls]
+    return [*TABLE.malformed(cfg), *nulls]
 
 
 def wrong_setting(name: str, value: Any, *, prefix: str = "") -> Reason | None:
@@ -84,7 +84,7 @@ def wrong_setting(name: str, value: Any, *, prefix: str = "") -> Reason | None:
 def unread(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """The keys of `cfg` (plain data) that nothing reads, with those that were meant."""
     brought = entry_points(group="rlinf_async.preparations").names
-    for key, value in KEY_TABLE.unknown(cfg).items():
+    for key, value in TABLE.unknown(cfg).items():
         section, _, name = key.partition(".")
         if section in brought:
             continue
@@ -93,8 +93,6 @@ def unread(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             hint = f"; did you mean settings.{near}?" if near else ""
             yield Reason(f"unknown key {key}{hint}", f"~{key}")
             continue
-        other = next((one for one in counterparts(key) if KEY_TABLE.find(one)), None) or KEY_TABLE.nearest(
-            key
-        )
+        other = next((one for one in counterparts(key) if TABLE.find(one)), None) or TABLE.nearest(key)
         hint = f"; use {other}" if other else "; remove it"
         yield Reason(f"a run of the local host does not read {key}={shortened(value)}{hint}", f"~{key}")

@@ -11,7 +11,7 @@ from rlinf_async.lab.plan.prediction import Prediction
 from rlinf_async.lab.plan.search import GAIN, Found
 from rlinf_async.lab.table import screen
 from rlinf_async.lab.virtual.times import Times
-from rlinf_async.observe.diagnosis import NAMES
+from rlinf_async.observe.diagnosis import PART_NAMES
 
 HEAD = ("setting", "env\nsteps/s", "range", "over\nnow", "step\ns", "limited by", "lag")
 
@@ -98,7 +98,9 @@ def _row(one: Prediction, now: Prediction) -> tuple[str, ...]:
         f"{rate.low:,.0f}-{rate.high:,.0f}",
         f"{rate.middle / now.steps_per_s.middle:.2f}",
         f"{one.step_s:.2f}",
-        "-" if one.limit is None else f"{NAMES[one.limit.part].removeprefix('the ')} {one.limit.share:.0%}",
+        "-"
+        if one.limit is None
+        else f"{PART_NAMES[one.limit.part].removeprefix('the ')} {one.limit.share:.0%}",
         f"{one.staleness:.0f}",
     )
 

@@ -15,7 +15,7 @@ from rlinf_async.lab.report.timelines import LEARNER, PARTS, Timeline, mean_shar
 from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.spans import Span
-from rlinf_async.observe.summary import WINDOW
+from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
 
 Line = Mapping[str, float]
 """The metrics of a step."""
@@ -177,7 +177,7 @@ def _mean(lines: Sequence[Line], name: str, *, weight: str = "async/step_seconds
 def _ends(lines: Sequence[Line], name: str) -> tuple[float, float] | None:
     """Means of the first and of the last steps, as the summary of a run has them."""
     values = _values(lines, name)
-    window = min(WINDOW, len(values))
+    window = min(SUCCESS_WINDOW_STEPS, len(values))
     return (statistics.fmean(values[:window]), statistics.fmean(values[-window:])) if values else None
 
 

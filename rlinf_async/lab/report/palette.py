@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlinf_async.lab.report.timelines import LEARNER, REST
-from rlinf_async.observe.kinds import KINDS, Role, words
+from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
 
 ORANGE, LIGHT_ORANGE = "#d9480f", "#f2a65a"
 GREY, DARK_GREY = "#9aa5b1", "#6b7684"
@@ -22,7 +22,7 @@ OF_ROLES = {
     Role.SAVING: LIGHT_BLUE,
 }
 """Work is orange, waiting is grey, moving data or weights is blue, starting anew is dark red."""
-OF_KINDS = {kind.name: OF_ROLES[kind.role] for kind in KINDS.values() if kind.role is not None}
+OF_KINDS = {kind.name: OF_ROLES[kind.role] for kind in SPAN_KINDS.values() if kind.role is not None}
 OF_WORDS = {
     **{words(kind): colour for kind, colour in OF_KINDS.items()},
     LEARNER.rest: DARK_GREY,

@@ -13,7 +13,7 @@ from rlinf_async.observe.plain_data import finite
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Span, read_spans
-from rlinf_async.observe.status import HOW
+from rlinf_async.observe.status import ENDING_WORDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def _what_follows(run: RunFiles) -> list[str]:
         )
     if not run.summary:
         sentences.append("There is no summary.json, " + _not_ended(run))
-    elif (how := HOW.get(str(run.summary.get("ended")))) is not None:
+    elif (how := ENDING_WORDS.get(str(run.summary.get("ended")))) is not None:
         sentences.append(f"The run {how} before its last step; summary.json says why.")
     if not run.spans:
         sentences.append(

@@ -14,7 +14,7 @@ from rlinf_async.lab.report.intervals import Interval, intersection, union
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.steps import Step
 from rlinf_async.lab.report.timelines import PARTS, Timeline, extremes, of_part
-from rlinf_async.observe.kinds import KINDS, Role, words
+from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.spans import Span
 
@@ -27,9 +27,9 @@ SPEAKING = 400
 """So many bars of a time line, the longest, say what they are where the pointer rests on them."""
 INVISIBLE = 1 / 4000
 """A bar that is a smaller part of the width is no pixel wide."""
-DRAWN = [kind.name for role in reversed(Role) for kind in KINDS.values() if kind.role is role]
+DRAWN = [kind.name for role in reversed(Role) for kind in SPAN_KINDS.values() if kind.role is role]
 """Kinds of spans as they are drawn, the weightiest last: what is drawn later covers what is below it."""
-DRIVER = [kind.name for kind in KINDS.values() if kind.role is not None and "driver" in kind.parts]
+DRIVER = [kind.name for kind in SPAN_KINDS.values() if kind.role is not None and "driver" in kind.parts]
 """Kinds of spans of the driver that stop the learner between two steps."""
 
 

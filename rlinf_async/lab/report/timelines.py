@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rlinf_async.lab.report.intervals import Interval, difference, intersection, length, union
-from rlinf_async.observe.kinds import KINDS, Role, words
+from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.spans import Span
 
 REST = "rest"
-WORK = {kind.name for kind in KINDS.values() if kind.role in (Role.WORK, Role.PREPARATION)}
+WORK = {kind.name for kind in SPAN_KINDS.values() if kind.role in (Role.WORK, Role.PREPARATION)}
 """The kinds of spans that make a shard or rank busy."""
 
 
@@ -31,7 +31,7 @@ class Part:
     @cached_property
     def uses(self) -> Mapping[str, Sequence[str]]:
         """Kinds of spans by the words that they are counted under, in order of their weight."""
-        kinds = [kind for kind in KINDS.values() if self.name in kind.parts]
+        kinds = [kind for kind in SPAN_KINDS.values() if self.name in kind.parts]
         roles = [[kind.name for kind in kinds if kind.role is role] for role in Role]
         return {words(kinds[0]): kinds for kinds in roles if kinds}
 

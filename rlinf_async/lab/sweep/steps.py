@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.summary import WINDOW
+from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
 
 WARM_UP = 1
 """Steps at the start of a run that are not measured: nothing overlaps yet, and caches are cold."""
@@ -65,7 +65,7 @@ class Averages:
         if not measured:
             raise ValueError(f"the run has logged {len(steps)} steps, and the first is not measured")
         step_s = statistics.fmean(step.seconds for step in measured)
-        rates = [step.success for step in steps if step.success is not None][-WINDOW:]
+        rates = [step.success for step in steps if step.success is not None][-SUCCESS_WINDOW_STEPS:]
         return cls(
             env_steps_per_s=statistics.fmean(step.env_steps for step in measured) / step_s,
             step_s=step_s,
@@ -78,12 +78,12 @@ class Averages:
 
 def _to_goal(steps: Sequence[Step], goal: float) -> dict[str, float]:
     seconds = env_steps = 0.0
-    window: deque[float] = deque(maxlen=WINDOW)
+    window: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
     for step in steps:
         seconds, env_steps = seconds + step.seconds, env_steps + step.env_steps
         if step.success is not None:
             window.append(step.success)
-        if len(window) == WINDOW and statistics.fmean(window) >= goal:
+        if len(window) == SUCCESS_WINDOW_STEPS and statistics.fmean(window) >= goal:
             return {"seconds_to_goal": seconds, "env_steps_to_goal": env_steps}
     return {}
 

@@ -14,7 +14,7 @@ from rlinf_async.lab.sweep.rows import QUANTITIES, Row
 from rlinf_async.lab.sweep.settings import short
 from rlinf_async.lab.sweep.steps import GOAL
 from rlinf_async.lab.table import Range
-from rlinf_async.observe.summary import WINDOW
+from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
 
 CAPTION = (
     "env steps/s: environment steps trained for the first time, per second. Of every run the first step is "
@@ -23,8 +23,9 @@ CAPTION = (
     "rollout s: seconds of a step in which the busiest env shard steps or resets its simulators; its waits "
     "for actions do not count. learner s: those in which the busiest learner rank computes. Where they "
     "overlap, a step is shorter than their sum.",
-    f"success: mean of the last {WINDOW} steps. s to, steps to: seconds and environment steps until the mean "
-    f"of {WINDOW} steps is that rate; '1 of 3' where only some seeds come so far.",
+    f"success: mean of the last {SUCCESS_WINDOW_STEPS} steps. s to, steps to: seconds and environment "
+    "steps until the mean "
+    f"of {SUCCESS_WINDOW_STEPS} steps is that rate; '1 of 3' where only some seeds come so far.",
     "n: seeds. Means of three seeds and more are with their 95 % interval by Student's t, of two with their "
     "range.",
 )

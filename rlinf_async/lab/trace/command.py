@@ -1,4 +1,4 @@
-"""What `rlinf-async trace` does: read what the processes of a run have recorded, and write one file."""
+"""The command `rlinf-async trace`: read what the processes of a run have recorded, and write one file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rlinf_async.observe.files import write_whole
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import read_processes, read_spans
 
-TOLD = ("title", "began", "versions", "python", "cores", "levels", "max_staleness", "steps", "plan")
-"""What a trace says of its run; words and paths that could be private are hidden, as in a report."""
+RUN_FACTS = ("title", "began", "versions", "python", "cores", "levels", "max_staleness", "steps", "plan")
+"""Facts of the run in a trace; words and paths that could be private are hidden, as in a report."""
 
 
 def write_trace(run: Path, out: Path) -> int:
@@ -29,7 +29,9 @@ def write_trace(run: Path, out: Path) -> int:
     if not spans:
         raise ValueError(f"{run} holds no trace: {_reason(records)}")
     events = trace_events(spans, pids=read_processes(records.trace))
-    about = redact.plain({name: fact for name, fact in records.read(records.facts).items() if name in TOLD})
+    about = redact.plain(
+        {name: fact for name, fact in records.read(records.facts).items() if name in RUN_FACTS}
+    )
     content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}).encode()
     try:
         write_whole(out, gzip.compress(content) if out.suffix == ".gz" else content, private=False)

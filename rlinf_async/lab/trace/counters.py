@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlinf_async.observe.spans import Span
 
 Moment = tuple[float, Mapping[str, float]]
-"""When, and the values from then on."""
+"""A time, and the values from then on."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,11 @@ class Counter:
 
 
 def counters_of(spans: Sequence[Span]) -> list[Counter]:
-    """Those that the spans tell of: rollouts in flight, what queues, staleness and versions.
+    """Return the counters that follow from the spans: rollouts in flight, queues, staleness and versions.
 
     A request queues from its asking until a forward pass that answers it begins; a trajectory from its
-    hand-over until a learner rank accepts it. What lacks its other half, as after a crash, does not count.
+    hand-over until a learner rank accepts it. A span that lacks its other half, as after a crash, does not
+    count.
     """
     kinds: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
@@ -65,7 +66,7 @@ def _queued_trajectories(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[
 
 
 def _running(stays: Iterable[tuple[float, float, int]]) -> list[Moment]:
-    """How many are there, from `(from, until, how many)`; a value for each moment at which that changes."""
+    """Return the number of stays at each moment at which it changes, from `(from, until, how many)`."""
     changes: dict[float, int] = defaultdict(int)
     for began, end, count in stays:
         changes[began] += count

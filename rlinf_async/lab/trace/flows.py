@@ -1,4 +1,4 @@
-"""What led to what: the arrows of a trace."""
+"""The arrows of a trace, from each cause to its effect."""
 
 from __future__ import annotations
 

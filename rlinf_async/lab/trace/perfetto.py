@@ -12,18 +12,18 @@ from rlinf_async.observe.spans import Span
 
 Event = dict[str, Any]
 
-HIDDEN = {"began", "ended", "process", "pieces"}
-TEXTS = {"kind", "error", "mode", "verdict", "knob", "because"}
+HIDDEN_FACTS = {"began", "ended", "process", "pieces"}
+TEXT_FACTS = {"kind", "error", "mode", "verdict", "knob", "because"}
 """Facts that are words. Any other text is left out: it could name a path of the machine."""
 
-TELLING = {
+LABEL_FACTS = {
     **dict.fromkeys(("forward", "queued"), ("size", "")),
     **dict.fromkeys(("rollout", "put", "fetch", "accept", "finish"), ("batch", "b")),
     **dict.fromkeys(("copy", "send", "load"), ("version", "v")),
     **dict.fromkeys(("learn", "evaluate", "save"), ("step", "")),
 }
 """The fact that tells slices of one kind apart, and what is put before it: `forward 16`, `rollout b3`."""
-COUNTERS = "counters"
+COUNTERS_NAME = "counters"
 
 
 def trace_events(spans: Sequence[Span], *, pids: Mapping[str, int] | None = None) -> list[Event]:
@@ -66,8 +66,8 @@ def _counters(counters: Sequence[Counter], start: float, *, pid: int) -> Iterato
     """A process of their own, above the others."""
     if not counters:
         return
-    lane = Lane(pid, 0, COUNTERS, COUNTERS)
-    yield _meta("process_name", lane, {"name": COUNTERS})
+    lane = Lane(pid, 0, COUNTERS_NAME, COUNTERS_NAME)
+    yield _meta("process_name", lane, {"name": COUNTERS_NAME})
     yield _meta("process_sort_index", lane, {"sort_index": 0})
     for counter in counters:
         for moment, values in counter.moments:
@@ -84,7 +84,9 @@ def _slice(span: Span, lane: Lane, start: float) -> Event:
         "tid": lane.tid,
         "ts": _microseconds(span["began"] - start),
         "dur": _microseconds(span["ended"] - span["began"]),
-        "args": {name: value for name, value in span.items() if name not in HIDDEN and _tells(name, value)}
+        "args": {
+            name: value for name, value in span.items() if name not in HIDDEN_FACTS and _tells(name, value)
+        }
         | ({"trajectories": sum(piece[3] for piece in span["pieces"])} if "pieces" in span else {}),
     }
 
@@ -92,7 +94,7 @@ def _slice(span: Span, lane: Lane, start: float) -> Event:
 def name_of(span: Span) -> str:
     """Its kind, with the fact that tells it apart, if it has one."""
     kind = str(span["kind"])
-    fact, prefix = TELLING.get(kind, ("", ""))
+    fact, prefix = LABEL_FACTS.get(kind, ("", ""))
     value = span.get(fact)
     return f"{kind} {prefix}{value}" if isinstance(value, int) else kind
 
@@ -100,7 +102,7 @@ def name_of(span: Span) -> str:
 def _tells(name: str, value: object) -> bool:
     if isinstance(value, list):
         return all(isinstance(one, int | float) for one in value)
-    return isinstance(value, int | float) or (isinstance(value, str) and name in TEXTS)
+    return isinstance(value, int | float) or (isinstance(value, str) and name in TEXT_FACTS)
 
 
 def _arrow(flow: Flow, number: int, lanes: dict[int, Lane], start: float) -> Iterator[Event]:

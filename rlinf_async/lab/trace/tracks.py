@@ -1,4 +1,4 @@
-"""Where a span is drawn: in which process, on which track, and in a lane in which spans nest."""
+"""The place of a span in a drawing: its process, its track, and a lane in which spans nest."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlinf_async.observe.kinds import KINDS
+from rlinf_async.observe.kinds import SPAN_KINDS
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.spans import Span
 
-PROCESSES = list(Process)
-TRACKS = list(dict.fromkeys(kind.track for kind in KINDS.values() if kind.track))
+PROCESS_ORDER = list(Process)
+TRACK_ORDER = list(dict.fromkeys(kind.track for kind in SPAN_KINDS.values() if kind.track))
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Lane:
 
 
 def track_of(span: Span) -> tuple[int, str]:
-    """Where in its process a span belongs: a number to sort by, and a name."""
+    """Return the place of a span in its process: a number to sort by, and a name."""
     if "shard" in span:
         return int(span["shard"]), f"shard {span['shard']}"
-    kind = KINDS.get(span["kind"])
+    kind = SPAN_KINDS.get(span["kind"])
     name = kind.track if kind is not None and kind.track else str(span["kind"])
-    return (TRACKS.index(name) if name in TRACKS else len(TRACKS)), name
+    return (TRACK_ORDER.index(name) if name in TRACK_ORDER else len(TRACK_ORDER)), name
 
 
 def lanes_of(spans: Sequence[Span]) -> list[tuple[Span, Lane]]:
@@ -82,5 +82,5 @@ def _rows(spans: Sequence[Span]) -> list[list[Span]]:
 
 def _process_order(name: str) -> tuple[int, str, int]:
     kind, rank = kind_and_rank(name)
-    place = PROCESSES.index(Process(kind)) if kind in PROCESSES else len(PROCESSES)
+    place = PROCESS_ORDER.index(Process(kind)) if kind in PROCESS_ORDER else len(PROCESS_ORDER)
     return place, kind, rank or 0

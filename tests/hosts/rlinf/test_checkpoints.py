@@ -5,7 +5,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf_async.hosts.rlinf.checkpoints import checkpoints, resolve_resume, resume_step, take_place
-from rlinf_async.observe.attempt import VARIABLE, Attempt, read_attempt
+from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import written_aside
 
@@ -123,7 +123,7 @@ def test_a_run_that_goes_on_from_elsewhere_is_a_new_one_here(tmp_path):
 def test_whoever_has_started_the_run_is_told_where_it_is(tmp_path, monkeypatch):
     cfg = config(tmp_path)
     take_place(cfg, active=True, say=lambda _: None)
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "told"))
+    monkeypatch.setenv(PLACE_VARIABLE, str(tmp_path / "told"))
     take_place(cfg, active=True, say=lambda _: None)
     assert read_attempt(tmp_path / "told") == Attempt(
         run_dir=str(tmp_path / "run"),

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf_async.hosts.verl.checkpoint import LATEST_STEP_FILE, claim, note_latest, resumed, step_folder
-from rlinf_async.observe.attempt import VARIABLE, read_attempt
+from rlinf_async.observe.attempt import PLACE_VARIABLE, read_attempt
 from rlinf_async.ray_runtime.checkpoint_folder import written_aside
 
 
@@ -56,7 +56,7 @@ def test_one_that_verl_has_written_by_itself_counts_where_it_is_the_latest(tmp_p
 @pytest.mark.parametrize("content", [None, b"1" * 999, b"\xff"])
 def test_a_note_that_cannot_be_read_is_named(tmp_path, content):
     cfg, said = config(tmp_path), []
-    note = save(cfg, 2).parent / LATEST
+    note = save(cfg, 2).parent / LATEST_STEP_FILE
     os.mkfifo(note) if content is None else note.write_bytes(content)
     assert resumed(cfg, say=said.append) == (step_folder(cfg, 2), 2)
     assert [str(note) in sentence for sentence in said] == [True]
@@ -88,7 +88,7 @@ def test_a_run_that_saves_nothing_claims_no_place_for_it(tmp_path):
 def test_a_claim_tidies_and_tells_whoever_has_started_the_run(tmp_path, monkeypatch):
     cfg = config(tmp_path)
     (tmp_path / "saved" / ".global_step_4.writing").mkdir(parents=True)
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "told"))
+    monkeypatch.setenv(PLACE_VARIABLE, str(tmp_path / "told"))
     claim(cfg)
     claim(cfg)  # the command before Ray starts, and the trainer
     assert not (tmp_path / "saved" / ".global_step_4.writing").exists()
