@@ -67,7 +67,7 @@ def check_entry_points(points: Sequence[EntryPoint]) -> Check:
     """Whether every class that is offered under our groups can be imported."""
     if not points:
         return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
-    output, failure = answer(
+    output, failure = output_of(
         LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]), ground=(*GROUND, MODELS)
     )
     if failure:

@@ -6,9 +6,18 @@ import os
 from collections.abc import Mapping
 
 from rlinf_async.extras import INSTALL_AGAIN
-from rlinf_async.hosts.verl.block import MODE
-from rlinf_async.hosts.verl.versions import BELOW, LEAST
-from rlinf_async.observe.check import Check, answer, check_range, failures, probe, skipped, version, without
+from rlinf_async.hosts.verl.block import TRAINER_MODE
+from rlinf_async.hosts.verl.versions import FIRST_RELEASE, FIRST_UNSUPPORTED_RELEASE
+from rlinf_async.observe.check import (
+    Check,
+    check_range,
+    failures,
+    output_of,
+    probe,
+    skipped,
+    version,
+    without,
+)
 
 PLUGINS_VARIABLE = "VERL_USE_EXTERNAL_PLUGINS"
 PLATFORM_VARIABLE = "VERL_PLATFORM"
@@ -64,11 +73,11 @@ def check_trainer(code: str = TRAINER_PROBE) -> Check:
 
 def check_platform(environ: Mapping[str, str], code: str = GPUS_PROBE) -> Check:
     """Whether veRL's own command will look for the accelerator that is there."""
-    platform = environ.get(PLATFORM)
-    output, _ = answer(code, ground=["import torch"])
+    platform = environ.get(PLATFORM_VARIABLE)
+    output, _ = output_of(code, ground=["import torch"])
     gpus = int(output or 0)
     if gpus or platform == "cpu":
-        return Check("verl platform", "ok", f"{PLATFORM}={platform}" if platform else f"{gpus} GPU")
+        return Check("verl platform", "ok", f"{PLATFORM_VARIABLE}={platform}" if platform else f"{gpus} GPU")
     return Check(
         "verl platform",
         "warn",

@@ -18,8 +18,8 @@ from rlinf_async.ray_runtime.coordinator import Coordinator
 from rlinf_async.ray_runtime.request_channel import RequestChannel
 from rlinf_async.ray_runtime.revival import STARTED_AGAIN
 
-CALLS = 2**31 - 1
-"""Of a channel at the same time: every env shard may wait in it."""
+MAX_CHANNEL_CALLS = 2**31 - 1
+"""Calls of a channel at the same time: every env shard may wait in it."""
 
 
 def check_places(settings: VerlSettings, *, on_gpu: bool) -> None:
