@@ -34,6 +34,8 @@ def claim_directory(directory: Path, *, key: str) -> None:
         return
     file = path / LOCK_FILE
     lock = FileLock(file, mode=PRIVATE_MODE, thread_local=False)
+    if file.is_symlink():  # some versions of the library empty what it leads to
+        raise ValueError(f"{directory}, by {key}, cannot be written: {file} is a symbolic link")
     try:
         make_directory(path)
         lock.acquire(blocking=False)

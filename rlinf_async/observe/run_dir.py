@@ -89,11 +89,8 @@ class RunDir:
         """
         here = self.path.resolve()
         for path in (weights, self.path / EARLIER_FOLDER / "1"):
-            if path is not None and not path.parent.resolve().is_relative_to(here):
-                raise ValueError(
-                    f"{path} leads out of the run directory {self.path} ({path.parent.resolve()}): what is "
-                    "there is another's, and is not moved; choose a place inside of it, without .. and links"
-                )
+            if path is not None:
+                self.check_inside(path.parent)
         trained = self.metrics.is_file() or (weights is not None and weights.exists())
         if not (trained and self.facts.is_file()):
             return
@@ -113,6 +110,19 @@ class RunDir:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(target)
         say(f"what an earlier run has left in {self.path} is in {place} now")
+
+    def check_inside(self, path: Path) -> None:
+        """See whether `path` is a place in this directory, so that this run may change what is there.
+
+        Raises:
+            ValueError: it is not, perhaps by a link.
+        """
+        place = path.resolve()
+        if not place.is_relative_to(self.path.resolve()):
+            raise ValueError(
+                f"{path} leads out of the run directory {self.path} ({place}): what is there is another's, "
+                "and is not touched; choose a place inside of it, without .. and links"
+            )
 
     def begin(
         self, facts: Mapping[str, Any], *, title: str, versions: Mapping[str, str], fresh: bool = True

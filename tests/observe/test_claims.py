@@ -55,6 +55,15 @@ def test_where_nothing_can_be_written_it_is_said_with_the_key(tmp_path):
         claim_directory(tmp_path / "file" / "run", key="some.key")
 
 
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
+    (tmp_path / "work").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "work")
+    with pytest.raises(ValueError, match=r"run, by the\.key, cannot be written: .*\.lock is a symbolic link"):
+        claim_directory(tmp_path / "run", key="the.key")
+    assert (tmp_path / "work").read_text() == "mine"
+
+
 def test_the_next_free_name_is_one_that_is_not_there(tmp_path):
     (tmp_path / "run-2").mkdir()
     assert next_free(tmp_path / "run") == tmp_path / "run-3"

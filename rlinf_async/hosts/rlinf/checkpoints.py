@@ -43,6 +43,12 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
         return
     claim_directory(Path(run_dir), key="runner.logger.log_path")
     automatic = cfg.runner.get("resume_dir") == AUTO
+    folder = checkpoints(cfg).absolute()
+    if active:
+        RunDir(Path(run_dir).absolute()).check_inside(folder)
+    # What a killed run has left half written: no other run writes here now.
+    if folder.resolve().is_relative_to(Path(run_dir).resolve()):
+        tidy(folder)
     for remark in resolve_resume(cfg):
         say(remark)
     step = resume_step(cfg.runner.get("resume_dir"), digests=False)
@@ -52,7 +58,6 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
     if active:
         set_aside(cfg, say)
     resume = f"++runner.resume_dir={AUTO}"
-    folder = checkpoints(cfg).absolute()
     Attempt(
         run_dir=str(Path(run_dir).absolute()),
         checkpoints=str(folder),
@@ -72,13 +77,10 @@ def set_aside(cfg: DictConfig, say: Callable[[str], None]) -> None:
 def resolve_resume(cfg: DictConfig) -> list[str]:
     """Put the newest whole checkpoint in the place of `runner.resume_dir=auto`; remarks for the user.
 
-    Only for who alone writes into the run directory: what a killed run has left half written is removed.
-
     Raises:
         ValueError: `runner.resume_dir` names something that cannot be gone on from.
     """
     parent = checkpoints(cfg)
-    tidy(parent)
     resume_dir = cfg.runner.get("resume_dir")
     if resume_dir != AUTO:
         resume_step(resume_dir)

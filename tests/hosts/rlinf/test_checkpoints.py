@@ -66,13 +66,11 @@ def test_auto_is_the_newest_whole_one_and_broken_ones_are_named(tmp_path):
     cfg = config(tmp_path, "auto")
     whole, broken = save(cfg, 2), save(cfg, 4)
     (broken / "actor" / "weights").unlink()
-    (checkpoints(cfg) / ".global_step_6.writing").mkdir()
     broken_one, chosen = resolve_resume(cfg)
     assert str(broken) in broken_one
     assert "actor/weights is missing" in broken_one
     assert str(whole) in chosen
     assert cfg.runner.resume_dir == str(whole)
-    assert not (checkpoints(cfg) / ".global_step_6.writing").exists()
 
 
 def test_auto_where_there_is_nothing_begins_anew_and_says_so(tmp_path):
@@ -140,11 +138,34 @@ def test_whoever_has_started_the_run_is_told_where_it_is(tmp_path, monkeypatch):
     }
 
 
-def test_an_experiment_that_leads_out_of_the_run_directory_is_refused(tmp_path):
-    cfg = config(tmp_path / "runs")
-    cfg.runner.logger.experiment_name = "../../precious"
+def test_what_a_killed_run_has_left_half_written_goes(tmp_path):
+    cfg = config(tmp_path, "auto")
+    whole = save(cfg, 2)
+    half = whole.with_name(".global_step_6.writing")
+    half.mkdir()
+    take_place(cfg, active=True, say=lambda _: None)
+    assert whole.is_dir()
+    assert not half.exists()
+
+
+@pytest.mark.parametrize("how", ["dots", "a link", "a link above"])
+def test_checkpoints_that_lead_out_of_the_run_directory_are_refused_and_untouched(tmp_path, how):
+    cfg = config(tmp_path / "runs", "auto")
+    precious = tmp_path / "precious" / "checkpoints"
+    whole = precious / "global_step_1"
+    half = precious / ".global_step_2.writing"
+    for folder in (whole, half):
+        folder.mkdir(parents=True)
     train(cfg, 7)
-    (tmp_path / "precious" / "checkpoints" / "global_step_1").mkdir(parents=True)
+    if how == "dots":
+        cfg.runner.logger.experiment_name = "../../precious"
+    elif how == "a link":
+        checkpoints(cfg).parent.mkdir(parents=True)
+        checkpoints(cfg).symlink_to(precious)
+    else:
+        checkpoints(cfg).parent.symlink_to(precious.parent)
     with pytest.raises(ValueError, match="leads out of the run directory"):
         take_place(cfg, active=True, say=lambda _: None)
-    assert (tmp_path / "precious" / "checkpoints" / "global_step_1").is_dir()
+    take_place(cfg, active=False, say=lambda _: None)  # RLinf's own runner writes where it is told
+    assert whole.is_dir()
+    assert half.is_dir()
