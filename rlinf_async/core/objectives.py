@@ -16,13 +16,13 @@ by the share of those that were dropped.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
+from rlinf_async.core.scored import LOG_BOUND, WHOLE, Scored, bounded_exp
 from rlinf_async.core.types import Correction
 
-LOG_BOUND = 20.0
-"""Where a log-ratio is cut before it is exponentiated, so that no ratio is infinite: an infinite one times a
-gradient or an advantage of 0 is no number."""
 IMPOSSIBLE = 1e4
 """How far from 0 a log-probability is put that is infinite, for losses that subtract two of them: the
 difference of two infinite ones is no number."""
@@ -32,11 +32,16 @@ the same rewards in different orders differ by some."""
 
 
 def importance_weight(
-    proximal: torch.Tensor, behaviour: torch.Tensor, *, correction: Correction, max_weight: float
+    proximal: torch.Tensor,
+    behaviour: torch.Tensor,
+    *,
+    correction: Correction,
+    max_weight: float,
+    scored: Scored = WHOLE,
 ) -> torch.Tensor:
     """The factor `w` of each advantage, detached, float32.
 
-    With `rho = pi_prox / mu`: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated importance
+    With `rho = pi_prox / mu`, or what stands for it where a part of an action is `scored`: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated importance
     sampling, Ionides 2008); rho where it is at most max_weight and 0 elsewhere (`mis`, masked); 1 (`none`).
 
     Args:
@@ -45,7 +50,7 @@ def importance_weight(
     """
     if correction == "none":
         return torch.ones_like(proximal, dtype=torch.float32)
-    rho = bounded_ratio(proximal.detach().float(), behaviour.detach().float())
+    rho = scored.weight(proximal.detach().float() - behaviour.detach().float())
     if correction == "decoupled":
         return rho
     return torch.where(rho <= max_weight, rho, 0.0) if correction == "mis" else rho.clamp(max=max_weight)
@@ -59,6 +64,7 @@ def weight_measures(
     *,
     correction: Correction,
     max_weight: float,
+    scored: Scored = WHOLE,
 ) -> dict[str, torch.Tensor]:
     """What a learner reports of `importance_weight`, by metric, one number per weight: its host averages.
 
@@ -66,15 +72,17 @@ def weight_measures(
     bounded, whether the bound was exceeded.
     """
     log_ratios = proximal - behaviour
-    measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": -log_ratios}
-    if correction == "decoupled":
+    distance = -log_ratios if scored.whole else scored.divergence(log_ratios)
+    measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": distance}
+    bound = scored.most if correction == "decoupled" else min(max_weight, scored.most)
+    if math.isinf(bound):
         return measures
-    return measures | {"actor/behaviour_bounded": (bounded_ratio(proximal, behaviour) > max_weight).float()}
+    return measures | {"actor/behaviour_bounded": (scored.ratio(log_ratios) > bound).float()}
 
 
 def bounded_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
     """`exp(logprobs - old_logprobs)` with the difference cut at `LOG_BOUND`: finite for all finite inputs."""
-    return torch.exp((logprobs - old_logprobs).clamp(-LOG_BOUND, LOG_BOUND))
+    return bounded_exp(logprobs - old_logprobs)
 
 
 def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

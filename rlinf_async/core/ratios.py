@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from rlinf_async.core.objectives import bounded_ratio, loglinear
+from rlinf_async.core.objectives import loglinear
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
+from rlinf_async.core.scored import WHOLE, Scored
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, slice_samples
 
 Sums = dict[str, float]
@@ -80,8 +81,10 @@ class RatioProbe:
         return _taken(samples, leaf(samples, "lots").argsort()[: self._size])
 
     @torch.no_grad()
-    def finish(self) -> Sums:
+    def finish(self, scored: Scored = WHOLE) -> Sums:
         """Sums over this rank's samples, to be added over the ranks and then given to `averages`.
+
+        They are of the actions' ratios, also where a part of an action is `scored`.
 
         `past` remembers the present policy as that of the next batch afterwards.
         """
@@ -95,7 +98,7 @@ class RatioProbe:
             for name, values in self._measure(staleness, sample, scores).items():
                 sums |= {
                     f"{name}/lag_{staleness}/{measure}": share * float(total)
-                    for measure, total in _totals(values).items()
+                    for measure, total in _totals(values, scored).items()
                 }
         return sums
 
@@ -150,13 +153,12 @@ def _taken(samples: Tree, rows: torch.Tensor) -> Tree:
     return map_tensors(lambda tensor: tensor[rows.to(tensor.device)], samples)
 
 
-def _totals(log_ratios: torch.Tensor) -> dict[str, torch.Tensor]:
-    ratios = bounded_ratio(log_ratios, torch.zeros_like(log_ratios))
+def _totals(log_ratios: torch.Tensor, scored: Scored) -> dict[str, torch.Tensor]:
     return {
         "count": torch.tensor(log_ratios.numel()),
-        "ratio": ratios.sum(),
-        "kl": (ratios - 1 - log_ratios).sum(),
-        "abs_log": log_ratios.abs().sum(),
+        "ratio": scored.ratio(log_ratios).sum(),
+        "kl": scored.divergence(log_ratios).sum(),
+        "abs_log": scored.log(log_ratios).abs().sum(),
     }
 
 

@@ -32,6 +32,7 @@ import torch
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.ratios import RatioProbe, averages
+from rlinf_async.core.scored import Scored
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
 from rlinf_async.core.types import Piece
@@ -43,6 +44,10 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 class Training(Protocol):
     """The part of a learner rank that a framework provides. Rollouts are [T, B, ...], samples [N, ...]."""
+
+    @property
+    def scored(self) -> Scored:
+        """What of an action its log-probabilities are of, known from the first rollout on."""
 
     def working(self) -> AbstractContextManager[None]:
         """The block in which the learner computes."""
@@ -168,7 +173,7 @@ class StreamingLearner:
         with self._busy.busy(), self.training.working():
             metrics = self._finish()
             if self._probe is not None:
-                ratios = averages(self.training.summed(self._probe.finish()))
+                ratios = averages(self.training.summed(self._probe.finish(self.training.scored)))
                 metrics |= {f"train/{name}": value for name, value in ratios.items()}
             return metrics
 

@@ -16,6 +16,7 @@ from rlinf_async.core.objectives import (
     value_loss,
     without_masked,
 )
+from rlinf_async.core.scored import Scored
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
@@ -79,6 +80,10 @@ class LocalTraining:
         self._settings = settings
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
         self._skipped = SkippedSteps()
+
+    @property
+    def scored(self) -> Scored:
+        return self.model.scored
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -187,6 +192,7 @@ class LocalTraining:
             behaviour,
             correction=settings.asynchrony.correction,
             max_weight=settings.asynchrony.train.weight_bound,
+            scored=self.scored,
         )
         advantages = _over_parts(samples["advantages"], logprobs) * weights
         policy = ppo_loss(logprobs, anchor, advantages, clip_low=settings.clip, clip_high=settings.clip)

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from rlinf_async.core.scored import WHOLE, Scored
+
 Seen: TypeAlias = torch.Tensor | dict[str, Any]
 """Observations of B environments: states [B, S], or a mapping with fields of B items each."""
 
@@ -17,6 +19,8 @@ class ActorCritic(nn.Module):
     """A policy with a critic, on the device of its parameters; all tensors are there."""
 
     value_head: nn.Module
+    scored: Scored = WHOLE
+    """What of an action its log-probabilities are of."""
 
     @property
     def critic(self) -> nn.Module:

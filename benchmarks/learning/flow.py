@@ -1,0 +1,282 @@
+"""Which weight learns best for a policy that matches flows: `nice python -m benchmarks.learning.flow`.
+
+What follows was written down, and committed, before the first run that counts.
+
+Question. Log-probabilities of pi0 are of one of its K denoise steps. Does it learn more under a lag when the importance
+weight makes up for the others (docs/flow-weight.md)?
+
+Runs. The toy of 64 points (`few`, actions of 2 numbers) or 256 (`many`, chunks of 5 moves, 10 numbers), half of them easy,
+cloned by flow matching to 30 to 40 % success; `flow_policy.py` with K = 4 and RLinf's noise of 0.5; PPO, one epoch, four optimizer
+steps a batch, 48 batches; level 1 alone with a fixed lag of 0, 1, 2 or 4 (`async.deterministic`, virtual clock). Arms at every lag but
+0, on the same starts and the same goals:
+
+    none     weight 1, clipped around the policy that acted (`correction: none`)
+    w        the ratio of the scored step, as this package had it, and RLinf has it (`decoupled`)
+    new      1 + K (w - 1), not below 0, no bound above
+    capped   the same, at most 2: what the package does
+    power    w^K, at most 2
+
+Measure. Area above the start: the mean success of the training episodes over all batches, less that of the first batch, which
+is the same for all runs of a seed. Differences are paired by seed, as shares of the mean area above the start of the runs
+without a lag.
+
+Primary test. `capped` minus `w`, the mean over lags 1, 2 and 4 of each seed: a two-sided paired t-test, for `few` and for `many`, Holm
+over the two at 5 %. Rule: `capped` stays what the package does unless it is significantly worse in one of the two; then it goes back
+to `w`. If it is significantly better in one and not worse in the other, the page says that it learns more; if neither, it says
+so, and that the reason for it is the theory alone.
+
+Secondary, with 90 % intervals and without a verdict: every arm against `w` at every lag; equivalent where the interval is within 5 %.
+
+Seeds 0 to 29, by power: with a deviation of paired differences as large as in the pilots' areas (about 8 % of the area above the
+start) 30 seeds show a difference of 4 % with 80 % probability. Runs are made seed by seed, all arms of one before the next; where time runs out,
+the seeds of which all runs are there are reported, and their number.
+
+Pilots, of seeds 100 to 102, none of which counts: `few` at lag 0 with rates 5e-4, 1e-3, 2e-3; chunks of 14 moves at lag 0, which did not
+learn in 64 batches of 64 points at any rate, hence chunks of 5; `many` at lag 0 with 64 and 256 points and rates 1e-3, 2e-3; `none` and what is
+now `capped` at lag 1 once each with 2e-3 (`few`; areas 0.654 and 0.625), and with chunks of 14.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from benchmarks.learning import tables
+from benchmarks.learning.cells import RESULTS
+from benchmarks.learning.flow_policy import FEW, MANY, STEPS, FlowPolicy
+from benchmarks.learning.points import PointsStart, Toy, points_start
+from benchmarks.learning.preregistration import STEPS as OPTIMIZER_STEPS
+from benchmarks.learning.statistics import tost_paired
+from benchmarks.learning.virtual_host import ServiceTimes, train
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.scored import WHOLE, Scored
+from rlinf_async.hosts.local import LocalSettings
+
+RAW = RESULTS / "flow.jsonl"
+SEEDS = range(30)
+LAGS = (1, 2, 4)
+RADII = (0.15, 0.06)
+HORIZON, HIDDEN, BATCHES = 10, 64, 48
+MARGIN, ALPHA = 0.05, 0.05
+TIMES = ServiceTimes(slowest_decision=0.1, speeds=((1.0, 1.0),), jitter=0.0, inference=0.005, sample=0.0005)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unbounded(Scored):
+    """The weight without its bound above."""
+
+    @property
+    def most(self) -> float:
+        return math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(Scored):
+    """`w^K`: as if all steps had the ratio of the one that is known."""
+
+    def ratio(self, log_ratios: torch.Tensor) -> torch.Tensor:
+        return Scored().ratio(self.factor * log_ratios)
+
+
+ARMS: Mapping[str, Scored] = {
+    "none": WHOLE,
+    "w": WHOLE,
+    "new": Unbounded(steps=STEPS),
+    "capped": Scored(steps=STEPS),
+    "power": Power(steps=STEPS),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of actions, and how it is trained."""
+
+    toy: Toy
+    envs: int
+    lr: float
+
+
+SIZES = {"few": Size(FEW, 64, 1e-3), "many": Size(MANY, 256, 2e-3)}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run; without a lag there is nothing to weigh."""
+
+    size: str
+    arm: str
+    lag: int
+    seed: int
+
+
+def runs(seeds: Sequence[int] = SEEDS) -> Iterator[Run]:
+    """All runs, in their order."""
+    for seed in seeds:
+        for size in SIZES:
+            yield Run(size, "synchronous", 0, seed)
+            yield from (Run(size, arm, lag, seed) for lag in LAGS for arm in ARMS)
+
+
+def trained(run: Run) -> dict[str, Any]:
+    """What came of one run."""
+    size = SIZES[run.size]
+    radii = [RADII[env * len(RADII) // size.envs] for env in range(size.envs)]
+    scored = ARMS.get(run.arm, WHOLE)
+    policy = type("ScoredFlowPolicy", (FlowPolicy,), {"scored": scored})
+    result = train(
+        _settings(run, size),
+        size.toy.environments(radii, group_size=1, seed=run.seed),
+        TIMES,
+        points_start(_start(run.seed, size)),
+        policy=policy,
+    )
+    metrics = result.local.metrics
+    key = f"train/staleness/lag_{run.lag}/kl"
+    return {
+        **vars(run),
+        "success": [round(one["env/success_once"], 4) for one in metrics],
+        "lag_seen": round(float(np.mean([seen.mean_lag for seen in result.batches])), 3),
+        "weight": round(float(np.mean([one["train/behaviour_weight"] for one in metrics])), 4),
+        "kl": round(float(np.mean([one[key] for one in metrics if key in one] or [0.0])), 4),
+    }
+
+
+def _start(seed: int, size: Size) -> PointsStart:
+    return PointsStart(
+        radii=RADII,
+        seed=seed,
+        horizon=HORIZON,
+        hidden=HIDDEN,
+        lowest_success=0.3,
+        highest_success=0.4,
+        toy=size.toy,
+        max_epochs=400,
+    )
+
+
+def _settings(run: Run, size: Size) -> LocalSettings:
+    none = run.arm == "none"
+    block: dict[str, Any] = {}
+    if run.lag:
+        correction = {"correction": "none" if none else "decoupled"}
+        block = {"mode": "train", "deterministic": True, "train": {"max_staleness": run.lag, **correction}}
+        block |= {"advanced": {"accept_bias": True}} if none else {}
+    step = size.envs * HORIZON // OPTIMIZER_STEPS
+    return LocalSettings(
+        algorithm="ppo",
+        asynchrony=AsyncConfig.from_mapping(block),
+        total_envs=size.envs,
+        horizon=HORIZON,
+        batches=BATCHES,
+        global_batch_size=step,
+        micro_batch_size=step,
+        lr=size.lr,
+        value_lr=max(size.lr, 1e-3),
+        hidden=HIDDEN,
+        seed=run.seed,
+        horizon_ends=True,
+        weighting="episode",
+    )
+
+
+def stored(path: Path = RAW) -> dict[Run, dict[str, Any]]:
+    """Runs that have been made."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines]
+    return {Run(row["size"], row["arm"], row["lag"], row["seed"]): row for row in rows}
+
+
+def above_start(row: Mapping[str, Any]) -> float:
+    success = row["success"]
+    return float(np.mean(success) - success[0])
+
+
+def complete(rows: Mapping[Run, Any], size: str) -> list[int]:
+    """Seeds of which all runs of a size are there."""
+    planned = [run for run in runs() if run.size == size]
+    return sorted({run.seed for run in planned} - {run.seed for run in planned if run not in rows})
+
+
+def shares(
+    rows: Mapping[Run, Any], size: str, seeds: Sequence[int], arm: str, lags: Sequence[int]
+) -> list[float]:
+    """By seed, the mean over `lags` of the area above the start, as a share of that without a lag."""
+    unit = np.mean([above_start(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds])
+    return [
+        float(np.mean([above_start(rows[Run(size, arm, lag, seed)]) for lag in lags]) / unit) for seed in seeds
+    ]
+
+
+def report(rows: Mapping[Run, Any]) -> str:
+    """The tables, in markdown."""
+    parts = [
+        "# The weight of a policy that matches flows\n\nGenerated by `python -m benchmarks.learning.flow --report` from "
+        "[flow.jsonl](flow.jsonl); what is tested, and by which rule, stands in [flow.py](../flow.py). Areas are above the start.\n"
+    ]
+    tests: list[tuple[str, float, str]] = []
+    for size in SIZES:
+        seeds = complete(rows, size)
+        if len(seeds) < 2:
+            continue
+        sync = [above_start(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds]
+        parts.append(f"## `{size}`, {len(seeds)} of {len(SEEDS)} seeds; without a lag {tables.spread(sync)}\n")
+        parts.append(tables.markdown(HEAD, [_row(rows, size, seeds, lag, arm) for lag in LAGS for arm in ARMS]))
+        new, old = (np.array(shares(rows, size, seeds, arm, LAGS)) for arm in ("capped", "w"))
+        test = tost_paired(list(old), list(new), MARGIN)
+        p = float(stats.ttest_rel(new, old).pvalue)
+        tests.append((size, p, f"{test.difference:+.1%} [{test.ci_low:+.1%}, {test.ci_high:+.1%}]"))
+    parts.append("## Primary test: `capped` minus `w`, mean over lags 1, 2 and 4\n")
+    parts.append(tables.markdown(["size", "difference, 90 % interval", "p", "by Holm at 5 %"], _holm(tests)))
+    return "\n".join(parts)
+
+
+HEAD = ["lag", "arm", "of the area without a lag", "to `w`, 90 % interval", "within 5 %", "kl of the action", "mean weight"]
+
+
+def _row(rows: Mapping[Run, Any], size: str, seeds: Sequence[int], lag: int, arm: str) -> list[str]:
+    own, base = (shares(rows, size, seeds, name, [lag]) for name in (arm, "w"))
+    against = [tables.NOTHING, tables.NOTHING]
+    if arm != "w":
+        test = tost_paired(base, own, MARGIN)
+        interval = f"{test.difference:+.1%} [{test.ci_low:+.1%}, {test.ci_high:+.1%}]"
+        against = [interval, "yes" if max(abs(test.ci_low or 1), abs(test.ci_high or 1)) < MARGIN else "no"]
+    of_runs = [rows[Run(size, arm, lag, seed)] for seed in seeds]
+    means = [f"{np.mean([row[name] for row in of_runs]):.3f}" for name in ("kl", "weight")]
+    return [str(lag), arm, f"{np.mean(own):.1%} ± {np.std(own, ddof=1):.1%}", *against, *means]
+
+
+def _holm(tests: Sequence[tuple[str, float, str]]) -> list[list[str]]:
+    verdicts, open_ = {}, True
+    for rank, (size, p, _) in enumerate(sorted(tests, key=lambda one: one[1])):
+        open_ = open_ and p <= ALPHA / (len(tests) - rank)
+        verdicts[size] = "different" if open_ else "not shown to differ"
+    return [[size, text, f"{p:.3g}", verdicts[size]] for size, p, text in tests]
+
+
+def main() -> None:
+    """Run what is missing, one run after the other, and write the tables."""
+    parser = argparse.ArgumentParser(description="see the module")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="of those that are planned, the first")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = stored()
+    for run in () if asked.report else runs(SEEDS[: asked.seeds]):
+        if run not in rows:
+            rows[run] = trained(run)
+            with RAW.open("a") as file:
+                file.write(json.dumps(rows[run]) + "\n")
+    print(tables.write("flow.md", report(rows)))
+
+
+if __name__ == "__main__":
+    main()
