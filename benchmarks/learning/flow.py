@@ -2,13 +2,14 @@
 
 What follows was written down, and committed, before the first run that counts.
 
-Question. Log-probabilities of pi0 are of one of its K denoise steps. Does it learn more under a lag when the importance
-weight makes up for the others (docs/flow-weight.md)?
+Question. Log-probabilities of pi0 are of one of its K denoise steps. Does it learn more under a lag when
+the importance weight makes up for the others (docs/flow-weight.md)?
 
-Runs. The toy of 64 points (`few`, actions of 2 numbers) or 256 (`many`, chunks of 5 moves, 10 numbers), half of them easy,
-cloned by flow matching to 30 to 40 % success; `flow_policy.py` with K = 4 and RLinf's noise of 0.5; PPO, one epoch, four optimizer
-steps a batch, 48 batches; level 1 alone with a fixed lag of 0, 1, 2 or 4 (`async.deterministic`, virtual clock). Arms at every lag but
-0, on the same starts and the same goals:
+Runs. The toy of 64 points (`few`, actions of 2 numbers) or 256 (`many`, chunks of 5 moves, 10 numbers),
+half of them easy, cloned by flow matching to 30 to 40 % success; `flow_policy.py` with K = 4 and RLinf's
+noise of 0.5; PPO, one epoch, four optimizer steps a batch, 48 batches; level 1 alone with a fixed lag of 0,
+1, 2 or 4 (`async.deterministic`, virtual clock). Arms at every lag but 0, on the same starts and the same
+goals:
 
     none     weight 1, clipped around the policy that acted (`correction: none`)
     w        the ratio of the scored step, as this package had it, and RLinf has it (`decoupled`)
@@ -16,24 +17,28 @@ steps a batch, 48 batches; level 1 alone with a fixed lag of 0, 1, 2 or 4 (`asyn
     capped   the same, at most 2: what the package does
     power    w^K, at most 2
 
-Measure. Area above the start: the mean success of the training episodes over all batches, less that of the first batch, which
-is the same for all runs of a seed. Differences are paired by seed, as shares of the mean area above the start of the runs
-without a lag.
+Measure. Area above the start: the mean success of the training episodes over all batches, less that of the
+first batch, which is the same for all runs of a seed. Differences are paired by seed, as shares of the mean
+area above the start of the runs without a lag.
 
-Primary test. `capped` minus `w`, the mean over lags 1, 2 and 4 of each seed: a two-sided paired t-test, for `few` and for `many`, Holm
-over the two at 5 %. Rule: `capped` stays what the package does unless it is significantly worse in one of the two; then it goes back
-to `w`. If it is significantly better in one and not worse in the other, the page says that it learns more; if neither, it says
-so, and that the reason for it is the theory alone.
+Primary test. `capped` minus `w`, the mean over lags 1, 2 and 4 of each seed: a two-sided paired t-test, for
+`few` and for `many`, Holm over the two at 5 %. Rule: `capped` stays what the package does unless it is
+significantly worse in one of the two; then it goes back to `w`. If it is significantly better in one and
+not worse in the other, the page says that it learns more; if neither, it says so, and that the reason for
+it is the theory alone.
 
-Secondary, with 90 % intervals and without a verdict: every arm against `w` at every lag; equivalent where the interval is within 5 %.
+Secondary, with 90 % intervals and without a verdict: every arm against `w` at every lag; equivalent where
+the interval is within 5 %.
 
-Seeds 0 to 29, by power: with a deviation of paired differences as large as in the pilots' areas (about 8 % of the area above the
-start) 30 seeds show a difference of 4 % with 80 % probability. Runs are made seed by seed, all arms of one before the next; where time runs out,
-the seeds of which all runs are there are reported, and their number.
+Seeds 0 to 29, by power: with a deviation of paired differences as large as in the pilots' areas (about 8 %
+of the area above the start) 30 seeds show a difference of 4 % with 80 % probability. Runs are made seed by
+seed, all arms of one before the next; where time runs out, the seeds of which all runs are there are
+reported, and their number.
 
-Pilots, of seeds 100 to 102, none of which counts: `few` at lag 0 with rates 5e-4, 1e-3, 2e-3; chunks of 14 moves at lag 0, which did not
-learn in 64 batches of 64 points at any rate, hence chunks of 5; `many` at lag 0 with 64 and 256 points and rates 1e-3, 2e-3; `none` and what is
-now `capped` at lag 1 once each with 2e-3 (`few`; areas 0.654 and 0.625), and with chunks of 14.
+Pilots, of seeds 100 to 102, none of which counts: `few` at lag 0 with rates 5e-4, 1e-3, 2e-3; chunks of 14
+moves at lag 0, which did not learn in 64 batches of 64 points at any rate, hence chunks of 5; `many` at lag
+0 with 64 and 256 points and rates 1e-3, 2e-3; `none` and what is now `capped` at lag 1 once each with 2e-3
+(`few`; areas 0.654 and 0.625), and with chunks of 14.
 """
 
 from __future__ import annotations
@@ -212,15 +217,17 @@ def shares(
     """By seed, the mean over `lags` of the area above the start, as a share of that without a lag."""
     unit = np.mean([above_start(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds])
     return [
-        float(np.mean([above_start(rows[Run(size, arm, lag, seed)]) for lag in lags]) / unit) for seed in seeds
+        float(np.mean([above_start(rows[Run(size, arm, lag, seed)]) for lag in lags]) / unit)
+        for seed in seeds
     ]
 
 
 def report(rows: Mapping[Run, Any]) -> str:
     """The tables, in markdown."""
     parts = [
-        "# The weight of a policy that matches flows\n\nGenerated by `python -m benchmarks.learning.flow --report` from "
-        "[flow.jsonl](flow.jsonl); what is tested, and by which rule, stands in [flow.py](../flow.py). Areas are above the start.\n"
+        "# The weight of a policy that matches flows\n\nGenerated by `python -m benchmarks.learning.flow "
+        "--report` from [flow.jsonl](flow.jsonl); what is tested, and by which rule, stands in "
+        "[flow.py](../flow.py). Areas are above the start.\n"
     ]
     tests: list[tuple[str, float, str]] = []
     for size in SIZES:
@@ -228,8 +235,12 @@ def report(rows: Mapping[Run, Any]) -> str:
         if len(seeds) < 2:
             continue
         sync = [above_start(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds]
-        parts.append(f"## `{size}`, {len(seeds)} of {len(SEEDS)} seeds; without a lag {tables.spread(sync)}\n")
-        parts.append(tables.markdown(HEAD, [_row(rows, size, seeds, lag, arm) for lag in LAGS for arm in ARMS]))
+        parts.append(
+            f"## `{size}`, {len(seeds)} of {len(SEEDS)} seeds; without a lag {tables.spread(sync)}\n"
+        )
+        parts.append(
+            tables.markdown(HEAD, [_row(rows, size, seeds, lag, arm) for lag in LAGS for arm in ARMS])
+        )
         new, old = (np.array(shares(rows, size, seeds, arm, LAGS)) for arm in ("capped", "w"))
         test = tost_paired(list(old), list(new), MARGIN)
         p = float(stats.ttest_rel(new, old).pvalue)
@@ -239,7 +250,15 @@ def report(rows: Mapping[Run, Any]) -> str:
     return "\n".join(parts)
 
 
-HEAD = ["lag", "arm", "of the area without a lag", "to `w`, 90 % interval", "within 5 %", "kl of the action", "mean weight"]
+HEAD = [
+    "lag",
+    "arm",
+    "of the area without a lag",
+    "to `w`, 90 % interval",
+    "within 5 %",
+    "kl of the action",
+    "mean weight",
+]
 
 
 def _row(rows: Mapping[Run, Any], size: str, seeds: Sequence[int], lag: int, arm: str) -> list[str]:

@@ -1,8 +1,8 @@
 """The toy task for a policy that matches flows: a chunk of moves, denoised in K steps as RLinf's pi0 does it.
 
-Formulas are those of RLinf 0.3's `sample_mean_var_val` with `flow_sde`: one step, drawn for each sample, has noise and is
-scored; the others are deterministic. RLinf draws the step once for a forward pass, which changes how samples of a
-pass hang together and not how one of them is distributed.
+Formulas are those of RLinf 0.3's `sample_mean_var_val` with `flow_sde`: one step, drawn for each sample, has
+noise and is scored; the others are deterministic. RLinf draws the step once for a forward pass, which changes
+how samples of a pass hang together and not how one of them is distributed.
 """
 
 from __future__ import annotations
@@ -26,25 +26,31 @@ NOISE = 0.5
 
 
 def transition(
-    x: torch.Tensor, velocity: torch.Tensor, step: torch.Tensor, *, noisy: torch.Tensor, noise: float = NOISE
+    x: torch.Tensor,
+    velocity: torch.Tensor,
+    step: torch.Tensor,
+    *,
+    noisy: torch.Tensor,
+    noise: float = NOISE,
+    steps: int = STEPS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and deviation of one denoise step, [B, D] and [B, 1]; without noise where `noisy` [B] is false.
 
     Args:
         step: its number from 0, [B]; time runs from 1 (noise) to 0 (an action).
     """
-    times = torch.cat([torch.linspace(1, 1 / STEPS, STEPS), torch.zeros(1)])
+    times = torch.cat([torch.linspace(1, 1 / steps, steps, dtype=x.dtype), torch.zeros(1, dtype=x.dtype)])
     time, length = times[step, None], (times[step] - times[step + 1])[:, None]
     before_last = torch.where(times == 1, times[1], times)
     sigma = noise * torch.sqrt(times / (1 - before_last))[step, None] * noisy[:, None]
-    noise_now, action_now = x + velocity * (1 - time), x - velocity * time
+    action, noise_before = x - velocity * time, x + velocity * (1 - time)
     weight = time - length - sigma**2 * length / (2 * time)
-    return action_now * (1 - (time - length)) + noise_now * weight, length.sqrt() * sigma
+    return action * (1 - (time - length)) + noise_before * weight, length.sqrt() * sigma
 
 
 @dataclass(frozen=True)
 class Chain:
-    """What a decision is made of, [B, ...]: the action, and the scored step with what stood before and behind."""
+    """A decision, [B, ...]: the action, and the scored step with what stood before it and behind it."""
 
     action: torch.Tensor
     before: torch.Tensor

@@ -41,8 +41,9 @@ def importance_weight(
 ) -> torch.Tensor:
     """The factor `w` of each advantage, detached, float32.
 
-    With `rho = pi_prox / mu`, or what stands for it where a part of an action is `scored`: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated importance
-    sampling, Ionides 2008); rho where it is at most max_weight and 0 elsewhere (`mis`, masked); 1 (`none`).
+    With `rho = pi_prox / mu`, or what stands for it where a part of an action is `scored`: rho (`decoupled`);
+    min(rho, max_weight) (`tis`, truncated importance sampling, Ionides 2008); rho where it is at most
+    max_weight and 0 elsewhere (`mis`, masked); 1 (`none`).
 
     Args:
         proximal: log-probabilities at the level at which the ratio is clipped.

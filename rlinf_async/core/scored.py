@@ -17,14 +17,14 @@ LOG_BOUND = 20.0
 """Where a log-ratio is cut before it is exponentiated, so that no ratio is infinite: an infinite one times a
 gradient or an advantage of 0 is no number."""
 MOST_OF_ONE_STEP = 2.0
-"""Bound of the weight of one step. It is at least 0, too: bounds as far above 1 as below keep its mean at 1."""
+"""Bound of the weight of one step, which is at least 0, too: bounds as far from 1 keep its mean at 1."""
 MOST_OF_ALL_STEPS = 4.0
 """Bound of the product over all steps: it keeps at least a quarter of a batch's samples in effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What a log-probability is of: the action, one of `steps` denoise steps, or the mean over all of them.
+    """What a log-probability is of: the action, one of `steps` denoise steps, or the mean over them all.
 
     The mean is over `steps` + 1 numbers: the noise that a chain begins with counts, and no policy changes it.
     """
@@ -48,7 +48,7 @@ class Scored:
 
     @property
     def most(self) -> float:
-        """What a weight is at most, whatever the correction: the fewer parts are known, the more it varies."""
+        """What a weight is at most, whatever the correction."""
         if self.whole:
             return math.inf
         return MOST_OF_ALL_STEPS if self.joint else MOST_OF_ONE_STEP

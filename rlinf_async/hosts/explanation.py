@@ -169,8 +169,10 @@ def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
     yield "correction", facts["correction"]
     if facts["proximal"]:
         yield "  proximal", PROXIMAL[facts["proximal"]]
-    if facts["max_weight"]:
-        yield "  weights", f"at most {facts['max_weight']:g}"
+    partly = facts.get("scored")
+    if partly or facts["max_weight"]:
+        bound = f"at most {facts['max_weight']:g}" if facts["max_weight"] else ""
+        yield "  weights", "; ".join(filter(None, [partly, bound]))
     if facts["deterministic"]:
         yield "deterministic", "every run with these settings gives the same weights, bit for bit"
     if "publication" in facts:

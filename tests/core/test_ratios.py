@@ -4,6 +4,7 @@ import torch
 
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.ratios import RatioProbe, averages
+from rlinf_async.core.scored import Scored
 
 
 class Policy:
@@ -56,6 +57,20 @@ def test_the_factor_of_the_sampler_and_the_factor_of_the_updates_multiply_to_the
         assert metrics[f"staleness/lag_{lag}/ratio"] == pytest.approx(np.exp(gap), rel=1e-5)
         assert metrics[f"staleness/lag_{lag}/kl"] == pytest.approx(np.exp(gap) - 1 - gap, rel=1e-5)
     assert "staleness/lag_0/ratio" not in metrics
+
+
+def test_what_is_scored_in_part_is_measured_as_far_as_the_action_has_moved():
+    policy = Policy()
+    probe = probe_of(policy)
+    train(probe, policy, 0, 0.5, 0)
+    policy.weight.fill_(0.6)
+    begin(probe, 1)
+    feed(probe, 0, 1)
+    metrics = averages(probe.finish(Scored(steps=4)))
+    gap = 0.1
+    assert metrics["staleness/lag_1/kl"] == pytest.approx(16 * (np.exp(gap) - 1 - gap), rel=1e-4)
+    assert metrics["staleness/lag_1/abs_log"] == pytest.approx(4 * gap, rel=1e-5)
+    assert metrics["staleness/lag_1/ratio"] == pytest.approx(1 + 4 * (np.exp(gap) - 1), rel=1e-5)
 
 
 def test_a_staleness_that_no_sample_has_is_not_reported():

@@ -38,14 +38,14 @@ class Scoring(Moving):
 
     def begin(self, batch):
         super().begin(batch)
-        self.scored = []
+        self.passes = []
 
     def probe_samples(self, rollout):
         numbers = rollout["number"].flatten()
         return {"number": numbers}, numbers % 2, None
 
     def score(self, inputs):
-        self.scored.append((self.weights[0].item(), len(inputs["number"])))
+        self.passes.append((self.weights[0].item(), len(inputs["number"])))
         return torch.zeros(len(inputs["number"])), torch.zeros(len(inputs["number"]))
 
 
@@ -89,7 +89,7 @@ def test_as_many_samples_as_are_asked_for_are_scored_by_each_policy_that_may_hav
     training = Scoring()
     learn(training, full(measure=True), batches=2, probe_size=3)
     # By the one before the fresh ones are not scored; by the one that began the batch all are.
-    assert training.scored == [(0.0, 3), (2.0, 3), (2.0, 3)]
+    assert training.passes == [(0.0, 3), (2.0, 3), (2.0, 3)]
 
 
 @pytest.mark.parametrize(("most", "scored"), [(8, [0.0, 2.0]), (7, [])])
@@ -98,7 +98,7 @@ def test_ranks_decide_by_the_mean_of_what_they_hold_whether_versions_are_compare
     training = Scoring(ranks=2)  # of eight bytes each
     two = plan(total_envs=4, shards_per_worker=4, learner_ranks=2)
     learn(training, full(measure="auto"), batches=2, layout=two, pieces=2)
-    assert sorted({weight for weight, _ in training.scored}) == scored
+    assert sorted({weight for weight, _ in training.passes}) == scored
 
 
 def test_each_rank_says_how_much_of_its_own_share_was_trained_before_its_last_piece():
@@ -138,5 +138,5 @@ def test_at_a_checkpoint_that_is_due_no_earlier_version_is_remembered():
     for save_every in (0, 2):
         training = Scoring()
         learn(training, block, batches=3, save_every=save_every)
-        scored[save_every] = sorted({weight for weight, _ in training.scored})
+        scored[save_every] = sorted({weight for weight, _ in training.passes})
     assert scored == {0: [2.0, 4.0], 2: [4.0]}

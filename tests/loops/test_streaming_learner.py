@@ -8,6 +8,7 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.config.streamer import StreamerConfig
+from rlinf_async.core.scored import WHOLE
 from rlinf_async.core.tensors import concatenate, map_tensors
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
@@ -19,6 +20,8 @@ HORIZON = 4
 
 class Training:
     """Trains on nothing, and notes the numbers of the samples of each micro-batch, and where steps end."""
+
+    scored = WHOLE
 
     def __init__(self):
         self.micro_batches, self.noted = [], {}

@@ -13,15 +13,20 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf.models import get_model
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
+from benchmarks.learning.flow_policy import transition
+from rlinf_async.core.scored import Scored
 from rlinf_async.core.tensors import in_parts, map_tensors
+from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import SAMPLE, forward, samples_of
+from rlinf_async.hosts.rlinf.scored import scored_by
 from tests.vla import (
     sources,
     tiny_cnn,
@@ -55,6 +60,9 @@ class Case:
     pictures: dict[str, str] = field(default_factory=dict)
     """Inputs that are pictures of the observation, and therefore do not travel back."""
     side: int = 256
+    steps: int | None = None
+    """Denoise steps, of which one is scored, or the mean; None where the action is."""
+    joint: bool = False
     answer_bytes: int | None = None
     """What one decision of LIBERO sends back to its environment, as docs/models.md says; it does not depend
     on the size of the model. None where the tiny model's inputs are smaller than a real one's."""
@@ -116,12 +124,24 @@ CASES = [
         pi0(tiny_openpi.pi0_block),
         comes_back=False,
         pictures=BOTH,
+        steps=4,
         answer_bytes=39_600,
     ),
-    Case("pi0 joint", "jax", "openpi", pi0(tiny_openpi.pi0_block, **JOINT), pictures=BOTH),
-    Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH, answer_bytes=11_536),
-    Case("GR00T N1.5", "pytorch3d", "isaac-gr00t", gr00t, answer_bytes=617_038),
-    Case("Dexbotic pi0", "pytorch3d", "dexbotic", dexbotic, comes_back=False, rounding=1e-3, pictures=BOTH),
+    Case(
+        "pi0 joint", "jax", "openpi", pi0(tiny_openpi.pi0_block, **JOINT), pictures=BOTH, steps=4, joint=True
+    ),
+    Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH, steps=5, answer_bytes=11_536),
+    Case("GR00T N1.5", "pytorch3d", "isaac-gr00t", gr00t, steps=4, answer_bytes=617_038),
+    Case(
+        "Dexbotic pi0",
+        "pytorch3d",
+        "dexbotic",
+        dexbotic,
+        comes_back=False,
+        rounding=1e-3,
+        pictures=BOTH,
+        steps=4,
+    ),
     Case("StarVLA QwenOFT", "qwen_vl_utils", "starvla", starvla("QwenOFT", "bf16")),
     Case(
         "StarVLA QwenGR00T",
@@ -129,6 +149,7 @@ CASES = [
         "starvla",
         starvla("QwenGR00T", "fp32", tiny_starvla.PROMPT),
         rounding=1e-3,
+        steps=4,
     ),
     Case("OpenVLA-OFT", "timm", "openvla-oft", openvla_oft, values=False, answer_bytes=303_332),
     Case(
@@ -188,6 +209,35 @@ def test_the_learner_gives_back_what_inference_stored(case, built, acted):
     assert off_by(again["proximal_logprobs"], stored.reshape(again["proximal_logprobs"].shape)) <= 1e-6
     if case.values and case.comes_back:
         assert off_by(again["prev_values"], fields["prev_values"]) <= 1e-6
+
+
+def test_samples_say_which_denoise_steps_are_scored_and_explain_does_too(case, built, acted):
+    fields, _ = acted
+    assert scored_in(fields["forward_inputs"]) == Scored(steps=case.steps or 1, joint=case.joint)
+    said = scored_by(OmegaConf.to_container(built[1], resolve=True))
+    if case.steps is None:
+        assert said == ""
+    elif case.joint:
+        assert said.startswith(f"w^{case.steps + 1}, ")
+    else:
+        assert said.startswith((f"1 + {case.steps} (w - 1), ", "1 + K (w - 1), "))
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("noisy", [True, False])
+def test_the_chains_of_the_check_are_those_of_the_class(case, built, monkeypatch, number, noisy):
+    if case.name != "pi0":
+        pytest.skip("the check of docs/flow-weight.md is of pi0's formulas")
+    model, _ = built
+    x, velocity = torch.randn(2, 3, 50, 32)
+    monkeypatch.setattr(model, "get_velocity", lambda *_: (velocity, torch.zeros(3, 50, 1024)))
+    mean, deviation, *_ = model.sample_mean_var_val(
+        x, number, torch.zeros(3, 8), None, None, "flow_sde" if noisy else "flow_ode", 4, False
+    )
+    step, has_noise = torch.full((3 * 1600,), number), torch.full((3 * 1600,), noisy)
+    expected, spread = transition(x.reshape(-1, 1), velocity.reshape(-1, 1), step, noisy=has_noise)
+    assert torch.allclose(mean.flatten(), expected.flatten(), atol=1e-6)
+    assert torch.allclose(deviation.flatten(), spread.flatten(), atol=1e-6)
 
 
 def test_the_first_batch_shows_whether_values_come_back(case, built, acted):

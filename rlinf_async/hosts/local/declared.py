@@ -21,6 +21,7 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import Contract, check_resets
 from rlinf_async.hosts.decisions import decided
 from rlinf_async.hosts.kit.models import MODELS
+from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.local.chance import OwnChance
 from rlinf_async.hosts.local.config import ENVS, named
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
@@ -165,6 +166,7 @@ class DeclaredPolicy(ActorCritic):
         """Of `states`, which are forward inputs of [..., B] samples, as many as actions or one more row."""
         leading = actions.dim() - 2  # [..., chunk, action_dim]
         flat = map_tensors(lambda tensor: tensor.flatten(0, leading - 1), states)  # type: ignore[arg-type]
+        self.scored = scored_in(flat)
         scores = self.policy(
             forward_inputs=flat, compute_logprobs=True, compute_entropy=False, compute_values=True
         )

@@ -42,8 +42,14 @@ def shared_chance(cfg: Mapping[str, Any]) -> str | None:
         return ""
     if kind not in ONE_STEP:
         return None
-    joint = model.get("joint_logprob") or lookup(model, f"{kind}.joint_logprob")
-    return "" if joint is True else TOGETHER
+    return "" if is_joint(model) else TOGETHER
+
+
+def is_joint(model: Mapping[str, Any]) -> bool:
+    """Whether log-probabilities are of all denoise steps; `model`: its section."""
+    kind = str(model.get("model_type"))
+    places = ("joint_logprob", f"{kind}.joint_logprob", "rl_head_config.joint_logprob")
+    return kind in ONE_STEP and any(lookup(model, place) is True for place in places)
 
 
 def _of_starvla(framework: str) -> str | None:

@@ -28,6 +28,7 @@ from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
 from rlinf_async.hosts.rlinf.refusals import other_algorithm
 from rlinf_async.hosts.rlinf.replacements import replacements
+from rlinf_async.hosts.rlinf.scored import scored_by
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
@@ -67,6 +68,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
     beside = [*misnamed(values), *failing(values), *read_by_others(values), *unbuilt]
     settings = resolve(cfg, cluster=placed, beside=beside)
     facts["exactness"] = exactness(values, settings)
+    facts["scored"] = scored_by(values) if asynchrony.correction != "none" else ""
     return {
         **facts,
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),

@@ -13,8 +13,10 @@ from rlinf.utils.distributed import all_reduce_dict
 from rlinf.utils.metric_utils import compute_rollout_metrics
 
 from rlinf_async.core.premise import Premise
+from rlinf_async.core.scored import WHOLE
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_dict_for_train
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
@@ -57,6 +59,7 @@ class FSDPTraining:
         self._settings = settings
         self._premise = actor.premise if settings.asynchrony.advanced.measures else Premise()
         self._critic = settings.advantage == "gae"
+        self.scored = WHOLE
         self._groups = GroupAdvantages().register() if settings.advantage == "grpo" else None
 
     def working(self) -> AbstractContextManager[None]:
@@ -73,6 +76,7 @@ class FSDPTraining:
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         trees = [{name: value for name, value in piece.payload.items() if value != {}} for piece in pieces]
         bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
+        self.scored = scored_in(trees[0]["forward_inputs"])
         rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
         if self._premise is None:
             self._premise = self._actor.premise = self._examine(rollout)

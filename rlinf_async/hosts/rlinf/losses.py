@@ -17,6 +17,7 @@ from rlinf_async.core.objectives import (
     weight_measures,
     without_masked,
 )
+from rlinf_async.hosts.kit.scored import scored_in
 
 NAME = "rlinf_async_corrected"
 CRITIC = ("values", "prev_values", "returns")
@@ -49,7 +50,7 @@ class CorrectedLoss:
         self._action_dim = action_dim
         self._base = get_policy_loss(base)
         self._defaults = {} if dual_clip is None else {"clip_ratio_c": dual_clip}
-        self._micro_batch: Mapping[str, torch.Tensor] | None = None
+        self._micro_batch: Mapping[str, Any] | None = None
         self._version = 0
 
     def register(self) -> str:
@@ -58,10 +59,11 @@ class CorrectedLoss:
         return NAME
 
     @contextmanager
-    def micro_batch(self, fields: Mapping[str, torch.Tensor], version: int) -> Iterator[None]:
+    def micro_batch(self, fields: Mapping[str, Any], version: int) -> Iterator[None]:
         """The block in which one micro-batch is trained, for the batch of policy `version`.
 
-        Of its `fields`, [B, ...] each, `proximal_logprobs` are used; or `versions`, [B, 1], to interpolate.
+        Of its `fields`, [B, ...] each, `proximal_logprobs` are used; or `versions`, [B, 1], to interpolate;
+        and `forward_inputs`, which say what is scored.
         """
         self._micro_batch, self._version = fields, version
         try:
@@ -73,7 +75,7 @@ class CorrectedLoss:
         mask = kwargs["loss_mask"]
         current, behaviour = (without_masked(mask, kwargs[name]) for name in ("logprobs", "old_logprobs"))
         proximal = without_masked(mask, self._proximal(current.detach(), behaviour))
-        bounds: Any = {"correction": self._train.correction, "max_weight": self._train.weight_bound}
+        bounds = self._bounds()
         weights = importance_weight(proximal, behaviour, **bounds)
         advantages = without_masked(mask, kwargs["advantages"]) * weights
         # RLinf exponentiates before it masks, and cuts nothing unless it is told to.
@@ -82,6 +84,15 @@ class CorrectedLoss:
         critic = {name: without_masked(mask, kwargs[name]) for name in CRITIC if kwargs.get(name) is not None}
         loss, metrics = self._base(**{**self._defaults, **kwargs, **changed, **critic})
         return loss, metrics | _means(weight_measures(weights, proximal, behaviour, **bounds), mask)
+
+    def _bounds(self) -> dict[str, Any]:
+        """How ratios become weights, in the terms of `importance_weight`."""
+        assert self._micro_batch is not None
+        return {
+            "correction": self._train.correction,
+            "max_weight": self._train.weight_bound,
+            "scored": scored_in(self._micro_batch.get("forward_inputs", {})),
+        }
 
     def _proximal(self, current: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
         if self._micro_batch is None:

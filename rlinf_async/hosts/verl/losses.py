@@ -21,6 +21,7 @@ from rlinf_async.core.objectives import (
     without_masked,
 )
 from rlinf_async.hosts.verl.policy_losses import TOKEN_MEAN
+from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
 
 
@@ -102,10 +103,13 @@ class PolicyLoss:
         behaviour = without_masked(mask, data["behaviour_log_probs"])
         if train.proximal == "loglinear":
             anchor = loglinear(logprobs.detach(), behaviour, data["staleness"][:, None])
-        weights = importance_weight(anchor, behaviour, correction=correction, max_weight=train.weight_bound)
-        entries = weight_measures(
-            weights, anchor, behaviour, correction=correction, max_weight=train.weight_bound
-        )
+        bounds: Any = {
+            "correction": correction,
+            "max_weight": train.weight_bound,
+            "scored": scored_in(data.get("forward_inputs", {})),
+        }
+        weights = importance_weight(anchor, behaviour, **bounds)
+        entries = weight_measures(weights, anchor, behaviour, **bounds)
         measures = {name: masked_mean(entry, mask).item() for name, entry in entries.items()}
         return anchor, weights, Metric.from_dict(measures, aggregation=AggregationType.MEAN)
 

@@ -15,8 +15,10 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
 from rlinf_async.core.premise import Premise, judge
+from rlinf_async.core.scored import WHOLE
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.estimators import WITH_VALUES
@@ -102,6 +104,7 @@ class EngineTraining:
         self._loss = replace(whole, streamed=settings.streams)
         worker.set_loss_fn(whole)
         self.premise = worker.premise if settings.asynchrony.advanced.measures else Premise()
+        self.scored = WHOLE
         self._examined: dict[str, float] = {}
         self._batch = 0
         self._count = 0.0
@@ -131,6 +134,7 @@ class EngineTraining:
                 "vla.model.add_value_head=true, or another algorithm.adv_estimator"
             )
         rollout["staleness"] = self._batch - leaf(rollout, "versions")
+        self.scored = scored_in(rollout["forward_inputs"])
         if self.premise is None:
             self.premise = self._worker.premise = self._examine(rollout)
         return rollout

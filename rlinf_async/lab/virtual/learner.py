@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
+from rlinf_async.core.scored import WHOLE
 from rlinf_async.core.tensors import Tree, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.lab.virtual.times import TrainingTimes
@@ -27,6 +28,8 @@ Debt = tuple[str, float]
 
 class VirtualTraining:
     """Trains on nothing; fills `loops.streaming_learner.Training`. What it would take is owed."""
+
+    scored = WHOLE
 
     def __init__(self, times: TrainingTimes, settings: RunSettings) -> None:
         self._times, self._settings = times, settings
