@@ -13,13 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
+from rlinf_async.core.weight_bounds import MAX_WEIGHT_OF_ALL_STEPS, MAX_WEIGHT_OF_ONE_STEP
+
 LOG_BOUND = 20.0
 """Where a log-ratio is cut before it is exponentiated, so that no ratio is infinite: an infinite one times a
 gradient or an advantage of 0 is no number."""
-MOST_OF_ONE_STEP = 2.0
-"""Bound of the weight of one step, which is at least 0, too: bounds as far from 1 keep its mean at 1."""
-MOST_OF_ALL_STEPS = 4.0
-"""Bound of the product over all steps: it keeps at least a quarter of a batch's samples in effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,7 @@ class Scored:
         """What a weight is at most, whatever the correction."""
         if self.whole:
             return math.inf
-        return MOST_OF_ALL_STEPS if self.joint else MOST_OF_ONE_STEP
+        return MAX_WEIGHT_OF_ALL_STEPS if self.joint else MAX_WEIGHT_OF_ONE_STEP
 
     def ratio(self, log_ratios: torch.Tensor) -> torch.Tensor:
         """The ratio of the action's probabilities, of mean 1 where the samples were drawn; without bounds.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.core.scored import MOST_OF_ALL_STEPS, MOST_OF_ONE_STEP
+from rlinf_async.core.weight_bounds import MAX_WEIGHT_OF_ALL_STEPS, MAX_WEIGHT_OF_ONE_STEP
 from rlinf_async.hosts.rlinf.chance import TOGETHER, is_joint, shared_chance
 
 STEPS = ("num_steps", "denoising_steps")
@@ -27,13 +27,9 @@ def scored_by(cfg: Mapping[str, Any]) -> str:
     steps = next((str(value) for value in found if value is not None), "K")
     if joint:
         more = f"{int(steps) + 1}" if steps.isdigit() else "(K + 1)"
-        return (
-            f"w^{more}, at most {MOST_OF_ALL_STEPS:g}: this model scores the mean over its {steps} denoise "
-            "steps and the noise they begin with"
-        )
+        said = f"w^{more}, at most {MAX_WEIGHT_OF_ALL_STEPS:g}: this model scores the mean over its {steps} "
+        return f"{said}denoise steps and the noise they begin with"
     if steps == "1":
         return ""
-    return (
-        f"1 + {steps} (w - 1), between 0 and {MOST_OF_ONE_STEP:g}: this model scores one of {steps} denoise "
-        "steps"
-    )
+    said = f"1 + {steps} (w - 1), between 0 and {MAX_WEIGHT_OF_ONE_STEP:g}: "
+    return f"{said}this model scores one of {steps} denoise steps"

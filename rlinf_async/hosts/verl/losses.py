@@ -20,8 +20,8 @@ from rlinf_async.core.objectives import (
     weight_measures,
     without_masked,
 )
-from rlinf_async.hosts.verl.policy_losses import TOKEN_MEAN
 from rlinf_async.hosts.kit.scored import scored_in
+from rlinf_async.hosts.verl.policy_losses import TOKEN_MEAN
 from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
 
 
