@@ -21,22 +21,23 @@ from omegaconf import DictConfig
 
 from rlinf_async.config_files import check_file, check_not_empty
 
-PACKAGED = "rlinf_async.configs"
+CONFIG_PACKAGE = "rlinf_async.configs"
 VERSION_BASE = "1.1"
-"""What RLinf's entry scripts give to Hydra, so that a config composes here as it does there."""
+"""Hydra's version base in RLinf's entry scripts, so that a config composes here as it does there."""
 OF_VERL = "verl_"
-"""How the names of configs for veRL begin; the others are for RLinf."""
-LOCAL = "local"
-"""The folder of those that need no framework."""
-FOLDERS = {"EMBODIED_PATH": ("..",), "REPO_PATH": ("..", "..", "..")}
-"""What RLinf's launch scripts export, seen from their folder `config`: its configs look for others there."""
+"""The prefix of configs for veRL; the others are for RLinf."""
+LOCAL_FOLDER = "local"
+"""The folder of the configs that need no framework."""
+FOLDER_VARIABLES = {"EMBODIED_PATH": ("..",), "REPO_PATH": ("..", "..", "..")}
+"""Variables that RLinf's launch scripts export, relative to their folder `config`: its configs look for
+others there."""
 
 TWICE_OR_NEVER = re.compile(
     r"async appears more than once|Multiple values for async|Could not override 'async'"
 )
-"""What Hydra says of `+async=full` where the config has chosen a preset, and of `async=full` where not."""
+"""Hydra's messages for `+async=full` where the config has chosen a preset, and for `async=full` where not."""
 
-SUFFIXES = (".yaml", ".yml")
+CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 def locate(name: str, directory: Path | None) -> tuple[str, Path | None]:
@@ -46,7 +47,7 @@ def locate(name: str, directory: Path | None) -> tuple[str, Path | None]:
         ValueError: `name` is a path, and there is no such file.
     """
     path = Path(name)
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in CONFIG_SUFFIXES:
         return name, directory
     if not path.is_file():
         raise ValueError(f"there is no file {name}; a config of this package is named without .yaml")
@@ -83,7 +84,7 @@ def _look_into(directory: Path, name: str) -> None:
     if os.path.lexists(path):
         check_not_empty(path)
     if directory.name == "config":
-        for variable, folder in FOLDERS.items():
+        for variable, folder in FOLDER_VARIABLES.items():
             os.environ.setdefault(variable, str(Path(directory.resolve(), *folder).resolve()))
 
 
@@ -112,23 +113,23 @@ def _checked_files() -> AbstractContextManager[Any]:
 
 def _initialized(directory: Path | None) -> AbstractContextManager[None]:
     if directory is None:
-        return initialize_config_module(PACKAGED, version_base=VERSION_BASE)
+        return initialize_config_module(CONFIG_PACKAGE, version_base=VERSION_BASE)
     return initialize_config_dir(str(directory.resolve()), version_base=VERSION_BASE)
 
 
 def packaged_names() -> list[str]:
     """Configs that this package ships, for the frameworks that are installed, and for none."""
-    names = sorted(path.name for path in files(PACKAGED).iterdir())
+    names = sorted(path.name for path in files(CONFIG_PACKAGE).iterdir())
     configs = [name.removesuffix(".yaml") for name in names if name.endswith(".yaml")]
     here = [name for name in configs if find_spec("verl" if name.startswith(OF_VERL) else "rlinf")]
-    local = sorted(path.name for path in (files(PACKAGED) / LOCAL).iterdir())
-    return here + [f"{LOCAL}/{name.removesuffix('.yaml')}" for name in local]
+    local = sorted(path.name for path in (files(CONFIG_PACKAGE) / LOCAL_FOLDER).iterdir())
+    return here + [f"{LOCAL_FOLDER}/{name.removesuffix('.yaml')}" for name in local]
 
 
 def described(name: str) -> str:
     """The comment with which a config of this package begins, but for indented lines such as commands."""
     words = []
-    for line in (files(PACKAGED) / f"{name}.yaml").read_text().splitlines():
+    for line in (files(CONFIG_PACKAGE) / f"{name}.yaml").read_text().splitlines():
         if not line.startswith("#"):
             break
         if not line.startswith(("# @", "#  ")):

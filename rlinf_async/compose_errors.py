@@ -1,4 +1,4 @@
-"""What Hydra could not compose, in one sentence that says what to write instead."""
+"""Errors of Hydra in one sentence each, with what to write instead."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rlinf_async.core.names import did_you_mean, nearest
 from rlinf_async.hosts.kit.synonyms import counterparts
 
 NO_KEY = re.compile(r"(?:Could not override|Error merging override) '(?P<key>[^'=]+)")
-GROUP = re.compile(r"Could not find '(?P<group>[^']+)/(?P<option>[^'/]+)'")
+GROUP_PATTERN = re.compile(r"Could not find '(?P<group>[^']+)/(?P<option>[^'/]+)'")
 
-SWEEP = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '(?P<override>[^']+)'")
+SWEEP_PATTERN = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '(?P<override>[^']+)'")
 NO_GROUP_CHOICE = "Config group override must be"
-LIST = re.compile(r"[\w.+-]+(,[\w.+-]+)*")
-UNSET = re.compile(r"[Ee]nvironment variable '(?P<name>[^']+)' not found")
-KEY = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
+LIST_PATTERN = re.compile(r"[\w.+-]+(,[\w.+-]+)*")
+UNSET_PATTERN = re.compile(r"[Ee]nvironment variable '(?P<name>[^']+)' not found")
+KEY_PATTERN = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
 
 MOST_NAMES = 24
-"""Of configs that an answer lists."""
+"""Most configs that an answer lists."""
 
 
 def several(override: str) -> str:
-    """What to use for an override with several values, which Hydra runs one after the other."""
+    """Return the advice on an override with several values, which Hydra runs one after the other."""
     key, _, values = override.lstrip("+").partition("=")
     if key in ("async", "async.mode"):
         way = f"--modes {values}"
     else:
-        way = f"--vary {key}={values if LIST.fullmatch(values) else 'A,B'}"
+        way = f"--vary {key}={values if LIST_PATTERN.fullmatch(values) else 'A,B'}"
     return (
         f"{override} has several values, and this command takes one; to compare them: "
         f"rlinf-async sweep CONFIG {way}"
@@ -37,14 +37,14 @@ def several(override: str) -> str:
 
 
 def _not_set(variable: str, key: str | None) -> str:
-    """Which environment variable a config asks for in vain."""
+    """Return the sentence on an environment variable that a config needs and that is not set."""
     where = f" in {key}" if key else ""
     return f"the config asks{where} for the variable {variable}, which is not set: export {variable}=..."
 
 
 def _key_of(error: Exception) -> str | None:
     """The dotted key that OmegaConf's error is about."""
-    found = KEY.search(str(error))
+    found = KEY_PATTERN.search(str(error))
     return found["key"] if found else getattr(error, "full_key", None)
 
 
@@ -56,7 +56,8 @@ def sentence(
     known_configs: Iterable[str],
     known_keys: Callable[[], Iterable[str]],
 ) -> str:
-    """What was wrong with the config `name` or with `overrides`, and what would be right.
+    """Return the sentence on what was wrong with the config `name` or with `overrides`, and what would be
+    right.
 
     `known_keys` are the dotted keys that the config has without the overrides; they are asked for only where
     a key is unknown.
@@ -66,7 +67,7 @@ def sentence(
         return f"the override {override!r} cannot be read; one looks like async.mode=full"
     if isinstance(error, MissingConfigException):
         return _missing(error, name, list(known_configs))
-    if sweep := SWEEP.search(str(error)):
+    if sweep := SWEEP_PATTERN.search(str(error)):
         return several(_written(sweep["override"], overrides))
     unknown = NO_KEY.search(str(error))
     if isinstance(error, HydraException) and unknown:
@@ -79,7 +80,7 @@ def unreadable(error: Exception) -> str:
     text = str(error).strip()
     if not text and isinstance(error.__cause__, Exception):
         return unreadable(error.__cause__)
-    if unset := UNSET.search(text):
+    if unset := UNSET_PATTERN.search(text):
         return _not_set(unset["name"], _key_of(error))
     lines = text.splitlines() or [type(error).__name__]
     first = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(".")
@@ -88,7 +89,7 @@ def unreadable(error: Exception) -> str:
 
 
 def refusal(error: ValueError, overrides: Sequence[str]) -> str:
-    """What a ValueError says, of Hydra's for `async=true` in other words."""
+    """Return the message of a ValueError; Hydra's message for `async=true` in other words."""
     if NO_GROUP_CHOICE not in str(error):
         return str(error)
     wrong = next((one for one in overrides if one.lstrip("+").startswith("async=")), None)
@@ -99,7 +100,7 @@ def refusal(error: ValueError, overrides: Sequence[str]) -> str:
 
 
 def _missing(error: MissingConfigException, name: str, names: list[str]) -> str:
-    group = GROUP.search(str(error))
+    group = GROUP_PATTERN.search(str(error))
     if group and error.options:
         hint = did_you_mean(group["option"], error.options)
         return f"{group['group']}={group['option']} is none of {', '.join(error.options)}{hint}"
@@ -118,7 +119,7 @@ def _no_key(key: str, overrides: Sequence[str], keys: list[str]) -> str:
 
 
 def _nearest_key(key: str, keys: list[str]) -> str | None:
-    """Of the keys that are in the same section; then of all."""
+    """Return the nearest key of the same section; else of all sections."""
     section = key.rpartition(".")[0]
     beside = [one for one in keys if one.rpartition(".")[0] == section]
     return nearest(key, beside, cutoff=0.75) or nearest(key, keys, cutoff=0.8)

@@ -1,4 +1,4 @@
-"""What differs between two configs, once both are resolved."""
+"""The differences between two configs, once both are resolved."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.core.nested import dotted
-from rlinf_async.hosts.host import HERE, AssumedCluster, Host
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
 def differences(
-    host: Host, a: DictConfig, b: DictConfig, cluster: AssumedCluster = HERE
+    host: Host, a: DictConfig, b: DictConfig, cluster: AssumedCluster = THIS_MACHINE
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
 

@@ -1,4 +1,4 @@
-"""What is wrong with a YAML file of the user's: file, line and one sentence, before Hydra reads it."""
+"""Errors in a YAML file of the user's: file, line and one sentence, before Hydra reads it."""
 
 from __future__ import annotations
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-OURS = "rlinf-async"
+OWN_PACKAGE = "rlinf-async"
 
 
 def find(group: str, name: str) -> EntryPoint:
-    """The entry point `name` of `group`; one of another package beats ours.
+    """Return the entry point `name` of `group`; one of another package beats ours.
 
     Raises:
-        ValueError: nobody, or more than one other package, provides it.
+        ValueError: no package, or more than one other package, provides it.
     """
     matches = list(entry_points(group=group, name=name))
-    foreign = [entry for entry in matches if entry.dist is None or entry.dist.name != OURS]
+    foreign = [entry for entry in matches if entry.dist is None or entry.dist.name != OWN_PACKAGE]
     if len({entry.value for entry in foreign}) > 1:
         packages = ", ".join(
             sorted(f"{entry.dist.name if entry.dist else '?'} ({entry.value})" for entry in foreign)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from importlib.metadata import PackageNotFoundError, requires
 
-RLINF = "put a checkout of RLinf on PYTHONPATH, as RLinf's scripts do, or pip install --no-deps rlinf==0.3.0"
+RLINF_REMEDY = (
+    "put a checkout of RLinf on PYTHONPATH, as RLinf's scripts do, or pip install --no-deps rlinf==0.3.0"
+)
 INSTALL_AGAIN = "in the checkout of rlinf-async: pip install --force-reinstall --no-deps ."
 
 EXTRA_OF = {
@@ -45,10 +47,10 @@ def pip_install(*extras: str) -> str:
 
 
 def remedy(error: ModuleNotFoundError) -> str | None:
-    """What to do about a module that is missing, in a sentence; None if no extra brings it."""
+    """Return the remedy for a missing module, in a sentence; None if no extra brings it."""
     module = (error.name or "").partition(".")[0]
     if module == "rlinf":
-        return f"this needs RLinf: {RLINF}"
+        return f"this needs RLinf: {RLINF_REMEDY}"
     if module not in EXTRA_OF:
         return None
     extra = EXTRA_OF[module]

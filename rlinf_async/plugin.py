@@ -24,7 +24,7 @@ HOSTS, DOORWAYS = "rlinf_async.hosts", "rlinf_async.doorways"
 
 
 class Doorway(Protocol):
-    """What an entry point of `rlinf_async.doorways` names."""
+    """The interface of an entry point of `rlinf_async.doorways`."""
 
     CALLS: Mapping[str, tuple[str, str]]
     asks: Callable[[Any], bool]
@@ -47,7 +47,7 @@ def unregister() -> None:
 
 
 def is_registered() -> bool:
-    """Whether the plugin is installed in this process."""
+    """Return True if the plugin is installed in this process."""
     return any(host.installed for host in _hosts())
 
 

@@ -1,6 +1,6 @@
 """A command that is started again when it fails, from its newest whole checkpoint.
 
-Whoever supervises lives on when memory is full or a library crashes: it imports neither torch nor Ray.
+The supervisor lives on when memory is full or a library crashes: it imports neither torch nor Ray.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from rlinf_async.ray_runtime.checkpoint_folder import Newest, find_newest, seque
 CONFIG_ERROR = 2
 """The exit status of a run that could not begin."""
 PASSED_ON = DISTURBS
-FINAL = (0, CONFIG_ERROR, *(128 + number for number in PASSED_ON))
-"""What is not tried again: it has ended well, it cannot begin, or somebody has ended it."""
+FINAL_STATUSES = (0, CONFIG_ERROR, *(128 + number for number in PASSED_ON))
+"""Exit statuses that are not tried again: the end is good, no run can begin, or a person has ended it."""
 IN_VAIN = 2
 """Attempts in a row that got no further than any before: the next one would not either."""
 
 
 @dataclass
 class Progress:
-    """How far the attempts of a run have come."""
+    """The progress of the attempts of a run."""
 
     furthest: int = -1
     """The highest step that was ever trained."""
@@ -70,7 +70,7 @@ def supervise(
             restart += 1
             place = Path(scratch, str(restart))
             status = child.run([*command, *override], place)
-            if status in FINAL or child.asked:
+            if status in FINAL_STATUSES or child.asked:
                 return status
             attempt = read_attempt(place)
             progress.note(attempt)

@@ -13,7 +13,7 @@ from rlinf_async.core.block_name import misplaced
 from rlinf_async.core.names import nearest
 from rlinf_async.loops.run_settings import RunSettings
 
-KEY = "async"
+BLOCK_KEY = "async"
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
@@ -22,14 +22,14 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
 
 
 def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
-    """The block as it is written, as plain data; empty where there is none.
+    """Return the block as it is written, as plain data; empty where there is none.
 
     Raises:
-        ValueError: it is no block, has another name, or its content stands beside it.
+        ValueError: it is no block, has another name, or its content stands outside of it.
     """
     if wrong := misplaced(cfg):
         raise ValueError(wrong)
-    block = cfg.get(KEY)
+    block = cfg.get(BLOCK_KEY)
     content: Any = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
     if content is not None and not isinstance(content, Mapping):
         raise ValueError(
@@ -54,7 +54,7 @@ def with_preset(cfg: DictConfig, mode: str) -> DictConfig:
     """A copy of `cfg` with the block of that mode and nothing else in it."""
     changed = copy.deepcopy(cfg)
     with open_dict(changed):
-        changed[KEY] = {"mode": mode}
+        changed[BLOCK_KEY] = {"mode": mode}
     return changed
 
 

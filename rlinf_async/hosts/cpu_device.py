@@ -1,4 +1,4 @@
-"""What frameworks ask `torch.cuda` for and `torch.cpu` has not, for processes without an accelerator."""
+"""The calls of `torch.cuda` that `torch.cpu` lacks, for processes without an accelerator."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ class CpuDevice:
     """Names of `torch.cuda` with the meaning that they have on a CPU: no memory to watch, one generator."""
 
     def empty_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: no memory is cached."""
 
     def ipc_collect(self) -> None:
-        """There are no device handles to collect."""
+        """Do nothing: there are no device handles to collect."""
 
     def reset_peak_memory_stats(self, device: object = None) -> None:
         """Device memory is not counted."""

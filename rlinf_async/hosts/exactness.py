@@ -1,4 +1,4 @@
-"""Whether each level computes what the loop with all levels off would, and if not, why."""
+"""Tells for each level if it computes what the loop with all levels off would, and if not, why."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.resets import same_draws
 from rlinf_async.loops.run_settings import RunSettings
 
-EXACT, NOT_EXAMINED = "exact", "not examined"
+EXACT_VERDICT, NOT_EXAMINED = "exact", "not examined"
 OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla")
 """Entry points of this package: each draws for every sample by itself."""
 OTHER_STREAM = "with reset_ahead, initial states of every other rollout are of another stream"
 
 
 def train_exactness(asynchrony: AsyncConfig) -> str:
-    """Of level 1: `exact`, `approximate (why; what is exact)` or `off`."""
+    """Return the verdict on level 1: `exact`, `approximate (why; what is exact)` or `off`."""
     train = asynchrony.train
     if not train.enabled:
         return "off"
     if not asynchrony.off_policy:
-        return f"{EXACT} (max_staleness is 0: every sample is on-policy)"
+        return f"{EXACT_VERDICT} (max_staleness is 0: every sample is on-policy)"
     how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
     if train.correction != "none" and train.proximal == "loglinear":
         how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
@@ -33,10 +33,10 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
 def rollout_exactness(
     asynchrony: AsyncConfig, *, model: str, shares: str | None, train: Mapping[str, Any]
 ) -> str:
-    """Of level 2, with environments of the section `train` and a policy called `model`.
+    """Return the verdict on level 2, with environments of the section `train` and a policy called `model`.
 
-    `shares` says what the samples of one forward pass of that policy share beside its weights; empty for
-    nothing, None where nobody has looked.
+    `shares` says what the samples of one forward pass of that policy share besides its weights; empty for
+    nothing, None where it was not examined.
     """
     if not asynchrony.rollout.enabled:
         return "off"
@@ -47,11 +47,16 @@ def rollout_exactness(
         )
     others = [shares, OTHER_STREAM if asynchrony.rollout.reset_ahead and not same_draws(train) else ""]
     more = "".join(f"; {other}" for other in others if other)
-    return f"{EXACT} (the same trajectories in distribution; random numbers are drawn in another order{more})"
+    return (
+        f"{EXACT_VERDICT} (the same trajectories in distribution; random numbers are drawn in another "
+        f"order{more})"
+    )
 
 
 def own_chance(model: object) -> str | None:
-    """`shares` of the policies of `rlinf_async.models`: of this package's nothing, of others nobody knows."""
+    """Return `shares` for a policy of `rlinf_async.models`: "" for this package's, None (not known) for
+    others.
+    """
     return "" if model in OWN_MODELS else None
 
 
@@ -61,16 +66,16 @@ def streamer_exactness(
     deferred: str = "normalization is deferred",
     more: Sequence[str] = (),
 ) -> str:
-    """Of level 3.
+    """Return the verdict on level 3.
 
     Args:
-        deferred: why the learner waits for the whole batch, where it does.
-        more: what else a host computes differently on a part of a batch.
+        deferred: the reason for which the learner waits for the whole batch, where it does.
+        more: further reasons why a host computes something else on a part of a batch.
     """
     if not settings.asynchrony.streamer.enabled:
         return "off"
     if not settings.streams:
-        return f"{EXACT} ({deferred}: the learner waits for the whole batch before it steps)"
+        return f"{EXACT_VERDICT} ({deferred}: the learner waits for the whole batch before it steps)"
     reasons = []
     if settings.normalizes:
         reasons.append(
@@ -80,5 +85,5 @@ def streamer_exactness(
     if reasons:
         return f"approximate ({'; '.join(reasons)})"
     if settings.spreads_steps:
-        return f"{EXACT} (every optimizer step has an equal share of every rollout, drawn at random)"
-    return f"{EXACT} (one optimizer step per pass over the batch, sums divided once)"
+        return f"{EXACT_VERDICT} (every optimizer step has an equal share of every rollout, drawn at random)"
+    return f"{EXACT_VERDICT} (one optimizer step per pass over the batch, sums divided once)"

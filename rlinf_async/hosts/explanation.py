@@ -1,4 +1,4 @@
-"""What every host explains of a run: its levels, its sizes, and what to know about them."""
+"""The common part of all hosts' explanations of a run: its levels, its sizes, and remarks on them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
 from rlinf_async.loops.run_settings import RunSettings
 
-BESIDE = "published beside training: the learner copies them and goes on"
-PROXIMAL = {
+PUBLICATION_SENTENCE = "published beside training: the learner copies them and goes on"
+PROXIMAL_SENTENCES = {
     "recomputed": "recomputed: a pass without gradients over every batch",
     "loglinear": "loglinear: interpolated, without that pass; train/proximal_error says how far it is off",
 }
@@ -25,7 +25,7 @@ Row = tuple[str, str]
 
 
 def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
-    """What the `async` block asks for, as plain data."""
+    """Return the settings that the `async` block asks for, as plain data."""
     train, corrects = asynchrony.train, asynchrony.correction != "none"
     bounded = corrects and not math.isinf(train.weight_bound)
     return {
@@ -40,12 +40,12 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
 
 
 def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
-    """Who does how much, how weights travel and what deaths do, as plain data.
+    """Return the division of work, the way of the weights and the effect of deaths, as plain data.
 
     Args:
-        why: why there are so many shards, in a sentence.
+        why: the reason for the number of shards, in a sentence.
     """
-    return {**_size_facts(settings, why=why), "publication": BESIDE, "deaths": deaths(settings)}
+    return {**_size_facts(settings, why=why), "publication": PUBLICATION_SENTENCE, "deaths": deaths(settings)}
 
 
 def _size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
 
 
 def deaths(settings: RunSettings) -> str:
-    """What the death of an env worker or an inference rank does to a run of several processes."""
+    """Return the effect of the death of an env worker or an inference rank on a run of several processes."""
     survive, restartable = settings.asynchrony.survive, settings.restartable
     window_s = settings.asynchrony.advanced.window_s
     if not survive.process_restarts:
@@ -117,7 +117,7 @@ def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int
 
 
 def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
-    """What to know about settings that a level cannot say of itself."""
+    """Yield remarks on settings that no level tells of itself."""
     asynchrony = settings.asynchrony
     if asynchrony.deterministic:
         yield (
@@ -164,7 +164,7 @@ def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
 
 
 def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
-    """How old samples may be and what corrects for it, for a reader."""
+    """Yield rows for a reader: the bound on the age of samples, and the correction for it."""
     yield "max staleness", str(facts["max_staleness"])
     yield "correction", facts["correction"]
     if facts["proximal"]:

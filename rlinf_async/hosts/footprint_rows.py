@@ -1,4 +1,4 @@
-"""What `explain` found of the memory of accelerators, for a reader."""
+"""Rows of `explain` about the memory of accelerators, for a reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a framework's package gives to the commands and to the plugin."""
+"""The interface between a framework's package and the commands and the plugin."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rlinf_async.observe.check import Check
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-GROUP = "rlinf_async.hosts"
+HOSTS_GROUP = "rlinf_async.hosts"
 RayCluster = Literal["none", "own", "existing"]
-"""None at all; one on this machine, which the run may start by itself; or one that is there: it has several
-nodes or the config names its address."""
+"""The cluster of a run: none at all; one on this machine, which the run may start by itself (own); or
+one that runs already (existing), as it has several nodes or the config names its address."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +28,15 @@ class AssumedCluster:
     """A cluster for which a config is explained without being there."""
 
     nodes: int | None = None
-    """None: as many as the config says."""
+    """Number of nodes; None for the number in the config."""
     gpus: int | None = None
     """Accelerators of each node; None: as many as this machine has."""
     gpu_memory: float | None = None
     """Gigabytes of each accelerator; None: as this machine's."""
 
 
-HERE = AssumedCluster()
-"""As many nodes as the config says, each like this machine."""
+THIS_MACHINE = AssumedCluster()
+"""The number of nodes in the config, each like this machine."""
 
 
 class Host(Protocol):
@@ -47,11 +47,11 @@ class Host(Protocol):
 
     @property
     def available(self) -> bool:
-        """Whether the framework can be imported in this environment; finding out imports nothing of it."""
+        """True if the framework can be imported in this environment; finding out imports nothing of it."""
 
     @property
     def installed(self) -> bool:
-        """Whether the plugin is in this process."""
+        """True if the plugin is installed in this process."""
 
     def install(self) -> None:
         """Put the plugin into this process; twice is once."""
@@ -60,10 +60,10 @@ class Host(Protocol):
         """Leave the framework as it was."""
 
     def serves(self, cfg: DictConfig) -> bool:
-        """Whether `cfg` is a config of this framework."""
+        """Return True if `cfg` is a config of this framework."""
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
-        """Which Ray cluster a run of `cfg` needs."""
+        """Return the Ray cluster that a run of `cfg` needs."""
 
     def prepare(self, cfg: DictConfig) -> None:
         """Check a config before its run starts, and do what has to be there before.
@@ -76,10 +76,11 @@ class Host(Protocol):
         """Run a config that is prepared. `dashboard`: serve Ray's, if the run starts Ray."""
 
     def run_dir(self, cfg: DictConfig) -> Path:
-        """Where a run of `cfg` writes its records."""
+        """Return the directory into which a run of `cfg` writes its records."""
 
-    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
-        """What a run of `cfg` would do on `cluster`, as plain data that `show` prints and `--json` writes.
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
+        """Return the plan of a run of `cfg` on `cluster`, as plain data that `show` prints and `--json`
+        writes.
 
         Raises:
             ValueError: the config cannot run, with the remedy; or it names its cluster itself.
@@ -88,7 +89,7 @@ class Host(Protocol):
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
         """Print what `explain` says for a reader."""
 
-    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         """`cfg` as its run on `cluster` would write it down, with every `auto` resolved, as plain data.
 
         Raises:
@@ -96,14 +97,14 @@ class Host(Protocol):
         """
 
     def workload(self, cfg: DictConfig) -> Workload:
-        """What the runs of a config have in common, whichever levels are on.
+        """Return the facts that all runs of a config share, whichever levels are on.
 
         Raises:
-            ValueError: it trains nothing that could be compared, or lacks what a run needs.
+            ValueError: the run trains nothing that could be compared, or the config lacks a key.
         """
 
     def checks(self) -> Sequence[Check]:
-        """Whether the framework is here, can be extended, and lets the plugin in."""
+        """Check that the framework is here, can be extended, and lets the plugin in."""
 
     def versions(self) -> dict[str, str]:
         """Versions of what a result depends on, by name.
@@ -119,23 +120,23 @@ def load(name: str) -> Host:
     Raises:
         ValueError: no package provides it, or more than one.
     """
-    host: Host = load_class(GROUP, name)()
+    host: Host = load_class(HOSTS_GROUP, name)()
     return host
 
 
 def every() -> list[Host]:
     """All hosts, by their names."""
-    return [load(name) for name in sorted(entry_points(group=GROUP).names)]
+    return [load(name) for name in sorted(entry_points(group=HOSTS_GROUP).names)]
 
 
 def host_of(cfg: DictConfig) -> Host:
-    """The host whose config it is.
+    """Return the host of a config.
 
     Raises:
-        ValueError: it is nobody's.
+        ValueError: it is the config of none of the hosts.
     """
     for host in every():
         if host.serves(cfg):
             return host
-    names = ", ".join(sorted(entry_points(group=GROUP).names))
+    names = ", ".join(sorted(entry_points(group=HOSTS_GROUP).names))
     raise ValueError(f"this is the config of none of the hosts {names}: see docs/install.md")

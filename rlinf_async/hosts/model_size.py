@@ -1,4 +1,4 @@
-"""How many parameters a policy has, read from its checkpoint without loading it."""
+"""The number of parameters of a policy, read from its checkpoint without loading it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """How many parameters a model has, and who says so."""
+    """The number of parameters of a model, and the source of that number."""
 
     parameters: int
     source: str
     stored: int | None = None
     """Bytes per parameter in its checkpoint, where that was read."""
     frozen: int = 0
-    """How many of the parameters are known not to be trained."""
+    """Parameters that are known not to be trained."""
 
 
 def checkpoint_size(folder: Path, *, frozen: str | None = None) -> ModelSize | None:

@@ -1,7 +1,7 @@
-"""What environments show of themselves: kept as it was shown, and seen by a policy as one batch.
+"""Observations of environments: copied when they arrive, and joined for a policy as one batch.
 
-Fields have an item for each environment: tensors, lists, tuples, or mappings of such. What is no such field
-(a number, a text, a tensor without dimensions) is the same for all environments of a batch.
+Fields have an item for each environment: tensors, lists, tuples, or mappings of these. Any other value (a
+number, a text, a tensor without dimensions) is the same for all environments of a batch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _tensor(array: np.ndarray) -> Any:
 
 
 def storages(value: Any) -> set[int]:
-    """Where the tensors of an observation are in memory."""
+    """Return the addresses of the memory of an observation's tensors."""
     match value:
         case torch.Tensor():
             return {value.untyped_storage().data_ptr()}
@@ -78,7 +78,9 @@ def alike(observations: Sequence[Any]) -> list[list[int]]:
 
 
 def each_alike(observations: Sequence[Any], answer: Callable[[list[int]], Sequence[T]]) -> list[T]:
-    """What `answer` says of the observations of each number, asked with those together that are `alike`."""
+    """Return the results of `answer` for each observation; observations that are `alike` are asked about
+    together.
+    """
     answers = {
         number: one
         for numbers in alike(observations)
@@ -87,8 +89,8 @@ def each_alike(observations: Sequence[Any], answer: Callable[[list[int]], Sequen
     return [answers[number] for number in range(len(observations))]
 
 
-def asked(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """What of requests has to be alike: observations, and final ones of episodes where there are some."""
+def observations_of(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a request that have to be alike: observations, and final ones of ended episodes."""
     observation, final = payload["obs"], payload.get("final_obs")
     return {"obs": observation, "final_obs": observation if final is None else final}
 

@@ -1,4 +1,4 @@
-"""What has to be there before a run: entry points of `rlinf_async.preparations`."""
+"""Preparations before a run: entry points of `rlinf_async.preparations`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 from omegaconf import DictConfig, OmegaConf
 
-GROUP = "rlinf_async.preparations"
+PREPARATIONS_GROUP = "rlinf_async.preparations"
 
 
 def make_ready(cfg: DictConfig) -> None:
@@ -15,6 +15,6 @@ def make_ready(cfg: DictConfig) -> None:
     One is asked for if its name is a block of the config or the training environment's `env_type`, and its
     module is imported only then.
     """
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=PREPARATIONS_GROUP):
         if cfg.get(entry.name) is not None or OmegaConf.select(cfg, "env.train.env_type") == entry.name:
             entry.load()(cfg)

@@ -1,4 +1,4 @@
-"""Whether the packages, classes and files that a config names by what it asks for are here."""
+"""Checks that the packages, classes and files that a config names exist."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rlinf_async.hosts.reasons import Reason, unknown
 
 
 def is_here(package: str) -> bool:
-    """Whether `package` can be imported; nothing of it is."""
+    """Return True if `package` can be imported; nothing of it is imported."""
     try:
         return find_spec(package) is not None
-    except ValueError:  # a module without a spec, which somebody has put there
+    except ValueError:  # a module without a spec, put there by other code
         return True
     except ModuleNotFoundError:  # the package that it is in is not here, or a finder says so by itself
         return False
 
 
 def unknown_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Which environment classes `cfg` (plain data) names that no package provides."""
+    """Yield the environment classes in `cfg` (plain data) that no package provides."""
     classes = sorted(entry_points(group="rlinf_async.envs").names)
     for mode in ("train", "eval"):
         name = lookup(cfg, f"env.{mode}.env_class")
@@ -35,14 +35,17 @@ def unknown_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def unknown_loggers(key: str, choice: object, loggers: Sequence[str], *, what: str) -> Iterator[Reason]:
-    """Which of the loggers that `key` asks for, one name or several, are none of `loggers`, each `what`."""
+    """Yield the loggers that `key` asks for, one name or several, and that are none of `loggers`, each
+    `what`.
+    """
     for name in _names(choice):
         if name not in loggers:
             yield unknown(key, name, loggers, what)
 
 
 def absent_loggers(key: str, choice: object, packages: Sequence[str], *, instead: str) -> Iterator[Reason]:
-    """Which of the loggers that `key` asks for need one of `packages`, of the same name, that is not here.
+    """Yield the loggers that `key` asks for and that need one of `packages`, of the same name, that is
+    missing.
 
     Args:
         instead: a logger that needs nothing.
@@ -53,7 +56,7 @@ def absent_loggers(key: str, choice: object, packages: Sequence[str], *, instead
 
 
 def absent_files(cfg: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Reason]:
-    """Which files and folders that `cfg` (plain data) names are not there.
+    """Yield the files and folders that `cfg` (plain data) names and that do not exist.
 
     A path begins with `/`, `./`, `../` or `~`; anything else may be the name of a model on a hub.
     """
@@ -68,7 +71,7 @@ def absent_files(cfg: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Reason
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a file or folder at `path`, which may be no path at all."""
+    """Return True if there is a file or folder at `path`, which may be no path at all."""
     try:
         return Path(path).expanduser().exists()
     except (OSError, RuntimeError, ValueError):  # too long, of an unknown user, or with a null byte
@@ -76,7 +79,9 @@ def is_there(path: str) -> bool:
 
 
 def unwritable(directory: str, *, key: str) -> Iterator[Reason]:
-    """That records cannot be written into a directory, which `key` names; nothing is made to find out."""
+    """Yield a reason if records cannot be written into a directory, which `key` names; nothing is made to
+    find out.
+    """
     place = Path(directory).absolute()
     for each in (place, *place.parents):
         try:

@@ -17,7 +17,7 @@ class Reason:
 
     text: str
     override: str = ""
-    """What to do as a Hydra override, where it is one."""
+    """The remedy as a Hydra override, where it is one."""
 
 
 class RefusedError(ValueError):
@@ -39,7 +39,7 @@ def refuse(reasons: Sequence[Reason]) -> None:
 
 
 def reasons_of(error: ValueError) -> tuple[Reason, ...]:
-    """What `error` says, as reasons."""
+    """Return the reasons that `error` holds, or its message as one."""
     return error.reasons if isinstance(error, RefusedError) else (Reason(str(error)),)
 
 
@@ -54,7 +54,9 @@ def _together(reasons: Sequence[Reason]) -> str:
 
 
 def unknown(key: str, name: object, names: Sequence[str], what: str) -> Reason:
-    """That `key` names none of `names`, which are each `what`; with the one that is near, or all of them."""
+    """Return the reason that `key` names none of `names`, which are each `what`; with the near one, or
+    all.
+    """
     near = nearest(name, names)
     hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names)}"
     return Reason(f"{key}={name!r} is not {what}{hint}", f"{key}={near}" if near else "")

@@ -1,4 +1,4 @@
-"""Environments that are built anew, and the seeds that they get."""
+"""Environments that are rebuilt, and the seeds that they get."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rlinf_async.hosts.simulators import reseeded
 
 
 class Rebuilds:
-    """How often the environments of each stage of an env worker have been built anew.
+    """Counts the rebuilds of the environments of each stage of an env worker.
 
-    Those for training get another seed each time, or their first initial states would come again and again;
-    those for evaluation keep theirs, as every evaluation is of the same episodes. Each stage is counted in
-    its own thread.
+    Environments for training get another seed each time, or their first initial states would come again and
+    again; those for evaluation keep theirs, as every evaluation is of the same episodes. Each stage is
+    counted in its own thread.
     """
 
     def __init__(self, stages: int) -> None:
-        """Of an env worker with so many; those of higher numbers are spare sets of theirs."""
+        """`stages` is the number of an env worker's stages; higher numbers are their spare sets."""
         self._stages = stages
         self._counts: Counter[tuple[str, int]] = Counter()
         self._renewing = Lock()
 
     def count(self, mode: str, stage: int) -> None:
-        """Those of `stage` are about to be built anew."""
+        """Count one rebuild of the environments of `stage`, which is about to begin."""
         self._counts[mode, stage] += 1
 
     def seeded(self, mode: str, stage: int, section: DictConfig) -> DictConfig:
@@ -48,7 +48,8 @@ class Rebuilds:
 
     @contextmanager
     def renewing(self, stage: int, step: int, *, in_processes: bool) -> Iterator[None]:
-        """The block in which those of `stage` for training are built anew at the checkpoint after `step`.
+        """Enter the block in which the training environments of `stage` are rebuilt at the checkpoint
+        after `step`.
 
         Their seed follows from `step`, however often they have been built before. Stages whose simulators are
         not `in_processes`, in processes of their own, take turns.

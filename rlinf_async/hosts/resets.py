@@ -1,10 +1,11 @@
-"""Which environments can be reset ahead of their rollout (`async.rollout.reset_ahead`), and how exactly.
+"""Tells which environments can be reset ahead of their rollout (`async.rollout.reset_ahead`), and how
+exactly.
 
 A spare set of environments plays every other rollout. It begins where the set that it takes turns with would
 have begun if both are seeded alike and each can leave out the rollouts that the other plays. That can be done
 where a class is told which rollout to begin (`take_on`), and where all chance of a reset has been drawn by
-`update_reset_state_ids` before it. Elsewhere the spare has a seed of its own: what it draws has the same law,
-and is another stream.
+`update_reset_state_ids` before it. Elsewhere the spare has a seed of its own: its draws have the same law,
+and are another stream.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.tasks import METHOD, can_take_on
+from rlinf_async.hosts.tasks import TAKE_ON_METHOD, can_take_on
 
 AT_ONCE = "async.rollout.reset_ahead=false"
 ONE_OF_ITS_KIND = {"realworld": "there is one robot, and no second set of it"}
@@ -43,7 +44,8 @@ def cannot_reset_ahead(
 
 
 def draws_beforehand(env: Mapping[str, Any]) -> bool:
-    """Whether RLinf's own environments of the section `env` reset to what `update_reset_state_ids` has drawn.
+    """Return True if RLinf's own environments of the section `env` reset to the draws of
+    `update_reset_state_ids`.
 
     ManiSkill resets with one and the same seed, whatever else it resets to.
     """
@@ -52,7 +54,7 @@ def draws_beforehand(env: Mapping[str, Any]) -> bool:
 
 
 def same_draws(env: Mapping[str, Any]) -> bool:
-    """Whether rollouts with a spare begin where they would without one."""
+    """Return True if rollouts with a spare begin where they would without one."""
     return draws_beforehand(env) or can_take_on(env)
 
 
@@ -73,7 +75,7 @@ class Turns:
         """Have the reset that comes next begin the right rollout; in the thread of the environments, whose
         methods `method` gives by their names."""
         if self._told:
-            method(METHOD)(self._place, self._next + self._left_out)
+            method(TAKE_ON_METHOD)(self._place, self._next + self._left_out)
         elif self._draws:
             for _ in range(self._left_out):
                 method("update_reset_state_ids")()

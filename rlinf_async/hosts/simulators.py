@@ -1,4 +1,4 @@
-"""What an `env` section of RLinf's config says about its simulators: how far they can be divided."""
+"""The simulators of an `env` section of RLinf's config, and how far they can be divided."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CPU_BACKENDS = frozenset({"cpu", "physx_cpu"})
 
 
 def reseeded(seed: int, times: int, *, generation: int = 0, spare: bool = False) -> int:
-    """The seed of what has been built anew so many times, in this life of its process.
+    """Return the seed of environments that were rebuilt `times` times in this life of their process.
 
-    Those that take turns with others of the same seed, the `spare` ones, may have one of their own.
+    The `spare` environments, which take turns with others of the same seed, may have a seed of their own.
 
     The step is a prime that no number of processes divides, as simulators add their own numbers to a seed.
     """
@@ -25,15 +25,16 @@ def reseeded(seed: int, times: int, *, generation: int = 0, spare: bool = False)
 
 
 def simulators_apart(train: Mapping[str, Any]) -> bool:
-    """Whether the simulators of an `env` section have a process each.
+    """Return True if the simulators of an `env` section have a process each.
 
-    Our own Meta-World says by `processes` where its simulators are.
+    The key `processes` of our own Meta-World tells where its simulators are.
     """
     return train["env_type"] in SEPARATE_SIMULATORS and "processes" not in train
 
 
 def hold_one_environment(train: Mapping[str, Any]) -> bool:
-    """Whether a simulator of an `env` section holds one environment, so that each is a shard of its own.
+    """Return True if a simulator of an `env` section holds one environment, so that each is a shard of its
+    own.
 
     ManiSkill batches environments on a GPU only; on the CPU it refuses a second one in a simulator.
     """
@@ -71,12 +72,12 @@ def divide(
     stages: int,
     evaluates: Callable[[int], bool],
 ) -> ShardPlan:
-    """The plan of a run, of the plan with one shard for each env worker: into how many each is divided.
+    """Return the plan of a run, which divides each env worker of the plan `one_each` into shards.
 
     Args:
         train: The `env` section of the training environments.
         stages: Shards of an env worker that the framework's config asks for where level 2 does not.
-        evaluates: Whether the evaluation environments, if there are any, divide into so many shards in all.
+        evaluates: Returns True if the evaluation environments, if any, divide into this number of shards.
 
     Raises:
         ValueError: `async.rollout.shards` asks for a split that the simulators do not allow.

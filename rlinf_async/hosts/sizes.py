@@ -1,4 +1,4 @@
-"""What follows from the sizes of a run, whatever a framework calls them."""
+"""Facts that follow from the sizes of a run, whatever a framework calls them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Evaluation:
         self._group = int(self._section.get("group_size") or 1)
 
     def fits(self, shards: int) -> bool:
-        """Whether the environments, if there are any, divide into so many shards in all."""
+        """Return True if the environments, if there are any, divide into `shards` shards in all."""
         return self.total % (shards * self._group) == 0
 
     def of_shard(self, plan: ShardPlan) -> int:
@@ -61,7 +61,7 @@ def fair_share(plan: ShardPlan, evaluation: Evaluation) -> int:
 
 
 def split_requests(settings: RunSettings) -> Iterator[Reason]:
-    """That a dynamic batch would be smaller than a request."""
+    """Yield a reason if a dynamic batch would be smaller than a request."""
     most, shard = settings.max_batch_size, settings.plan.envs_per_shard
     if settings.asynchrony.rollout.enabled and most < shard:
         yield Reason(

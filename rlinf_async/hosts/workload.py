@@ -1,4 +1,4 @@
-"""What the runs of one config have in common, whichever levels are on, in keys that are its host's own."""
+"""The facts that all runs of one config share, whichever levels are on, in keys that are its host's own."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Workload:
     seeds: Mapping[str, int]
     """Keys that hold a seed, and what the config gives them; the first is that of the run."""
     overrides: tuple[str, ...] = ()
-    """What every run is given beside what its user says."""
+    """Overrides of every run besides those of its user."""
     off: str
-    """What runs while all levels are off, in a sentence."""
+    """The runner that runs while all levels are off, in a sentence."""
     stock: StockRuns | None = None
-    """How the framework's own runs are read; None where runs with all levels off are this package's, too."""
+    """The reader of the framework's own runs; None where runs with all levels off are this package's, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StockRuns:
-    """What runs of a framework's own runner do not say by themselves."""
+    """Facts that runs of a framework's own runner do not record by themselves."""
 
     env_steps: int
     """Environment steps that a step trains for the first time."""

@@ -1,1 +1,1 @@
-"""What the hosts have in common and no framework knows of."""
+"""The common part of the hosts, which knows no framework."""

@@ -1,7 +1,7 @@
-"""One table of keys per host: what each key may be, and what becomes of it.
+"""One table of keys per host: the values that each key may have, and the fate of the key.
 
-From the rows follow the refusals of values that are none, the keys that nobody knows, the remarks about keys
-without effect, and the pages that list keys.
+From the rows follow the refusals of invalid values and of unknown keys, the remarks about keys without
+effect, and the pages that list keys.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rlinf_async.hosts.kit.kinds import Anything, Block, Kind, written
 from rlinf_async.hosts.reasons import Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
-MISSING = "???"
-"""What OmegaConf gives for a value that a config has left to others."""
-UNSET = (None, False, 0, "", MISSING)
+MISSING_VALUE = "???"
+"""The value of OmegaConf for a key that a config has left to others."""
+UNSET_VALUES = (None, False, 0, "", MISSING_VALUE)
 """Values by which a key asks for nothing; so do empty blocks and lists."""
 LONGEST_VALUE = 80
 """Characters of a value in a refusal, which is a line however long the value is."""
-ANYTHING = Anything()
+ANY_VALUE = Anything()
 
 
 def always(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
@@ -37,38 +37,43 @@ class Key:
     """A row: a key by its dotted name, or several by a pattern."""
 
     name: str
-    kind: Kind = ANYTHING
+    kind: Kind = ANY_VALUE
     required: bool = False
-    """Whether a run needs a value; one that it does not need may be null, too."""
+    """True if a run needs a value; a value that it does not need may be null, too."""
     fate: Fate = "served"
     why: str = ""
     """For a reader: why it has no effect, is changed, or is refused."""
     levels: tuple[str, ...] = LEVEL_NAMES
-    """Those that it concerns."""
+    """The levels that the key concerns."""
     serves: Callable[[Any], bool] | None = None
-    """Of a refused key: which values are served all the same; None stands for those that ask for nothing."""
+    """Returns True for the values of a refused key that are served all the same; None stands for those
+    that ask for nothing."""
     remedy: str = ""
-    """Of a refused key: what to do instead, in words."""
+    """The words on what to do instead of a refused key."""
     override: str = ""
     """And as a Hydra override, where it is one."""
     where: Callable[[Mapping[str, Any], AsyncConfig], bool] = always
-    """Of a refused key: the runs with one of `levels` on that it concerns."""
+    """Returns True for the runs with one of `levels` on that a refused key concerns."""
 
     def matches(self, key: str) -> bool:
-        """Whether it is the row of a dotted key; that of a refused block is the row of all that is in it."""
+        """Return True if this is the row of a dotted key; the row of a refused block is that of all keys
+        inside.
+        """
         return fnmatchcase(key, self.name) or (self.fate == "refused" and key.startswith(f"{self.name}."))
 
     def allows(self, value: Any) -> bool:
-        """Whether a value of a refused key is served."""
+        """Return True if a value of a refused key is served."""
         return asks_for_nothing(value) if self.serves is None else self.serves(value)
 
     def says(self, value: Any) -> str:
-        """That it does not support the value, and the remedy; whoever it is comes before."""
+        """Return the second half of a refusal: what is not supported, and the remedy; the caller puts the
+        subject before it.
+        """
         return f"does not support {self.name}={shortened(value)}; {self.remedy}"
 
     def wrong(self, key: str, value: Any) -> Reason | None:
         """Why `value` cannot be the value of `key`, which this row is about."""
-        if value is None or value == MISSING:
+        if value is None or value == MISSING_VALUE:
             if not self.required:
                 return None
             return Reason(f"{key} is missing; set it to {self.kind.words}")
@@ -96,7 +101,7 @@ class Table:
         self.rows = tuple(sorted(rows, key=lambda row: "*" in row.name or "?" in row.name))
 
     def find(self, key: str) -> Key | None:
-        """The row of a dotted key; None if nobody has decided what becomes of it."""
+        """Return the row of a dotted key; None if the table has none."""
         return self._exact.get(key) or next((row for row in self._wide if row.matches(key)), None)
 
     @cached_property
@@ -116,15 +121,15 @@ class Table:
         return sorted(found, key=lambda name: (name.count("."), name))
 
     def malformed(self, cfg: Mapping[str, Any], *, complete: bool = True) -> list[Reason]:
-        """Which values of `cfg` (plain data) are none of their key's kind.
+        """Return the reasons for values of `cfg` (plain data) that are not of their key's kind.
 
         Args:
-            complete: whether what a run needs must be there.
+            complete: True if the keys that a run needs must be there.
         """
         return self.misshapen(cfg) or list(self._wrong_values(cfg, complete=complete))
 
     def misshapen(self, cfg: Mapping[str, Any]) -> list[Reason]:
-        """Which sections of `cfg` (plain data) hold something else than keys."""
+        """Return the reasons for sections of `cfg` (plain data) that hold something else than keys."""
         blocks = [name for name in self._blocks if not _is_block(lookup(cfg, name))]
         return [Reason(f"{name}={shortened(lookup(cfg, name))} must be {Block().words}") for name in blocks]
 
@@ -166,8 +171,8 @@ class Table:
 
 
 def asks_for_nothing(value: Any) -> bool:
-    """Whether a value switches nothing on."""
-    return value in UNSET if not isinstance(value, Mapping | list) else not value
+    """Return True if a value switches nothing on."""
+    return value in UNSET_VALUES if not isinstance(value, Mapping | list) else not value
 
 
 def shortened(value: Any) -> str:
@@ -177,4 +182,4 @@ def shortened(value: Any) -> str:
 
 
 def _is_block(value: Any) -> bool:
-    return value is None or value == MISSING or isinstance(value, Mapping)
+    return value is None or value == MISSING_VALUE or isinstance(value, Mapping)

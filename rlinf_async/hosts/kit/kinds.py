@@ -1,4 +1,4 @@
-"""What the value of a key may be: a refusal names the value, the limit and the nearest that is accepted."""
+"""The kinds of values of a key: a refusal names the value, the limit and the nearest that is accepted."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Kind(Protocol):
 
     @property
     def words(self) -> str:
-        """What they are, after `must be`."""
+        """The words for values of this kind, after `must be`."""
 
     def accepts(self, value: Any) -> bool:
-        """Whether `value`, which is not None, is one."""
+        """Return True if `value`, which is not None, is of this kind."""
 
     def near(self, value: Any) -> Any:
-        """One that whoever wrote `value` may have meant; None where nothing is near."""
+        """Return a value of this kind that the user may have meant by `value`; None where none is near."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Anything:
-    """What others check, or nobody."""
+    """Values that are checked elsewhere, or not at all."""
 
     words: str = "anything"
 
@@ -197,7 +197,7 @@ class Anything:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a number is one that a float can hold."""
+    """Return True if a number is one that a float can hold."""
     try:
         return math.isfinite(value)
     except OverflowError:  # of a whole number with more than 308 digits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SAME = (
+SYNONYMS = (
     ("runner.max_epochs", "runner.max_steps", "trainer.total_training_steps", "settings.batches"),
     ("runner.logger.log_path", "vla.run_dir", "run_dir"),
     ("env.train.total_num_envs", "settings.total_envs"),
@@ -35,9 +35,9 @@ SAME = (
     ("runner.logger.logger_backends", "trainer.logger"),
     ("cluster.num_nodes", "trainer.nnodes"),
 )
-"""Each row is one thing, whose numbers may be counted in units of the framework."""
+"""Each row is one setting, whose numbers may be counted in units of the framework."""
 
 
 def counterparts(key: str) -> list[str]:
     """The other names of what a dotted key is about."""
-    return [name for row in SAME if key in row for name in row if name != key]
+    return [name for row in SYNONYMS if key in row for name in row if name != key]

@@ -18,7 +18,7 @@ from rich.table import Table
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
 from rlinf_async.hosts.local.config import checked, settings_of
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
@@ -64,8 +64,8 @@ class LocalHost:
         """As it is from here: environments of a run in this process may change its directory."""
         return Path(cfg.run_dir).absolute()
 
-    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
-        if cluster != HERE:
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
+        if cluster != THIS_MACHINE:
             raise ValueError("a run of the local host is one process of this machine: it takes no cluster")
         settings = checked(cfg)
         return {
@@ -85,7 +85,7 @@ class LocalHost:
             table.add_row(name, words(value) if name == "levels" else str(value))
         console.print(table)
 
-    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         return plain(cfg)
 
     def workload(self, cfg: DictConfig) -> Workload:

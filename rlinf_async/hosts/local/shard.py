@@ -16,7 +16,7 @@ from rlinf_async.hosts.local.envs import EnvFactory, Environments, Outcome
 from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.policy import Seen
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.tasks import METHOD
+from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread, nothing_to_abort
 from rlinf_async.loops.watched_thread import DaemonThread
@@ -118,7 +118,7 @@ class Shard:
     @property
     def takes_tasks(self) -> bool:
         """Whether the environments can play what others would."""
-        return callable(getattr(self._envs, METHOD, None))
+        return callable(getattr(self._envs, TAKE_ON_METHOD, None))
 
     async def finish(self) -> None:
         """Every reset draws new initial states by itself."""

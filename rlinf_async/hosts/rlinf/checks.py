@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlinf_async.extras import INSTALL_AGAIN, RLINF
+from rlinf_async.extras import INSTALL_AGAIN, RLINF_REMEDY
 from rlinf_async.hosts.presence import is_here
 from rlinf_async.hosts.rlinf.compat import SUPPORTED, RLinfTree, rlinf_tree
 from rlinf_async.hosts.rlinf.presence import PACKAGES
@@ -78,7 +78,7 @@ def scan_source() -> Path | None:
 def check_rlinf(tree: RLinfTree | None) -> Check:
     """Whether the RLinf that `import rlinf` gives, from a checkout or installed, can be extended."""
     if tree is None:
-        return Check("rlinf", "fail", "import rlinf finds nothing", RLINF)
+        return Check("rlinf", "fail", "import rlinf finds nothing", RLINF_REMEDY)
     if tree.missing:
         detail = f"{tree.version} in {tree.root} lacks {', '.join(tree.missing)}"
         return Check("rlinf", "fail", detail, f"use RLinf {SUPPORTED}")
@@ -129,7 +129,7 @@ def check_models(transformers: str | None) -> Check:
 def check_plugin_scan(source: Path | None) -> Check:
     """Which way into RLinf is taken; both work."""
     if source is None or not source.is_file():
-        return Check("rlinf plugins", "fail", "import rlinf finds nothing", RLINF)
+        return Check("rlinf plugins", "fail", "import rlinf finds nothing", RLINF_REMEDY)
     scanned = "rlinf.plugins" in source.read_text()
     detail = "RLinf scans entry points" if scanned else "RLinf does not scan entry points: the hooks are used"
     return Check("rlinf plugins", "ok", detail)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rlinf_async.extras import RLINF
+from rlinf_async.extras import RLINF_REMEDY
 
 SUPPORTED = "0.3.x, and the main branch that calls itself 0.4.0"
 """The RLinf versions with which this package was run."""
@@ -128,7 +128,7 @@ def check_rlinf() -> RLinfTree:
     """
     tree = rlinf_tree()
     if tree is None:
-        raise ValueError(f"RLinf cannot be imported: {RLINF}")
+        raise ValueError(f"RLinf cannot be imported: {RLINF_REMEDY}")
     if tree.missing:
         raise ValueError(
             f"{tree} is not one that rlinf-async can extend: it has no {', '.join(tree.missing)}. "

@@ -11,8 +11,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.async_block import KEY, plain, read_block, resolved_rollout
-from rlinf_async.hosts.host import HERE, AssumedCluster
+from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
@@ -34,7 +34,7 @@ def read_fit(cfg: DictConfig) -> Fit:
 def _values(cfg: DictConfig) -> dict[str, Any]:
     """The config as RLinf counts with it, and the block with what RLinf's own asynchronous keys ask for."""
     counted = as_rlinf_counts(plain(cfg))
-    return {**counted, KEY: translated(counted, read_block(cfg))}
+    return {**counted, BLOCK_KEY: translated(counted, read_block(cfg))}
 
 
 def asks_for_levels(cfg: DictConfig) -> bool:
@@ -95,15 +95,15 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
         for change in fitted.changes:
             OmegaConf.update(cfg, change.key, change.value)
         for level in fitted.dropped:
-            OmegaConf.update(cfg, f"{KEY}.{level}.enabled", False)
+            OmegaConf.update(cfg, f"{BLOCK_KEY}.{level}.enabled", False)
         # An env shard is what RLinf calls a pipeline stage of an env worker.
         cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
         cfg.actor.micro_batch_size = settings.micro_batch_size
         if settings.asynchrony.rollout.enabled:
-            cfg[KEY] = OmegaConf.merge(cfg[KEY], {"rollout": resolved_rollout(settings)})
+            cfg[BLOCK_KEY] = OmegaConf.merge(cfg[BLOCK_KEY], {"rollout": resolved_rollout(settings)})
 
 
-def machines(cfg: DictConfig, cluster: AssumedCluster = HERE) -> Machines:
+def machines(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> Machines:
     """The machines that the processes of `cfg` are placed on, with the numbers that `cluster` leaves open."""
     return Machines(
         nodes=int(cfg.cluster.get("num_nodes", 1)) if cluster.nodes is None else cluster.nodes,

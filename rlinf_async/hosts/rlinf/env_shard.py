@@ -12,7 +12,7 @@ from rlinf.envs.utils import get_env_attr
 from rlinf_async.hosts.contract import Contract, shown
 from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.rlinf.compat import EnvOutput, evaluate_step, interact_step, wait_env_delay
-from rlinf_async.hosts.tasks import METHOD
+from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
@@ -168,7 +168,7 @@ class TrainShard(_Shard):
         else:
             self._env.is_start = True
             if self._taken_on is not None:
-                get_env_attr(self._env, METHOD)(*self._taken_on)
+                get_env_attr(self._env, TAKE_ON_METHOD)(*self._taken_on)
             if self._turns is not None:
                 self._turns.begin(partial(get_env_attr, self._env))
             observation, infos = self._bordered(self._env).reset()

@@ -12,7 +12,7 @@ from rich.console import Console
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts import explanation, footprint_rows
 from rlinf_async.hosts.async_block import plain, read_block
-from rlinf_async.hosts.host import HERE, AssumedCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf import entropy
@@ -34,7 +34,7 @@ from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 
 
-def explain(cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
     """What a run of `cfg` would do on `cluster`, as plain data that `--json` prints.
 
     Raises:

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from rlinf_async import __version__
 from rlinf_async.core.nested import lookup
-from rlinf_async.extras import RLINF
+from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf import compat
@@ -84,7 +84,7 @@ class RLinfHost:
     def run_dir(self, cfg: DictConfig) -> Path:
         return Path(cfg.runner.logger.log_path)
 
-    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.rlinf.explain import explain
 
         return explain(cfg, cluster)
@@ -94,7 +94,7 @@ class RLinfHost:
 
         show(facts, console)
 
-    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.rlinf.config import is_active, machines, resolve, write_back
 
         resolved = copy.deepcopy(cfg)
@@ -111,7 +111,7 @@ class RLinfHost:
         if not self.available and find_spec("verl"):
             return [skipped("rlinf", "not installed; configs for RLinf need an environment of their own")]
         if not self.available:
-            return [Check("rlinf", "warn", "import rlinf finds nothing: its runs need it", RLINF)]
+            return [Check("rlinf", "warn", "import rlinf finds nothing: its runs need it", RLINF_REMEDY)]
         from rlinf_async.hosts.rlinf.checks import checks
 
         return checks()

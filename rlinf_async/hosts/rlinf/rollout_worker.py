@@ -11,7 +11,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import read_block
-from rlinf_async.hosts.observations import asked, each_alike, merge
+from rlinf_async.hosts.observations import each_alike, merge, observations_of
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.placement import COMPONENTS
@@ -107,7 +107,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         Only what has the same fields is seen by the policy as one batch.
         """
         return each_alike(
-            [asked(payload) for payload in payloads],
+            [observations_of(payload) for payload in payloads],
             lambda numbers: self._answer(
                 [payloads[number] for number in numbers], [sizes[number] for number in numbers], mode
             ),

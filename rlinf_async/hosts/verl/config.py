@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig, SurviveConfig
-from rlinf_async.hosts.async_block import KEY, plain, read_block, resolved_rollout
+from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
 from rlinf_async.hosts.verl.block import another_mode, value_at, whole
@@ -66,7 +66,7 @@ def write_back(config: DictConfig, settings: VerlSettings) -> None:
     if streamer.enabled:
         resolved["streamer"] = {"micro_batch_size": settings.micro_batch_size}
     with open_dict(config):
-        config[KEY] = OmegaConf.merge(config.get(KEY) or {}, resolved)
+        config[BLOCK_KEY] = OmegaConf.merge(config.get(BLOCK_KEY) or {}, resolved)
         OmegaConf.update(config, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu", settings.micro_batch_size)
         # As veRL's own trainers do, whatever the config says.
         OmegaConf.update(config, f"{ACTOR_SECTION}.optim.total_training_steps", settings.batches)

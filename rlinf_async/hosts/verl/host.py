@@ -15,7 +15,7 @@ from rich.console import Console
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import HERE, AssumedCluster, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
 from rlinf_async.hosts.verl.block import is_verls
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.hosts.workload import Workload
@@ -83,7 +83,7 @@ class VerlHost:
     def run_dir(self, cfg: DictConfig) -> Path:
         return Path(cfg.vla.run_dir)
 
-    def explain(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.verl.explain import explain
 
         _no_cluster(cluster)
@@ -94,7 +94,7 @@ class VerlHost:
 
         show(facts, console)
 
-    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = HERE) -> dict[str, Any]:
+    def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.verl.config import write_back
         from rlinf_async.hosts.verl.presence import checked
 
@@ -120,7 +120,7 @@ class VerlHost:
 
 
 def _no_cluster(cluster: AssumedCluster) -> None:
-    if cluster != HERE:
+    if cluster != THIS_MACHINE:
         raise ValueError(
             "a config of veRL names its cluster itself: set trainer.nnodes, trainer.n_gpus_per_node and "
             "vla.inference.ranks in the place of --nodes, --gpus and --gpu-memory"

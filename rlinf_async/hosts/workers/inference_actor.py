@@ -10,7 +10,7 @@ import torch
 
 from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.decisions import decided
-from rlinf_async.hosts.observations import asked, each_alike, merge
+from rlinf_async.hosts.observations import each_alike, merge, observations_of
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.workers.policy import build_policy
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -53,7 +53,7 @@ class InferenceActor(InferenceWorker):
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         """One answer per request; only what has the same fields is seen by the policy as one batch."""
         return each_alike(
-            [asked(payload) for payload in payloads],
+            [observations_of(payload) for payload in payloads],
             lambda numbers: self._answer(
                 [payloads[number] for number in numbers], [sizes[number] for number in numbers], mode
             ),
