@@ -168,7 +168,7 @@ def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
     yield "max staleness", str(facts["max_staleness"])
     yield "correction", facts["correction"]
     if facts["proximal"]:
-        yield "  proximal", PROXIMAL[facts["proximal"]]
+        yield "  proximal", PROXIMAL_SENTENCES[facts["proximal"]]
     partly = facts.get("scored")
     if partly or facts["max_weight"]:
         bound = f"at most {facts['max_weight']:g}" if facts["max_weight"] else ""
