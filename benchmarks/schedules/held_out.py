@@ -17,7 +17,7 @@ import typer
 
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.command import STEPS, WARM_UP
-from rlinf_async.lab.bench.modes import MODES
+from rlinf_async.lab.bench.modes import BENCH_MODES
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import replay
 from rlinf_async.lab.plan.variants import changed
@@ -40,7 +40,7 @@ def planned(run: Path, modes: Sequence[str] = HELD_OUT) -> dict[str, Any]:
     known = replay(run)
     seconds = {}
     for mode in modes:
-        settings = changed(known.job, MODES[mode].overrides).settings
+        settings = changed(known.job, BENCH_MODES[mode].overrides).settings
         seconds[mode] = round(foresee(mode, settings, known.times, draws=4).step_s, 3)
     return {"replay": round(known.error, 4), "planned": seconds, "measured": {mode: [] for mode in modes}}
 

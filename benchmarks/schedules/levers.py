@@ -9,21 +9,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from rlinf_async.lab.bench.cell import TAIL
+from rlinf_async.lab.bench.cell import TAIL_STEPS
 from rlinf_async.lab.bench.command import STEPS, WARM_UP
-from rlinf_async.lab.bench.modes import MODES
-from rlinf_async.lab.bench.scenarios import EMULATED, Scenario
-from rlinf_async.lab.plan.bench import FITTED, Steps, predict_cell
+from rlinf_async.lab.bench.modes import BENCH_MODES
+from rlinf_async.lab.bench.scenarios import EMULATED_SCENARIOS, Scenario
+from rlinf_async.lab.plan.bench import FITTED_COSTS, Steps, predict_cell
 
-WINDOW = Steps(warm_up=WARM_UP, measured=STEPS, batches=WARM_UP + STEPS + TAIL)
+WINDOW = Steps(warm_up=WARM_UP, measured=STEPS, batches=WARM_UP + STEPS + TAIL_STEPS)
 LEVERS = ("full-tasks", "full-scorer", "full-scorer-fine", "full-reset-ahead")
 
 
-def gains(lever: str, scenarios: Iterable[Scenario] = EMULATED) -> Iterator[tuple[str, float, float]]:
+def gains(
+    lever: str, scenarios: Iterable[Scenario] = EMULATED_SCENARIOS
+) -> Iterator[tuple[str, float, float]]:
     """(scenario, fresh environment steps per second of `full`, of mode `lever`), where both can run."""
     for scenario in scenarios:
         if lever not in scenario.without:
-            full, other = (predict_cell(scenario, MODES[name], FITTED, WINDOW) for name in ("full", lever))
+            full, other = (
+                predict_cell(scenario, BENCH_MODES[name], FITTED_COSTS, WINDOW) for name in ("full", lever)
+            )
             yield scenario.name, full, other
 
 

@@ -15,10 +15,10 @@ from dataclasses import fields
 from itertools import islice
 from typing import NamedTuple
 
-from rlinf_async.lab.bench.modes import MODES
-from rlinf_async.lab.bench.scenarios import SCENARIOS, Scenario
+from rlinf_async.lab.bench.modes import BENCH_MODES
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME, Scenario
 from rlinf_async.lab.emulated.service import EnvService, decisions, resets
-from rlinf_async.lab.plan.bench import FITTED, SEED, Costs, Steps, predict_cell
+from rlinf_async.lab.plan.bench import FIRST_SEED, FITTED_COSTS, Costs, Steps, predict_cell
 from rlinf_async.lab.table import markdown
 
 WINDOW = Steps(warm_up=4, measured=40, batches=46)
@@ -48,9 +48,12 @@ class Limit(NamedTuple):
 def limits() -> Iterator[Limit]:
     """Of every mode that is `SHOWN`."""
     for name, mode in SHOWN:
-        scenario = SCENARIOS[name]
+        scenario = SCENARIOS_BY_NAME[name]
         best = scenario.samples * scenario.chunk / bound_s(scenario, WINDOW.measured)
-        planned = (predict_cell(scenario, MODES[mode], costs, WINDOW) for costs in (FITTED, WITHOUT_COSTS))
+        planned = (
+            predict_cell(scenario, BENCH_MODES[mode], costs, WINDOW)
+            for costs in (FITTED_COSTS, WITHOUT_COSTS)
+        )
         yield Limit(name, mode, *(one / best for one in planned))
 
 
@@ -71,8 +74,8 @@ def _alone_s(env: EnvService, number: int, horizon: int, steps: int) -> float:
     """What environment `number` takes by itself for the decisions and resets of a global step."""
     if env.vectorised_s:
         return horizon * env.vectorised_s + env.reset_s
-    drawn = islice(decisions(env, number, seed=SEED), horizon * steps)
-    between = [] if env.episode else islice(resets(env, number, seed=SEED), steps)
+    drawn = islice(decisions(env, number, seed=FIRST_SEED), horizon * steps)
+    between = [] if env.episode else islice(resets(env, number, seed=FIRST_SEED), steps)
     return (sum(one.seconds + one.reset_s for one in drawn) + sum(between)) / steps
 
 

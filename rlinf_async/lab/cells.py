@@ -14,7 +14,7 @@ class Cell(Protocol):
 
     @property
     def name(self) -> str:
-        """What no other cell is called."""
+        """The name of the cell, which no other cell has."""
 
     def run(self) -> Any:
         """Run it to its end; what comes of it is for each experiment to say."""

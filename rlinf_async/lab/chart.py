@@ -1,4 +1,4 @@
-"""What the bar charts of all experiments have in common."""
+"""The common parts of the bar charts of all experiments."""
 
 from __future__ import annotations
 

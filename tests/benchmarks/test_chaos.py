@@ -7,7 +7,7 @@ import pytest
 from benchmarks.chaos import __main__ as chaos
 from benchmarks.chaos.demo import DEMOS, demo
 from benchmarks.chaos.outcome import Outcome
-from rlinf_async.lab.chaos.victims import KINDS
+from rlinf_async.lab.chaos.victims import VICTIM_KINDS
 from rlinf_async.observe.failures import record_failure
 
 
@@ -73,4 +73,4 @@ def test_under_verl_nobody_is_killed_whom_there_is_not(tmp_path):
         *("trainer.total_training_steps=5", f"vla.run_dir={tmp_path / 'run'}", "a=b"),
     ]
     assert DEMOS["verl"].kinds == ("env", "inference")
-    assert set(DEMOS["rlinf"].kinds) == set(KINDS)
+    assert set(DEMOS["rlinf"].kinds) == set(VICTIM_KINDS)

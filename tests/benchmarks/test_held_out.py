@@ -7,7 +7,7 @@ import pytest
 from benchmarks.schedules import held_out
 from benchmarks.schedules.held_out import HELD_OUT, planned, table
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.modes import MODES
+from rlinf_async.lab.bench.modes import BENCH_MODES
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.variants import changed
 from tests.lab.plan.given import job, left_by, times
@@ -17,7 +17,7 @@ def test_every_mode_is_planned_from_the_trace_of_one_run(tmp_path):
     found = planned(left_by(tmp_path))
     assert abs(found["replay"]) < 0.05
     for mode in HELD_OUT:
-        settings = changed(job(), MODES[mode].overrides).settings
+        settings = changed(job(), BENCH_MODES[mode].overrides).settings
         assert found["planned"][mode] == pytest.approx(
             foresee("it", settings, times(), draws=4).step_s, rel=0.08
         )

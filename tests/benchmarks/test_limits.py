@@ -3,16 +3,19 @@
 import pytest
 
 from benchmarks.schedules import limits
-from rlinf_async.lab.bench.scenarios import SCENARIOS
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.emulated.service import decisions, resets
-from rlinf_async.lab.plan.bench import SEED, Steps
+from rlinf_async.lab.plan.bench import FIRST_SEED, Steps
 
 
 def test_an_environment_alone_takes_its_decisions_their_answers_and_its_resets():
-    libero = SCENARIOS["libero"]
+    libero = SCENARIOS_BY_NAME["libero"]
 
     def alone(env):
-        playing, resetting = decisions(libero.env, env, seed=SEED), resets(libero.env, env, seed=SEED)
+        playing, resetting = (
+            decisions(libero.env, env, seed=FIRST_SEED),
+            resets(libero.env, env, seed=FIRST_SEED),
+        )
         return sum(next(playing).seconds for _ in range(8 * 3)) + sum(next(resetting) for _ in range(3))
 
     slowest = max(map(alone, range(64))) / 3 + 8 * (0.01 + 0.0003)
@@ -20,11 +23,13 @@ def test_an_environment_alone_takes_its_decisions_their_answers_and_its_resets()
 
 
 def test_simulators_that_step_at_once_take_as_long_as_they_say():
-    assert limits.bound_s(SCENARIOS["maniskill"], 5) == pytest.approx(8 * 0.3 + 0.3 + 8 * (0.01 + 0.0003))
+    assert limits.bound_s(SCENARIOS_BY_NAME["maniskill"], 5) == pytest.approx(
+        8 * 0.3 + 0.3 + 8 * (0.01 + 0.0003)
+    )
 
 
 def test_where_training_takes_longest_it_is_the_bound():
-    scenario = SCENARIOS["train-bound"]
+    scenario = SCENARIOS_BY_NAME["train-bound"]
     samples = scenario.samples * scenario.update_epoch
     assert limits.bound_s(scenario, 5) == pytest.approx(samples * scenario.policy.train_sample_s)
 

@@ -31,7 +31,7 @@ from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.lab.chaos import victims
 from rlinf_async.lab.plan import command as plan_command
 from rlinf_async.lab.plan.prediction import foresee
-from rlinf_async.lab.plan.search import Found
+from rlinf_async.lab.plan.search import SearchResult
 from rlinf_async.observe.ending import RunFailed, ending_of
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.identity import identity
@@ -228,7 +228,7 @@ COMMANDS = {
 def planned_once(job, times, tries):
     """The run as it is, in the place of a search, whose length is not a matter of damage."""
     now = foresee("now", job.settings, times, draws=1)
-    return Found(now=now, best=now, beyond=(), asked=(), stock=())
+    return SearchResult(now=now, best=now, beyond=(), asked=(), stock=())
 
 
 def gone_on(host, cfg, dashboard):

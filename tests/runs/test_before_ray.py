@@ -39,6 +39,6 @@ def test_a_wrong_block_ends_a_script_before_ray_starts(runs: Runner, tmp_path: P
 
 @pytest.mark.nightly
 def test_a_run_of_the_bench_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cell.SCENARIOS, "broken", replace(QUICK, extra=("actor.micro_batch_size=7",)))
+    monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "broken", replace(QUICK, extra=("actor.micro_batch_size=7",)))
     result = BenchCell(scenario="broken", mode="full", repetition=0, warm_up=1, steps=1).run()
     assert "micro_batch_size=7" in result["error"]

@@ -6,13 +6,13 @@ import pytest
 
 from rlinf_async.lab.bench import cell
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.scenarios import SCENARIOS, PolicyService
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME, PolicyService
 from rlinf_async.lab.emulated.service import EnvService
 
 pytestmark = pytest.mark.ray
 
 QUICK = replace(
-    SCENARIOS["libero"],
+    SCENARIOS_BY_NAME["libero"],
     env=EnvService(decision_s=0.01, cv=0.3, reset_s=0.01),
     policy=PolicyService(act_fixed_s=0.001, act_sample_s=0.0, train_sample_s=0.001, weights_mb=1.0),
     envs=8,
@@ -24,7 +24,7 @@ QUICK = replace(
 @pytest.mark.nightly  # `full` is measured in tests/runs/test_tasks.py as well
 @pytest.mark.parametrize(("mode", "staleness"), [("full", 1), ("stock-async", 2)])
 def test_a_run_of_the_bench_is_measured(mode, staleness, monkeypatch):
-    monkeypatch.setitem(cell.SCENARIOS, "quick", QUICK)
+    monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "quick", QUICK)
     result = BenchCell(scenario="quick", mode=mode, repetition=0, warm_up=3, steps=4).run()
     assert "error" not in result, result["error"]
     assert result["fresh_steps_per_s"] > 0

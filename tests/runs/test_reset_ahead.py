@@ -18,7 +18,7 @@ AHEAD = ("async.rollout.reset_ahead=true", "runner.max_epochs=4")
 @pytest.mark.nightly  # one whose simulators take on tasks is measured as well
 def test_a_run_that_resets_ahead_is_measured(monkeypatch):
     resetting = replace(QUICK, env=replace(QUICK.env, reset_s=0.3))
-    monkeypatch.setitem(cell.SCENARIOS, "resetting", resetting)
+    monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "resetting", resetting)
     result = BenchCell(scenario="resetting", mode="full-reset-ahead", repetition=0, warm_up=3, steps=4).run()
     assert "error" not in result, result["error"]
     assert result["retrained"] == 0

@@ -24,7 +24,7 @@ GROUPS = (
 
 def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
     unequal = replace(QUICK, env=replace(QUICK.env, fastest=0.2, slowest=2.0))
-    monkeypatch.setitem(cell.SCENARIOS, "unequal", unequal)
+    monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "unequal", unequal)
     result = BenchCell(scenario="unequal", mode="full-tasks", repetition=0, warm_up=3, steps=4).run()
     assert "error" not in result, result["error"]
     assert result["retrained"] == 0

@@ -8,13 +8,13 @@ pytest.importorskip("verl", reason="veRL is not installed")
 
 from rlinf_async.lab.bench import cell
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.scenarios import SCENARIOS, PolicyService
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME, PolicyService
 from rlinf_async.lab.emulated.service import EnvService
 
 pytestmark = [pytest.mark.verl, pytest.mark.ray]
 
 QUICK = replace(
-    SCENARIOS["libero"],
+    SCENARIOS_BY_NAME["libero"],
     env=EnvService(decision_s=0.01, cv=0.3, reset_s=0.01),
     policy=PolicyService(act_fixed_s=0.001, act_sample_s=0.0, train_sample_s=0.001, weights_mb=1.0),
     envs=8,
@@ -25,7 +25,7 @@ QUICK = replace(
 
 @pytest.mark.nightly  # one under RLinf is measured as well: tests/runs/test_tasks.py
 def test_a_run_of_the_bench_under_verl_is_measured(monkeypatch):
-    monkeypatch.setitem(cell.SCENARIOS, "quick", QUICK)
+    monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "quick", QUICK)
     result = BenchCell(host="verl", scenario="quick", mode="full", repetition=0, warm_up=3, steps=4).run()
     assert "error" not in result, result["error"]
     assert result["fresh_steps_per_s"] > 0

@@ -1,1 +1,1 @@
-"""How fast a schedule is, and how far from the best possible: real workers, emulated service times."""
+"""The speed of a schedule, and its distance from the best possible: real workers, emulated service times."""

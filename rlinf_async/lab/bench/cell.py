@@ -11,15 +11,15 @@ from typing import Any
 
 from rlinf_async.lab.bench.cpu import CpuMeter
 from rlinf_async.lab.bench.measure import Measurement, measure
-from rlinf_async.lab.bench.scenarios import SCENARIOS
-from rlinf_async.lab.bench.sides import SIDES
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.observe.spans import read_spans
 
 DEADLINE_S = 600.0
-TAIL = 2
-"""Global steps that a run goes on after those that are measured: in its last ones nothing new is begun."""
-RUN = "RLINF_ASYNC_BENCH_RUN"
+TAIL_STEPS = 2
+"""Global steps that a run goes on after those that are measured: in its last ones no new rollout begins."""
+RUN_VARIABLE = "RLINF_ASYNC_BENCH_RUN"
 """The environment variable by which all processes of a run are known."""
 
 
@@ -54,15 +54,15 @@ class BenchCell:
         Raises:
             ValueError: the run failed, with the end of what it printed, or was no steady state.
         """
-        scenario, mode = SCENARIOS[self.scenario], SIDES[self.host].modes[self.mode]
+        scenario, mode = SCENARIOS_BY_NAME[self.scenario], SIDES_BY_HOST[self.host].modes[self.mode]
         log = directory / "output"
         # Ray's own processes inherit what marks a run's.
-        with CpuMeter(f"{RUN}={directory.name}") as meter:
+        with CpuMeter(f"{RUN_VARIABLE}={directory.name}") as meter:
             status = run_command(
                 self._command(directory),
                 log,
                 directory=directory,
-                environment={**OWN_CLUSTER, RUN: directory.name},
+                environment={**OWN_CLUSTER, RUN_VARIABLE: directory.name},
                 deadline_s=DEADLINE_S,
             )
         if status:
@@ -71,8 +71,8 @@ class BenchCell:
         return measure(records, scenario, mode, warm_up=self.warm_up, steps=self.steps, cpu=meter)
 
     def _command(self, directory: Path) -> list[str]:
-        scenario, side = SCENARIOS[self.scenario], SIDES[self.host]
-        mode, steps = side.modes[self.mode], self.warm_up + self.steps + TAIL
+        scenario, side = SCENARIOS_BY_NAME[self.scenario], SIDES_BY_HOST[self.host]
+        mode, steps = side.modes[self.mode], self.warm_up + self.steps + TAIL_STEPS
         return [
             *(sys.executable, "-m", "rlinf_async.lab.bench.run", mode.wiring, side.config(scenario)),
             *side.overrides(scenario, mode, log=str(directory / "services")),

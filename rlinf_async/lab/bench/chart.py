@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.lab.bench.sides import SIDES
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.chart import bars, finish, new_figure, save
 
 
@@ -32,7 +32,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
         _panel(panel, scenario, [row for row in rows if row["scenario"] == scenario])
     for panel in panels.flat[len(scenarios) :]:
         panel.set_visible(False)
-    over = SIDES[rows[0]["host"]].over
+    over = SIDES_BY_HOST[rows[0]["host"]].over
     label = f"fresh environment steps per second, over {over}"
     figure.supxlabel(textwrap.fill(label, width=40 * columns), fontsize=9)
     save(figure, path)

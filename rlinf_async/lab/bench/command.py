@@ -1,4 +1,4 @@
-"""What `rlinf-async bench` does: run the cells in turn, show the rows, write them down."""
+"""The command `rlinf-async bench`: run the cells in turn, show the rows, write them down."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlinf_async.core.names import did_you_mean
 from rlinf_async.hosts.host import load
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.results import Results
-from rlinf_async.lab.bench.scenarios import SCENARIOS
-from rlinf_async.lab.bench.sides import SIDES
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.cells import run_in_turn
 from rlinf_async.lab.outputs import write_json
 
 WARM_UP, STEPS = 3, 4
 """Global steps before the ones that are measured, and those that are."""
-QUICK = ("libero", "balanced")
+QUICK_SCENARIOS = ("libero", "balanced")
 """Scenarios of a quick bench."""
 
 
@@ -40,13 +40,17 @@ def plan(
         ValueError: an unknown host, scenario or mode, one that cannot run here, no repetition, or no step.
         ModuleNotFoundError: what the host's runs need is not installed.
     """
-    _known("host", [host], SIDES)
-    side = SIDES[host]
+    _known("host", [host], SIDES_BY_HOST)
+    side = SIDES_BY_HOST[host]
     side.check()
     if importlib.util.find_spec("hydra") is None:
         raise ModuleNotFoundError(name="hydra")  # as its import would in every run
-    usual = QUICK if quick else tuple(name for name in SCENARIOS if unavailable(name, host) is None)
-    names = _known("scenario", scenarios or usual, SCENARIOS)
+    usual = (
+        QUICK_SCENARIOS
+        if quick
+        else tuple(name for name in SCENARIOS_BY_NAME if unavailable(name, host) is None)
+    )
+    names = _known("scenario", scenarios or usual, SCENARIOS_BY_NAME)
     for name in names:
         if (reason := unavailable(name, host)) is not None:
             raise ValueError(f"scenario {name!r} cannot run here: {reason}")
@@ -63,20 +67,20 @@ def plan(
         for repetition in range(count)
         for scenario in names
         for mode in run
-        if mode not in SCENARIOS[scenario].without
+        if mode not in SCENARIOS_BY_NAME[scenario].without
     ]
 
 
 def unavailable(scenario: str, host: str = "rlinf") -> str | None:
     """Why a scenario cannot run on this machine under `host`, or None."""
-    return SIDES[host].unavailable(SCENARIOS[scenario])
+    return SIDES_BY_HOST[host].unavailable(SCENARIOS_BY_NAME[scenario])
 
 
 def open_results(cells: Sequence[BenchCell], *, json_path: Path | None) -> tuple[Results, list[BenchCell]]:
-    """What an earlier start wrote beside `json_path`, and those of `cells` that it has not got.
+    """Return the results of an earlier start next to `json_path`, and the cells that they lack.
 
     Raises:
-        ValueError: what was written is of other steps, or of another host.
+        ValueError: the results are of other steps, or of another host.
     """
     results = Results(json_path.with_suffix(".cells.jsonl") if json_path else None)
     return results, results.missing(cells)

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-PROC = Path("/proc")
+PROC_FOLDER = Path("/proc")
 INTERVAL_S = 0.25
-BUSY = (0, 1, 2, 5, 6, 7)
-"""Of the numbers of a machine in /proc/stat: user, nice, system, irq, softirq, steal."""
+BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
+"""Indices of the numbers of a machine in /proc/stat: user, nice, system, irq, softirq, steal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What ran on a machine between two moments."""
+    """The cores that a machine has used between two moments."""
 
     run_s: float
     """CPU seconds of the run's processes."""
@@ -34,7 +34,7 @@ class CpuMeter(AbstractContextManager["CpuMeter"]):
     those of Ray among them. What a process used after the last look at it is not seen.
     """
 
-    def __init__(self, mark: str, *, proc: Path = PROC) -> None:
+    def __init__(self, mark: str, *, proc: Path = PROC_FOLDER) -> None:
         """`mark` is `NAME=value`, as it stands in an environment."""
         self._mark = mark.encode()
         self._proc = proc
@@ -60,11 +60,11 @@ class CpuMeter(AbstractContextManager["CpuMeter"]):
             if path.name.isdigit():
                 self._look_at(path)
         numbers = (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:]
-        machine = sum(int(numbers[index]) for index in BUSY)
+        machine = sum(int(numbers[index]) for index in BUSY_FIELDS)
         self._looks.append((now, sum(self._used.values()), machine / _ticks()))
 
     def between(self, start: float, stop: float) -> Usage | None:
-        """What was used from `start` to `stop`; None where nobody looked before and after."""
+        """Return the usage from `start` to `stop`; None where no look lies before and after."""
         if len(self._looks) < 2 or self._looks[0][0] > start or self._looks[-1][0] < stop:
             return None
         times, run, machine = np.array(self._looks).T

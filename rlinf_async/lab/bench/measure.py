@@ -161,7 +161,7 @@ def _rollouts(environments: Mapping[int, Environment], scenario: Scenario) -> li
 
 
 def _check(steady: Window, environments: Mapping[int, Environment], scenario: Scenario) -> None:
-    """What does one thing at a time cannot be busy for longer than the steps took."""
+    """Check that no part that does one thing at a time was busy for longer than the steps took."""
     policy = scenario.policy
     assert policy is not None
     answer = policy.act_s(1)

@@ -1,4 +1,4 @@
-"""What is compared: RLinf's own ways to run, each as good as it can be, and the levels of this package."""
+"""The modes that are compared: RLinf's own, each as good as it can be, and the levels of this package."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Mode:
     wiring: str = "plugin"
 
     env_workers: int = 0
-    """How many this mode needs; by default as many as the scenario has."""
+    """The number that this mode needs; by default as many as the scenario has."""
     balance: Literal["exact", "tasks", "free"] = "exact"
-    """Whether environments contribute equally to a batch, each with its own task or whoever is free with the
-    next (tasks), or whoever is first contributes more (free)."""
+    """The contribution of environments to a batch: equal, each with its own task (exact); equal, a free
+    one with the next task (tasks); or more from the faster ones (free)."""
     resets_ahead: bool = False
-    """Whether simulators are reset while others play for them."""
+    """True if simulators are reset while others play for them."""
     cuts: int = 1
     """Into how many parts a micro-batch of the scenario is cut."""
 
@@ -37,12 +37,12 @@ class Mode:
         return scenario.update_epoch * scenario.samples // self.micro_batch_size(scenario)
 
     def shared_overrides(self, scenario: Scenario) -> list[str]:
-        """What makes a config of any host run in this mode."""
+        """Return the overrides with which a config of any host runs in this mode."""
         cut = [f"async.streamer.micro_batch_size={self.micro_batch_size(scenario)}"] if self.cuts > 1 else []
         return [*self.overrides, *cut]
 
     def overrides_for(self, scenario: Scenario) -> list[str]:
-        """What makes a config of RLinf that is `scenario` run in this mode."""
+        """Return the overrides with which a config of RLinf for `scenario` runs in this mode."""
         workers = self.env_workers or scenario.env_workers
         placed = [f"cluster.component_placement.env.placement='0:0-{workers - 1}'"] if workers > 1 else []
         # RLinf's asynchronous PPO trains on what its store holds: a batch is one trajectory of each worker.
@@ -50,22 +50,26 @@ class Mode:
         return [*self.shared_overrides(scenario), *placed, *stored]
 
 
-OFF = "async.mode=off"
+OFF_OVERRIDE = "async.mode=off"
 OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
-ASYNC_PPO = (OFF, "algorithm.loss_type=decoupled_actor_critic", "+algorithm.staleness_threshold=1")
-MODES = {
+ASYNC_PPO = (OFF_OVERRIDE, "algorithm.loss_type=decoupled_actor_critic", "+algorithm.staleness_threshold=1")
+BENCH_MODES = {
     mode.name: mode
     for mode in (
         Mode(
-            name="stock-sync-1", kind="sync", overrides=(OFF, "rollout.pipeline_stage_num=1", OVERLAP_RESETS)
+            name="stock-sync-1",
+            kind="sync",
+            overrides=(OFF_OVERRIDE, "rollout.pipeline_stage_num=1", OVERLAP_RESETS),
         ),
         Mode(
-            name="stock-sync-2", kind="sync", overrides=(OFF, "rollout.pipeline_stage_num=2", OVERLAP_RESETS)
+            name="stock-sync-2",
+            kind="sync",
+            overrides=(OFF_OVERRIDE, "rollout.pipeline_stage_num=2", OVERLAP_RESETS),
         ),
         Mode(
             name="stock-pipeline",
             kind="stock",
-            overrides=(OFF, "+runner.use_training_pipeline=true", OVERLAP_RESETS),
+            overrides=(OFF_OVERRIDE, "+runner.use_training_pipeline=true", OVERLAP_RESETS),
         ),
         Mode(
             name="stock-async",
@@ -115,5 +119,6 @@ MODES = {
         ),
     )
 }
-STANDARD = tuple(name for name in MODES if not name.startswith("full-"))
-"""What is run unless modes are named; others change what is learnt or how, or take twice the simulators."""
+STANDARD_MODES = tuple(name for name in BENCH_MODES if not name.startswith("full-"))
+"""Modes that are run unless others are named; those change what is learnt or how, or take twice the
+simulators."""

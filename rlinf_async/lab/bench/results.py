@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.scenarios import SCENARIOS
-from rlinf_async.lab.bench.sides import SIDES
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.table import Range
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.plain_data import read_json
@@ -19,9 +19,9 @@ from rlinf_async.observe.plain_data import read_json
 Result = dict[str, Any]
 
 MAX_RESULTS_BYTES = 64 << 20
-"""Of a file of results; a run has about 2 kB."""
+"""Most bytes of a file of results; a run has about 2 kB."""
 
-FIGURES = (
+FIGURE_KEYS = (
     "fresh_steps_per_s",
     "trained_per_s",
     "collected_per_s",
@@ -34,7 +34,7 @@ FIGURES = (
     "cpu_ms",
     "others",
 )
-"""Of a measurement, those that a row has the median and the range of."""
+"""Figures of a measurement of which a row has the median and the range."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Results:
                 file.write(json.dumps({"cell": asdict(cell), "result": result}) + "\n")
 
     def missing(self, cells: Sequence[BenchCell]) -> list[BenchCell]:
-        """Those of `cells` that have no result yet; one that failed is tried again.
+        """Return the `cells` that have no result yet; one that failed is tried again.
 
         Raises:
             ValueError: there are results over other steps than those of `cells`, or under another host,
@@ -89,8 +89,8 @@ class Results:
         sides = {_line(cell) for cell, _ in self.runs}
         lines = [
             (host, scenario, mode)
-            for host, side in SIDES.items()
-            for scenario in SCENARIOS
+            for host, side in SIDES_BY_HOST.items()
+            for scenario in SCENARIOS_BY_NAME
             for mode in side.modes
         ]
         return [self._row(*line) for line in lines if line in sides]
@@ -102,10 +102,10 @@ class Results:
         if not good:
             failed = [result for cell, result in self.runs if _line(cell) == (host, scenario, mode)]
             return {**row, "error": failed[-1]["error"]}
-        modes = SIDES[host].modes
+        modes = SIDES_BY_HOST[host].modes
         stock = [name for name, other in modes.items() if other.kind != "plugin"]
         sync = [name for name in stock if modes[name].kind == "sync"]
-        ranges = {key: Range.of([result[key] for result in good.values()]) for key in FIGURES}
+        ranges = {key: Range.of([result[key] for result in good.values()]) for key in FIGURE_KEYS}
         ranges["ratio_stock_sync"] = self._ratios(host, scenario, good, sync)
         ranges["ratio_best_stock"] = self._ratios(host, scenario, good, stock)
         row |= {key: spread and spread.middle for key, spread in ranges.items()}
@@ -164,5 +164,5 @@ def _read(path: Path) -> list[tuple[BenchCell, Result]]:
 
 
 def _line(cell: BenchCell) -> tuple[str, str, str]:
-    """What the row is called that a cell belongs to."""
+    """Return the name of the row that a cell belongs to."""
     return (cell.host, cell.scenario, cell.mode)

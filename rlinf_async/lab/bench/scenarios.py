@@ -20,7 +20,7 @@ class PolicyService:
     weights_mb: float = 16.0
 
     def act_s(self, envs: int) -> float:
-        """What a forward pass for `envs` environments takes."""
+        """Return the seconds of a forward pass for `envs` environments."""
         return self.act_fixed_s + envs * self.act_sample_s
 
 
@@ -35,7 +35,7 @@ class Scenario:
     name: str
     what: str
     config: str = "bench/emulated"
-    """Of RLinf."""
+    """The name of a config of RLinf."""
     env: EnvService | None = None
     policy: PolicyService | None = None
     envs: int = 64
@@ -58,7 +58,9 @@ class Scenario:
         return self.envs * self.decisions
 
     def overrides(self, *, log: str) -> list[str]:
-        """What makes the config this scenario, whose processes write down into `log` what they served."""
+        """Return the overrides that make the config this scenario, whose processes log into `log` what
+        they served.
+        """
         return [
             f"env.train.total_num_envs={self.envs}",
             f"env.train.max_episode_steps={self.decisions * self.chunk}",
@@ -100,11 +102,11 @@ def _settings(path: str, service: Any) -> list[str]:
 # that answers in some 30 ms takes a thirtieth of that. Scaled down by three, so that a bench ends.
 LIBERO_ENV = EnvService(decision_s=0.3, cv=0.3, fastest=0.7, slowest=1.4, reset_s=0.525)
 SLOWEST_S = 8 * (1.4 * 0.3 + 0.0103) + 0.525
-"""What a rollout of the slowest of those environments takes, alone with the policy."""
+"""Seconds of a rollout of the slowest of those environments, alone with the policy."""
 
 # A simulator that steps all environments at once is not divided among eight env workers, nor are four
 # environments, nor two cores.
-UNDIVIDED = ("stock-decoupled",)
+UNDIVIDED_MODES = ("stock-decoupled",)
 # Episodes that go on from rollout to rollout take on no other task, nor do RLinf's own environments.
 OWN_TASKS = ("full-tasks",)
 # Nor are they reset before their rollout.
@@ -118,7 +120,7 @@ def _policy(train_s: float, *, samples: int = 512, weights_mb: float = 16.0) -> 
     )
 
 
-EMULATED = (
+EMULATED_SCENARIOS = (
     Scenario(
         name="libero",
         what="CPU simulators, a core each; training takes half as long as a rollout",
@@ -143,7 +145,7 @@ EMULATED = (
         env=EnvService(vectorised_s=0.3, reset_s=0.3),
         policy=_policy(1.8),
         simulator="maniskill",
-        without=UNDIVIDED,
+        without=UNDIVIDED_MODES,
     ),
     Scenario(
         name="long-tail",
@@ -192,9 +194,9 @@ EMULATED = (
     ),
 )
 
-_vla = partial(Scenario, chunk=5, without=UNDIVIDED)
+_vla = partial(Scenario, chunk=5, without=UNDIVIDED_MODES)
 
-REAL = (
+REAL_SCENARIOS = (
     _vla(
         name="metaworld",
         what="real: rendered Meta-World and a small vision-language-action policy, on these cores",
@@ -210,7 +212,7 @@ REAL = (
         envs=4,
         decisions=4,
         micro_batch_size=4,
-        without=(*UNDIVIDED, *OWN_TASKS),
+        without=(*UNDIVIDED_MODES, *OWN_TASKS),
     ),
     Scenario(
         name="maniskill-real",
@@ -226,8 +228,8 @@ REAL = (
         # A process for each simulator, which holds one environment: nothing divides into two stages.
         env_workers=4,
         extra=("rollout.pipeline_stage_num=1",),
-        without=("stock-sync-2", "full-scorer-fine", *UNDIVIDED, *OWN_TASKS, *GOES_ON),
+        without=("stock-sync-2", "full-scorer-fine", *UNDIVIDED_MODES, *OWN_TASKS, *GOES_ON),
     ),
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (*EMULATED, *REAL)}
+SCENARIOS_BY_NAME = {scenario.name: scenario for scenario in (*EMULATED_SCENARIOS, *REAL_SCENARIOS)}

@@ -1,4 +1,4 @@
-"""What a bench has to know of the host that it runs under."""
+"""The facts about its host that a bench needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Side(Protocol):
     quick: tuple[str, ...]
     """Modes of a quick bench."""
     over: str
-    """What throughput is given in units of: the best mode that is `sync`."""
+    """The unit of throughput: the best mode that is `sync`."""
     others: str
     """One word for all modes that are not this package's levels."""
 
@@ -37,7 +37,9 @@ class Side(Protocol):
         """The name of the config that a scenario is made of."""
 
     def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
-        """What makes that config the scenario in a mode; processes write down into `log` what they served."""
+        """Return the overrides that make that config the scenario in a mode; processes log into `log` what
+        they served.
+        """
 
     def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:
-        """What makes it a run of so many global steps, which writes into `directory`."""
+        """Return the overrides for a run of `steps` global steps, which writes into `directory`."""

@@ -8,5 +8,5 @@ from rlinf_async.lab.bench.side import Side
 from rlinf_async.lab.bench.under_rlinf import UnderRLinf
 from rlinf_async.lab.bench.under_verl import UnderVerl
 
-SIDES: Mapping[str, Side] = {"rlinf": UnderRLinf(), "verl": UnderVerl()}
-"""By the names of the hosts."""
+SIDES_BY_HOST: Mapping[str, Side] = {"rlinf": UnderRLinf(), "verl": UnderVerl()}
+"""The sides by the names of their hosts."""

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 
 from rlinf_async.lab.bench.results import Results
-from rlinf_async.lab.bench.scenarios import SCENARIOS
-from rlinf_async.lab.bench.sides import SIDES
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.table import screen
 
 Row = Mapping[str, Any]
 
-COLUMNS = (
+TABLE_COLUMNS = (
     "mode",
     "fresh\nsteps/s",
     "over\nsync",
@@ -25,7 +25,7 @@ COLUMNS = (
     "lag",
     "% idle\nenv/inf./\nlearner",
 )
-"""The table of a scenario fits into 80 columns; `others` is what a host calls what it is compared with."""
+"""The table of a scenario fits into 80 columns; `others` is the host's word for what it is compared with."""
 WITH_RANGES = {
     "fresh_steps_per_s": ".0f",
     "ratio_stock_sync": ".2f",
@@ -41,8 +41,8 @@ def show(results: Results, console: Console) -> None:
         modes = [row for row in rows if (row["host"], row["scenario"]) == (host, name)]
         cv = [row["chunk_cv"] for row in modes if row.get("chunk_cv") is not None]
         spread = f"; measured spread of a decision: {sum(cv) / len(cv):.2f}" if cv else ""
-        console.print(f"\n[bold]{name}[/], under {host}: {SCENARIOS[name].what}{spread}")
-        columns = [column.format(others=SIDES[host].others) for column in COLUMNS]
+        console.print(f"\n[bold]{name}[/], under {host}: {SCENARIOS_BY_NAME[name].what}{spread}")
+        columns = [column.format(others=SIDES_BY_HOST[host].others) for column in TABLE_COLUMNS]
         console.print(screen(columns, map(_cells, modes)))
         for row in modes:
             if "error" in row:
@@ -50,7 +50,7 @@ def show(results: Results, console: Console) -> None:
 
 
 def figure(row: Row, key: str, digits: str, form: str = "{} [{}, {}]") -> str:
-    """The median; in `form`, the least and the most beside it where there are several repetitions."""
+    """Return the median; in `form`, with the least and the most where there are several repetitions."""
     if row[key] is None:
         return "-"
     if row["repetitions"] == 1:

@@ -1,4 +1,4 @@
-"""A bench under RLinf: its own modes beside the levels of this package."""
+"""A bench under RLinf: its own modes next to the levels of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlinf_async.extras import pip_install
 from rlinf_async.hosts.rlinf.compat import check_rlinf
-from rlinf_async.lab.bench.modes import MODES, STANDARD, Mode
+from rlinf_async.lab.bench.modes import BENCH_MODES, STANDARD_MODES, Mode
 from rlinf_async.lab.bench.scenarios import Scenario
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
 from rlinf_async.lab.demo.simulators.vulkan import check_vulkan
@@ -18,8 +18,8 @@ from rlinf_async.lab.demo.simulators.vulkan import check_vulkan
 class UnderRLinf:
     """Fills `side.Side`."""
 
-    modes: Mapping[str, Mode] = MODES
-    standard: tuple[str, ...] = STANDARD
+    modes: Mapping[str, Mode] = BENCH_MODES
+    standard: tuple[str, ...] = STANDARD_MODES
     quick: tuple[str, ...] = ("stock-sync-1", "stock-async", "full")
     over = "RLinf's synchronous loop"
     others = "stock"

@@ -1,4 +1,4 @@
-"""A bench under veRL: schedules of veRL's modes, as this package's loops make them, beside its levels.
+"""A bench under veRL: schedules of veRL's modes, as this package's loops make them, next to its levels.
 
 veRL itself cannot run an environment, so nothing here is a run of veRL's own loops.
 """
@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlinf_async.hosts.host import load
-from rlinf_async.lab.bench.modes import OFF, Mode
+from rlinf_async.lab.bench.modes import OFF_OVERRIDE, Mode
 from rlinf_async.lab.bench.scenarios import Scenario
 
-CONFIG = "bench/verl_emulated"
-ACTOR = "actor_rollout_ref.actor"
-MODES = {
+BENCH_CONFIG = "bench/verl_emulated"
+ACTOR_SECTION = "actor_rollout_ref.actor"
+VERL_MODES = {
     mode.name: mode
     for mode in (
-        Mode(name="off", kind="sync", overrides=(OFF,)),
+        Mode(name="off", kind="sync", overrides=(OFF_OVERRIDE,)),
         # As veRL's experiment with VLAs stepped its environments: two halves, one acts while one is answered.
-        Mode(name="verl-stages", kind="sync", overrides=(OFF, "env.stages=2")),
+        Mode(name="verl-stages", kind="sync", overrides=(OFF_OVERRIDE, "env.stages=2")),
         Mode(name="one-step-off", kind="stock", overrides=("async.mode=train", "++async.deterministic=true")),
         *(
             Mode(name=level, kind="plugin", overrides=(f"async.mode={level}",))
@@ -32,8 +32,8 @@ MODES = {
 class UnderVerl:
     """Fills `side.Side`."""
 
-    modes: Mapping[str, Mode] = MODES
-    standard: tuple[str, ...] = tuple(MODES)
+    modes: Mapping[str, Mode] = VERL_MODES
+    standard: tuple[str, ...] = tuple(VERL_MODES)
     quick: tuple[str, ...] = ("off", "one-step-off", "full")
     over = "the same loop with every level off"
     others = "peer"
@@ -45,7 +45,7 @@ class UnderVerl:
         return None if scenario.env else f"its simulators are real, and {scenario.config} is for RLinf"
 
     def config(self, scenario: Scenario) -> str:
-        return CONFIG
+        return BENCH_CONFIG
 
     def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
         mini_batch = scenario.samples // scenario.optimizer_steps // scenario.decisions
@@ -53,9 +53,9 @@ class UnderVerl:
             f"env.workers={mode.env_workers or scenario.env_workers}",
             f"env.train.total_num_envs={scenario.envs}",
             f"env.train.max_episode_steps={scenario.decisions * scenario.chunk}",
-            f"{ACTOR}.ppo_epochs={scenario.update_epoch}",
-            f"{ACTOR}.ppo_mini_batch_size={mini_batch}",
-            f"{ACTOR}.ppo_micro_batch_size_per_gpu={scenario.micro_batch_size}",
+            f"{ACTOR_SECTION}.ppo_epochs={scenario.update_epoch}",
+            f"{ACTOR_SECTION}.ppo_mini_batch_size={mini_batch}",
+            f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={scenario.micro_batch_size}",
             *scenario.emulated(log=log, model="vla.model"),
             *scenario.extra,
             *mode.shared_overrides(scenario),
@@ -65,5 +65,5 @@ class UnderVerl:
         return [
             f"trainer.total_training_steps={steps}",
             f"vla.run_dir={directory}",
-            f"{ACTOR}.data_loader_seed={seed}",
+            f"{ACTOR_SECTION}.data_loader_seed={seed}",
         ]

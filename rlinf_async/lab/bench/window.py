@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 
 @dataclass(kw_only=True)
 class Environment:
-    """What one environment did within the window; the part of a decision that lies in it counts."""
+    """The work of one environment within the window; the part of a decision that lies in it counts."""
 
     decisions: float = 0.0
     busy_s: float = 0.0
@@ -23,7 +23,7 @@ class Environment:
     reset_s: float = 0.0
     """Seconds of its resets alone."""
     seconds: list[float] = field(default_factory=list)
-    """How long each decision took that ended within the window."""
+    """The seconds of each decision that ended within the window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Window:
         return self.stop - self.start
 
     def within(self, *kinds: str) -> Iterator[tuple[Record, float]]:
-        """What was served of these kinds, with the share of its time that lies within the window."""
+        """Yield the records of these kinds, with the share of their time that lies within the window."""
         for record in self.records:
             began, end = max(self.start, record["began"]), min(self.stop, record["ended"])
             if record["kind"] in kinds and end > began:

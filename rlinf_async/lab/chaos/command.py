@@ -1,4 +1,4 @@
-"""What `rlinf-async chaos` does: kill processes of a run until it has ended, and say what it outlived."""
+"""The command `rlinf-async chaos`: kill processes of a run until it has ended, and tell what it outlived."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rlinf_async.lab.chaos.killer import Killer
-from rlinf_async.lab.chaos.victims import KINDS, Victim, processes
+from rlinf_async.lab.chaos.victims import VICTIM_KINDS, Victim, processes
 from rlinf_async.observe.failures import FailureReader, FaultCounts
 from rlinf_async.observe.status import status_facts
 
@@ -20,13 +20,13 @@ LOOK_S = 2.0
 
 
 def check(run: Path, kinds: Sequence[str]) -> None:
-    """Whether there is something to kill.
+    """Check that there is a process to kill.
 
     Raises:
-        ValueError: there is no such run, it has ended, it is on other machines, or a kind is none.
+        ValueError: there is no such run, it has ended, it is on other machines, or a kind is unknown.
     """
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise ValueError(f"--kinds {', '.join(unknown)}: there are {', '.join(KINDS)}")
+    if unknown := [kind for kind in kinds if kind not in VICTIM_KINDS]:
+        raise ValueError(f"--kinds {', '.join(unknown)}: there are {', '.join(VICTIM_KINDS)}")
     facts = status_facts(run)
     if facts["state"] == "ended":
         raise ValueError(f"the run in {run} has ended; chaos is for one that goes on")

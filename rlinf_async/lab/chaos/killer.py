@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlinf_async.lab.chaos.victims import KINDS, Victim, step_of, victims
+from rlinf_async.lab.chaos.victims import VICTIM_KINDS, Victim, step_of, victims
 
 LOOK_S = 0.5
 
@@ -26,10 +26,10 @@ class Killer(threading.Thread):
         every_s: float,
         first_step: int,
         seed: int,
-        kinds: Sequence[str] = tuple(KINDS),
+        kinds: Sequence[str] = tuple(VICTIM_KINDS),
         on_kill: Callable[[Victim], None] = lambda victim: None,
     ) -> None:
-        """`kinds` are words of `KINDS`; `on_kill` is called in this thread after each."""
+        """`kinds` are words of `VICTIM_KINDS`; `on_kill` is called in this thread after each."""
         super().__init__(daemon=True)
         self._run_dir, self._every_s, self._first_step = run_dir, every_s, first_step
         self._kinds, self._on_kill = kinds, on_kill
@@ -45,12 +45,12 @@ class Killer(threading.Thread):
             self._kill_one()
 
     def stop(self) -> None:
-        """Kill nobody any more; returns once that is so."""
+        """Stop killing; return once no more process will be killed."""
         self._stopped.set()
         self.join()
 
     def _kill_one(self) -> None:
-        kind = KINDS[self._draw.choice(self._kinds)]
+        kind = VICTIM_KINDS[self._draw.choice(self._kinds)]
         candidates = [victim for victim in victims(self._run_dir) if victim.kind == kind]
         if not candidates:
             return  # all of them are away, being started again

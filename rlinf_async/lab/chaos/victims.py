@@ -1,4 +1,4 @@
-"""Which processes of a run can be killed without that it ends."""
+"""The processes of a run that can be killed without ending it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.inspection import machine
 
-SIMULATOR = "simulator"
-KINDS = {"simulator": SIMULATOR, "env": str(Process.ENV), "inference": str(Process.INFERENCE)}
+SIMULATOR_KIND = "simulator"
+VICTIM_KINDS = {"simulator": SIMULATOR_KIND, "env": str(Process.ENV), "inference": str(Process.INFERENCE)}
 """Kinds of processes, by a word for each."""
-HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
-"""Processes that Python starts for itself: without them nothing is simulated, and nothing stops."""
+PYTHON_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+"""Processes that Python starts for itself: without them no simulator runs, and none stops."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Victim:
     """`env worker 1`; of a simulator, whose it is: `of env worker 1`."""
     pid: int
     started: int
-    """When it has started, as `observe.identity` has it: another process may have the number later."""
+    """The time of its start, as in `observe.identity`: another process may have the number later."""
 
     def kill(self) -> bool:
         """Send SIGKILL; whether it was still there."""
@@ -51,21 +51,21 @@ def victims(run_dir: Path) -> list[Victim]:
     found = []
     for name, record in processes(run_dir).items():
         kind, _ = kind_and_rank(name)
-        if kind not in KINDS.values():
+        if kind not in VICTIM_KINDS.values():
             continue
         found.append(Victim(kind, name, record["pid"], record["started"]))
         if kind == Process.ENV:
             for pid in simulators_of(record["pid"]):
                 if (now := identity(pid)) is not None:
-                    found.append(Victim(SIMULATOR, f"of {name}", pid, now["started"]))
+                    found.append(Victim(SIMULATOR_KIND, f"of {name}", pid, now["started"]))
     return found
 
 
 def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
-    """What each process of a run says of itself, by its name: those of this machine that answer.
+    """Return the reports of the processes of a run, by name: of those of this machine that answer.
 
-    The number of a process means another one on another machine, and may mean another one here by now, or
-    may have been written by somebody else: only those that `observe.identity` knows as the run's are left.
+    A number means another process on another machine, and may mean another one here by now, or may have been
+    written by another account: only processes that `observe.identity` knows as the run's are left.
     """
     records = RunDir(run_dir)
     here = machine()
@@ -94,5 +94,5 @@ def simulators_of(pid: int) -> list[int]:
 def _simulates(pid: int) -> bool:
     with suppress(OSError):
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return bool(command) and not any(helper in command for helper in HELPERS)
+        return bool(command) and not any(helper in command for helper in PYTHON_HELPERS)
     return False  # it has just ended; one that has, and is not collected yet, has no command line

@@ -23,9 +23,9 @@ def chaos(
 ) -> None:
     """Kill processes of a run on this machine, drawn at random, until it ends: what does it outlive?"""
     from rlinf_async.lab.chaos import command
-    from rlinf_async.lab.chaos.victims import KINDS
+    from rlinf_async.lab.chaos.victims import VICTIM_KINDS
 
-    kinds_to_kill = listed(kinds) or list(KINDS)
+    kinds_to_kill = listed(kinds) or list(VICTIM_KINDS)
     alive = or_exit(lambda: command.chaos(run, console, every_s=every, kinds=kinds_to_kill, seed=seed))
     if not alive:
         raise typer.Exit(1)

@@ -77,7 +77,7 @@ def _show_predictions(rows: Iterable[Mapping[str, Any]], steps: int) -> None:
 
 
 def listed(values: list[str] | None) -> list[str] | None:
-    """What was given with commas, or with the option repeated."""
+    """Return the values of an option, which was given with commas, or repeated."""
     return [name.strip() for value in values for name in value.split(",")] if values else None
 
 

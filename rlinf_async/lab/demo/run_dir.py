@@ -1,4 +1,4 @@
-"""Where a run writes, by its config."""
+"""The directory of a run, by its config."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-KEYS = ("runner.logger.log_path", "vla.run_dir")
-"""What the hosts call it."""
+RUN_DIR_KEYS = ("runner.logger.log_path", "vla.run_dir")
+"""The keys of the hosts for it."""
 
 
 def run_dir(cfg: Any) -> Path:
@@ -17,7 +17,7 @@ def run_dir(cfg: Any) -> Path:
     Raises:
         ValueError: it names none.
     """
-    for key in KEYS:
+    for key in RUN_DIR_KEYS:
         if folder := OmegaConf.select(cfg, key):
             return Path(folder).absolute()
-    raise ValueError(f"the config names no run directory: set {' or '.join(KEYS)}")
+    raise ValueError(f"the config names no run directory: set {' or '.join(RUN_DIR_KEYS)}")

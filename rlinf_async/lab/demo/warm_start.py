@@ -20,19 +20,19 @@ from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.observe.plain_data import read_json_file
 
-HIDDEN = 256
-BISECTIONS = 6
-"""How often the step between a policy that is too weak and one that is too strong is halved."""
+HIDDEN_UNITS = 256
+MAX_BISECTIONS = 6
+"""Times that the step between a policy that is too weak and one that is too strong is halved."""
 
-SIMULATORS = 16
-"""Test episodes that are played side by side."""
+PARALLEL_EPISODES = 16
+"""Test episodes that are played at the same time."""
 
 State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What is cloned, and when cloning has done enough.
+    """The demonstrations to clone, and the success at which cloning stops.
 
     Cloning stops at the first epoch whose sampled policy solves at least `lowest_success` of `episodes`
     test episodes; if that epoch overshoots `highest_success`, a mixture with the epoch before it is
@@ -65,8 +65,10 @@ class WarmStart:
                 f"warm_start needs 0 <= lowest_success={self.lowest_success} "
                 f"<= highest_success={self.highest_success} <= 1"
             )
-        if self.episodes < 1 or self.episodes % SIMULATORS:
-            raise ValueError(f"warm_start.episodes must be a multiple of {SIMULATORS}, got {self.episodes}")
+        if self.episodes < 1 or self.episodes % PARALLEL_EPISODES:
+            raise ValueError(
+                f"warm_start.episodes must be a multiple of {PARALLEL_EPISODES}, got {self.episodes}"
+            )
 
     @property
     def key(self) -> str:
@@ -76,11 +78,11 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class WarmStartResult:
-    """Where the start was written.
+    """The files of the start, and its success.
 
     policy_path holds a state dict for `runner.ckpt_path` of an `mlp_policy`; obs_stats_path the
     ObservationStats it was cloned under. `success` is the share of test episodes that the sampled policy
-    solved, `seconds` what making it took (not what finding it again takes).
+    solved, `seconds` the time of making it (not of finding it again).
     """
 
     policy_path: Path
@@ -95,9 +97,9 @@ class ClonedPolicy(nn.Module):
     def __init__(self, log_std: float) -> None:
         super().__init__()
         self.backbone = _three_layers(STATE_DIM)
-        self.actor_mean = nn.Linear(HIDDEN, ACTION_DIM)
+        self.actor_mean = nn.Linear(HIDDEN_UNITS, ACTION_DIM)
         self.actor_logstd = nn.Parameter(torch.full((1, ACTION_DIM), log_std), requires_grad=False)
-        value = nn.Linear(HIDDEN, 1, bias=False)
+        value = nn.Linear(HIDDEN_UNITS, 1, bias=False)
         self.value_head = nn.ModuleDict({"mlp": nn.Sequential(*_three_layers(STATE_DIM), value)})
         nn.init.orthogonal_(self.actor_mean.weight, gain=0.01)
         nn.init.zeros_(self.actor_mean.bias)
@@ -119,7 +121,7 @@ class SuccessBand(Protocol):
 
 
 class CloningSettings(SuccessBand, Protocol):
-    """What cloning, and the search for a policy of the wanted strength, are told; see WarmStart."""
+    """Settings of cloning, and of the search for a policy of the wanted strength; see WarmStart."""
 
     @property
     def learning_rate(self) -> float: ...
@@ -207,11 +209,11 @@ class Trial:
 
     def __init__(self, settings: WarmStart, stats: ObservationStats) -> None:
         self._policy = ClonedPolicy(settings.log_std)
-        self._rounds = settings.episodes // SIMULATORS
+        self._rounds = settings.episodes // PARALLEL_EPISODES
         self._steps = settings.max_episode_steps
         self._simulators = MetaWorldBatch(
             TaskSettings(settings.task_name, settings.max_episode_steps, settings.action_repeat),
-            SIMULATORS,
+            PARALLEL_EPISODES,
             seed=(settings.seed, 1),
             obs_stats=stats,
         )
@@ -224,11 +226,11 @@ class Trial:
         solved = 0
         for played in range(1, self._rounds + 1):
             solved += self._round()
-            if (solved / SIMULATORS + self._rounds - played) / self._rounds < enough:
+            if (solved / PARALLEL_EPISODES + self._rounds - played) / self._rounds < enough:
                 break
             if played == 1 and solved == 0:
                 break
-        return solved / (self._rounds * SIMULATORS)
+        return solved / (self._rounds * PARALLEL_EPISODES)
 
     def close(self) -> None:
         self._simulators.close()
@@ -277,7 +279,7 @@ def search(settings: SuccessBand, epochs: Iterator[State], trial: PolicyTrial) -
 
 def _between(settings: SuccessBand, weak: Candidate, strong: Candidate, trial: PolicyTrial) -> Candidate:
     """Bisect the straight line between two parameter sets until the success lies in the wanted band."""
-    for _ in range(BISECTIONS):
+    for _ in range(MAX_BISECTIONS):
         mixed = {name: (tensor + strong.state[name]) / 2 for name, tensor in weak.state.items()}
         candidate = Candidate(mixed, trial.success(mixed, enough=0.0))
         if settings.lowest_success <= candidate.success <= settings.highest_success:
@@ -290,8 +292,8 @@ def _between(settings: SuccessBand, weak: Candidate, strong: Candidate, trial: P
 
 def _three_layers(inputs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for width in (inputs, HIDDEN, HIDDEN):
-        linear = nn.Linear(width, HIDDEN)
+    for width in (inputs, HIDDEN_UNITS, HIDDEN_UNITS):
+        linear = nn.Linear(width, HIDDEN_UNITS)
         nn.init.orthogonal_(linear.weight, gain=float(np.sqrt(2)))
         nn.init.zeros_(linear.bias)
         layers += [linear, nn.Tanh()]

@@ -18,7 +18,7 @@ def fill_in(cfg: DictConfig, console: Console | None = None) -> None:
     """Clone the starting policy that `cfg.warm_start` describes, unless a checkpoint is given.
 
     Sets the key that the block's `policy_key` names, and in `env.train` and `env.eval` the statistics of
-    observations under which the clone was made. Clones are kept beside the run directory and found again by
+    observations under which the clone was made. Clones are kept next to the run directory and found again by
     their settings.
     """
     if cfg.get("warm_start") is None:

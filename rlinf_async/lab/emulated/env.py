@@ -11,18 +11,18 @@ import torch
 from rlinf_async.lab.emulated.service import EmulatedBatch, EnvService
 from rlinf_async.observe.spans import SpanLog
 
-IMAGE = 64
-STATES = 8
+IMAGE_SIZE = 64
+STATE_SIZE = 8
 
 
 class EmulatedEnv(gymnasium.Env):
-    """`num_envs` environments that sleep, and show a picture and who they are.
+    """`num_envs` environments that sleep, and show a picture and their own number.
 
     `states` [num_envs, 8] begins with the number of the environment, of its rollout and of the decision:
-    whoever trains on it can say which samples are new. Rewards are zero, and no episode succeeds.
+    the learner can tell which samples are new. Rewards are zero, and no episode succeeds.
 
-    How long a rollout takes is drawn from one stream for each environment: two instances of which each plays
-    what the other leaves out take as long as one that plays everything.
+    The duration of a rollout is drawn from one stream for each environment: two instances, each of which
+    plays the rollouts that the other leaves out, take as long as one that plays all.
     """
 
     def __init__(
@@ -46,10 +46,12 @@ class EmulatedEnv(gymnasium.Env):
             device=cfg.get("service_device"),
         )
         self._log = SpanLog(cfg.get("service_log"))
-        self._states = torch.zeros(num_envs, STATES)
+        self._states = torch.zeros(num_envs, STATE_SIZE)
         self._states[:, 0] = torch.arange(self._batch.first, self._batch.first + num_envs)
         self._images = torch.from_numpy(
-            np.random.default_rng(seed_offset).integers(0, 256, (num_envs, IMAGE, IMAGE, 3), dtype=np.uint8)
+            np.random.default_rng(seed_offset).integers(
+                0, 256, (num_envs, IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8
+            )
         )
         self._steps = 0
         self._started = False
@@ -75,7 +77,9 @@ class EmulatedEnv(gymnasium.Env):
         self._started = True  # the reset counts on
 
     def update_reset_state_ids(self) -> None:
-        """Called between rollouts; environments that reset themselves go on and are counted anew."""
+        """Note the end of a rollout; environments that reset themselves go on and are counted from the
+        start.
+        """
         if self.auto_reset:
             self._next_rollout()
 

@@ -11,11 +11,11 @@ from torch import nn
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
 from rlinf_async.lab.demo.policies.gaussian_policy import GaussianPolicy
-from rlinf_async.lab.emulated.env import STATES
+from rlinf_async.lab.emulated.env import STATE_SIZE
 from rlinf_async.lab.emulated.service import holding
 from rlinf_async.observe.spans import SpanLog
 
-WIDTH = 16
+HIDDEN_UNITS = 16
 
 
 class EmulatedPolicy(GaussianPolicy):
@@ -35,10 +35,10 @@ class EmulatedPolicy(GaussianPolicy):
         self._device = cfg.get("service_device")
         self._acts = False
         self._chunks, self._action_dim = int(cfg.num_action_chunks), int(cfg.action_dim)
-        self.body = nn.Linear(STATES, WIDTH)
-        self.mean = nn.Linear(WIDTH, self._chunks * self._action_dim)
+        self.body = nn.Linear(STATE_SIZE, HIDDEN_UNITS)
+        self.mean = nn.Linear(HIDDEN_UNITS, self._chunks * self._action_dim)
         self.log_std = nn.Parameter(torch.zeros(self._action_dim))
-        self.value = nn.Linear(WIDTH, 1)
+        self.value = nn.Linear(HIDDEN_UNITS, 1)
         # Not trained, so that a step of the optimizer costs what is stated and nothing else.
         self.register_buffer("ballast", torch.zeros(int(cfg.service.weights_mb * 1e6) // 4))
         self.micro_batches: torch.Tensor
@@ -75,7 +75,7 @@ def pass_of(*, acts: bool) -> str:
 
 
 def _samples(forward_inputs: Tensors) -> dict[str, Any]:
-    """Which samples a micro-batch holds, a number for each, and what `micro_batches` was at the oldest."""
+    """Return the samples of a micro-batch, a number for each, and the `micro_batches` of the oldest."""
     env, rollout, decision = forward_inputs["states"][:, :3].long().unbind(dim=1)
     return {
         "size": len(env),

@@ -13,13 +13,13 @@ from itertools import islice
 
 import numpy as np
 
-TASKS = 10
-"""Environments are dealt out to this many tasks, the slowest of which is `slowest` times the mean."""
+TASK_COUNT = 10
+"""Environments are dealt out to this number of tasks, the slowest of which is `slowest` times the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvService:
-    """How long one environment takes, in seconds. A decision is a chunk of simulator steps.
+    """The service times of one environment, in seconds. A decision is a chunk of simulator steps.
 
     Decisions of an environment are log-normal around `decision_s` times the factor of its task, which is
     spread evenly from `fastest` to `slowest`. With `spike_share`, every one of the `steps` of a decision
@@ -42,19 +42,19 @@ class EnvService:
     device_s: float = 0.0
 
     def factor(self, env: int) -> float:
-        """How much slower than the mean the task of environment number `env` is."""
-        return self.fastest + (self.slowest - self.fastest) * (env % TASKS) / (TASKS - 1)
+        """Return the time of environment number `env`'s task, as a multiple of the mean."""
+        return self.fastest + (self.slowest - self.fastest) * (env % TASK_COUNT) / (TASK_COUNT - 1)
 
 
 def slower(service: EnvService, envs: range, first: int) -> list[float]:
-    """How much longer `envs` take for a decision with the tasks of the environments from `first` on."""
+    """Return the factors by which `envs` are slower with the tasks of the environments from `first` on."""
     factors = [service.factor(first + index) for index in range(len(envs))]
     return [factor / service.factor(env) for factor, env in zip(factors, envs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What an environment does with one decision: its seconds, and those of a reset if it ends there."""
+    """The seconds of an environment for one decision, and for a reset if an episode ends there."""
 
     seconds: float
     reset_s: float
@@ -87,9 +87,9 @@ def resets(service: EnvService, env: int, *, seed: int) -> Iterator[float]:
 
 @contextmanager
 def holding(device: str | None) -> Iterator[None]:
-    """Have a device to oneself, of all threads and processes of this machine that hold the same file.
+    """Hold a device alone, among all threads and processes of this machine that hold the same file.
 
-    `device` is the file's path; None is a device that nobody else uses.
+    `device` is the file's path; None is a device that no other process uses.
     """
     if device is None:
         yield
@@ -103,7 +103,7 @@ class EmulatedBatch:
     """`size` environments that step together: a call sleeps as long as the slowest of them needs.
 
     They stand for simulators in processes of their own, with a core each, unless they are vectorised. Of
-    the device they take turns, with each other and with whoever else holds the file `device`.
+    the device they take turns, with each other and with other holders of the file `device`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class EmulatedBatch:
         self.first, self._slower = first, slower(self.service, self._envs, first)
 
     def skip(self, decisions: int) -> None:
-        """Leave out what a rollout of so many decisions would have drawn."""
+        """Leave out the draws of a rollout of `decisions` decisions."""
         for stream in self._resets:
             next(stream)
         for drawn in self._decisions:

@@ -1,4 +1,4 @@
-"""What the bench's cells should measure, from the service times that a scenario states and a few costs."""
+"""Predicts the bench's cells, from the service times that a scenario states and a few costs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rlinf_async.lab.virtual.times import (
 )
 from rlinf_async.loops.run_settings import RunSettings
 
-SEED = 1000
-"""Of the draws of a bench's first repetition; environments draw the same in every mode."""
+FIRST_SEED = 1000
+"""Seed of the draws of a bench's first repetition; environments draw the same in every mode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What the machinery costs beside the stated service times, in seconds; see `lab.virtual.times`."""
+    """Seconds that the machinery costs besides the stated service times; see `lab.virtual.times`."""
 
     request_s: float
     request_env_s: float
@@ -49,7 +49,7 @@ class Costs:
     pipeline_step_s: float
 
 
-BEFORE = Costs(
+GUESSED_COSTS = Costs(
     request_s=0.0041,
     request_env_s=0.00028,
     worker_s=0.0022,
@@ -64,9 +64,9 @@ BEFORE = Costs(
     step_s=0.5,
     pipeline_step_s=0.5,
 )
-"""Before anything is measured: what requests cost by themselves (docs/performance.md), and guesses."""
+"""Costs before any measurement: those of requests by themselves (docs/performance.md), and guesses."""
 
-FITTED = Costs(
+FITTED_COSTS = Costs(
     request_s=0.0060,
     request_env_s=0.000186,
     worker_s=0.0022,
@@ -81,14 +81,16 @@ FITTED = Costs(
     step_s=0.773,
     pipeline_step_s=0.744,
 )
-"""What `fit` makes of `BEFORE` by the eight measured cells of the scenario `balanced`, and by no others.
+"""Costs that `fit` makes of `GUESSED_COSTS` by the eight measured cells of the scenario `balanced`, and by no
+others.
 
-But for `worker_s`, which hardly moves them: it is what the measured cell of `fast` leaves (`BEFORE` has it).
+But for `worker_s`, which hardly moves them: it is what the measured cell of `fast` leaves (`GUESSED_COSTS`
+has it).
 """
 
-CHAOTIC = 3
-"""Draws of RLinf's modes, of which the median counts: asynchronous PPO looks for trajectories once a second,
-so that a tenth of a second may move it by half."""
+STOCK_DRAWS = 3
+"""Draws of RLinf's modes, of which the median counts: asynchronous PPO looks for trajectories once a
+second, so that a tenth of a second may move it by half."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,7 @@ class _EmulatedBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Which global steps of a run are measured."""
+    """The global steps of a run that are measured."""
 
     warm_up: int
     measured: int
@@ -152,14 +154,16 @@ class Steps:
 
 
 def modelled(scenario: Scenario, mode: Mode) -> bool:
-    """Whether a cell can be predicted: its service times are stated, and it is not RLinf's decoupled mode."""
+    """Return True if a cell can be predicted: its service times are stated, and it is not RLinf's
+    decoupled mode.
+    """
     return scenario.env is not None and scenario.policy is not None and not mode.env_workers
 
 
 def predict_cell(scenario: Scenario, mode: Mode, costs: Costs, steps: Steps) -> float:
     """Fresh environment steps per second in the measured steps of a run of a cell that is `modelled`."""
-    draws = 1 if mode.kind == "plugin" else CHAOTIC
-    return statistics.median(_run(scenario, mode, costs, steps, SEED + draw) for draw in range(draws))
+    draws = 1 if mode.kind == "plugin" else STOCK_DRAWS
+    return statistics.median(_run(scenario, mode, costs, steps, FIRST_SEED + draw) for draw in range(draws))
 
 
 def _run(scenario: Scenario, mode: Mode, costs: Costs, steps: Steps, seed: int) -> float:
@@ -183,7 +187,7 @@ def _stock_mode(mode: Mode) -> StockMode:
 
 
 def times_of(scenario: Scenario, costs: Costs, *, seed: int) -> Times:
-    """What `scenario` states, and what the machinery costs."""
+    """Return the times that `scenario` states, and the costs of the machinery."""
     env, policy = scenario.env, scenario.policy
     assert env is not None
     assert policy is not None

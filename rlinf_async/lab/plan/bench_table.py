@@ -1,4 +1,4 @@
-"""What a bench has measured beside what was predicted."""
+"""The measurements of a bench next to the predictions."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 from rich.console import Console
 
-from rlinf_async.lab.bench.cell import TAIL
+from rlinf_async.lab.bench.cell import TAIL_STEPS
 from rlinf_async.lab.bench.command import WARM_UP
-from rlinf_async.lab.bench.modes import MODES
-from rlinf_async.lab.bench.scenarios import SCENARIOS
-from rlinf_async.lab.plan.bench import FITTED, Costs, Steps, modelled, predict_cell
+from rlinf_async.lab.bench.modes import BENCH_MODES
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
+from rlinf_async.lab.plan.bench import FITTED_COSTS, Costs, Steps, modelled, predict_cell
 from rlinf_async.lab.table import screen
 
-HOST = "rlinf"
-"""What the costs were fitted to."""
-HEAD = ("scenario", "mode", "measured", "predicted", "off by")
+FITTED_HOST = "rlinf"
+"""The host to whose runs the costs were fitted."""
+TABLE_HEAD = ("scenario", "mode", "measured", "predicted", "off by")
 
 
 def steps_of(measured: int) -> Steps:
     """The steps of a run of the bench, of which `measured` count."""
-    return Steps(warm_up=WARM_UP, measured=measured, batches=WARM_UP + measured + TAIL)
+    return Steps(warm_up=WARM_UP, measured=measured, batches=WARM_UP + measured + TAIL_STEPS)
 
 
 def predict_rows(
-    rows: Iterable[Mapping[str, Any]], steps: Steps, costs: Costs = FITTED
+    rows: Iterable[Mapping[str, Any]], steps: Steps, costs: Costs = FITTED_COSTS
 ) -> list[dict[str, Any]]:
     """For each row of a bench that is modelled: `scenario`, `mode`, `measured`, `predicted` and `error`.
 
@@ -33,9 +33,9 @@ def predict_rows(
     """
     predictions = []
     for row in rows:
-        if "error" in row or row.get("host", HOST) != HOST:
+        if "error" in row or row.get("host", FITTED_HOST) != FITTED_HOST:
             continue
-        scenario, mode = SCENARIOS[row["scenario"]], MODES[row["mode"]]
+        scenario, mode = SCENARIOS_BY_NAME[row["scenario"]], BENCH_MODES[row["mode"]]
         if not modelled(scenario, mode):
             continue
         measured, predicted = row["fresh_steps_per_s"], predict_cell(scenario, mode, costs, steps)
@@ -67,6 +67,6 @@ def show(predictions: Iterable[Mapping[str, Any]], console: Console) -> None:
         )
         for one in predictions
     ]
-    console.print(screen(HEAD, rows, space=2))
+    console.print(screen(TABLE_HEAD, rows, space=2))
     errors = [abs(one["error"]) for one in predictions]
     console.print(f"off by {sum(errors) / len(errors):.1%} on average, by {max(errors):.1%} at most")

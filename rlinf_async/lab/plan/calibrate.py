@@ -1,11 +1,11 @@
 """Service times from the trace of a run.
 
 Theory of operation. A span that lasts while work is done is a draw of its service time; one that waits is the
-schedule's own, and is left to the loops. What is neither is found by difference: the way of a request is what
-lies between its shard and its forward pass where nobody had to wait, without what the env worker's process
-takes for it, by which the answers of one pass are apart; what a learner spends in a batch beside
-its micro-batches, optimizer steps and anchor is a cost of the batch. The first batch is left out wherever
-there are others: it pays for what is built once.
+schedule's own, and is left to the loops. Other times are found by difference: the way of a request is the
+time between its shard and its forward pass where no request had to wait, without the time of the env worker's
+process for it, by which the answers of one pass are apart; the time of a learner in a batch outside of its
+micro-batches, optimizer steps and anchor is a cost of the batch. The first batch is left out wherever there
+are others: it pays for parts that are built once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from rlinf_async.lab.virtual.times import (
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.spans import Span
 
-ALONE = 0.1
-"""The share of requests that are taken to have met an idle rank: the fastest."""
-SEEN = 2000
+UNQUEUED_SHARE = 0.1
+"""The share of requests that are taken to have met an idle rank: the fastest ones."""
+MAX_DRAWS = 2000
 """Draws of each kind that are kept at most."""
 
 
@@ -80,14 +80,16 @@ def _lasted(span: Span) -> float:
 
 
 def _after_first(kinds: Mapping[str, list[Span]]) -> dict[str, list[Span]]:
-    """What began after the first batch was trained, of the kinds that have any such."""
+    """Return the spans that began after the first batch was trained, of the kinds that have any."""
     first = min(span["ended"] for span in kinds["finish"])
     later = {kind: [span for span in spans if span["began"] >= first] for kind, spans in kinds.items()}
     return defaultdict(list, {kind: later[kind] or spans for kind, spans in kinds.items()})
 
 
 def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
-    """Of single environments, which draw from what all shards have shown, each by its own mean."""
+    """Return the times of single environments, which draw from the times of all shards, each by its own
+    mean.
+    """
     plan, vectorised, in_turn = (
         job.settings.plan,
         job.stepping == "at once",
@@ -102,11 +104,11 @@ def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
     relative = [one / means[shard] for shard, seconds in steps.items() for one in seconds]
     resets = [one for seconds in _by_shard(measured["reset"]).values() for one in seconds]
     size = 1 if vectorised else plan.envs_per_shard
-    decision = of_one([one * overall for one in relative[:SEEN]], size, in_turn=in_turn)
+    decision = of_one([one * overall for one in relative[:MAX_DRAWS]], size, in_turn=in_turn)
     factors = [means.get(env // plan.envs_per_shard, overall) / overall for env in range(plan.total_envs)]
     return SimulatorTimes(
         decision=decision,
-        reset=of_one(resets[:SEEN], size, in_turn=in_turn) if resets else Draws(mean=0.0),
+        reset=of_one(resets[:MAX_DRAWS], size, in_turn=in_turn) if resets else Draws(mean=0.0),
         tasks=tuple(factors),
         vectorised=vectorised,
         in_turn=in_turn,
@@ -155,12 +157,14 @@ def _way(kinds: Mapping[str, list[Span]]) -> WayTimes:
     there = [forward["began"] - ask["began"] for ask, forward in pairs]
     back = [ask["ended"] - forward["ended"] for ask, forward in pairs]
     worker_s = 2 * _apart(pairs)
-    both = float(np.quantile(there, ALONE) + np.quantile(back, ALONE)) if pairs else 0.0
+    both = float(np.quantile(there, UNQUEUED_SHARE) + np.quantile(back, UNQUEUED_SHARE)) if pairs else 0.0
     return WayTimes(request_s=max(0.0, both - worker_s), worker_s=worker_s, put_s=_mean(kinds["put"]))
 
 
 def _apart(pairs: Sequence[tuple[Span, Span]]) -> float:
-    """How long an env worker's process takes for an answer: so far apart do those of one pass end there."""
+    """Return the seconds of an env worker's process per answer: the ends of the answers of one pass are
+    that far apart.
+    """
     passes: dict[tuple[str, int], list[float]] = defaultdict(list)
     for ask, forward in pairs:
         passes[ask["process"], id(forward)].append(ask["ended"])

@@ -11,7 +11,7 @@ from rlinf_async.lab.plan.prediction import Prediction
 
 
 def draw(placed: Mapping[int, Sequence[Prediction]], path: Path) -> Path:
-    """Every placement on each number of accelerators, beside linear growth of the fastest.
+    """Draw every placement on each number of accelerators, and linear growth of the fastest.
 
     Raises:
         ValueError: matplotlib is not installed, or nothing was placed.

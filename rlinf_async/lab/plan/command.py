@@ -1,4 +1,4 @@
-"""What `rlinf-async plan` does: calibrate or read, replay, search, and say what was found."""
+"""The command `rlinf-async plan`: calibrate or read, replay, search, and tell the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlinf_async.lab.plan import table
 from rlinf_async.lab.plan.job import Job, of_config
 from rlinf_async.lab.plan.prediction import Prediction, foresee
 from rlinf_async.lab.plan.replay import Replay, replay
-from rlinf_async.lab.plan.search import Found, scale, search
+from rlinf_async.lab.plan.search import SearchResult, scale, search
 from rlinf_async.lab.plan.times_file import read_times
 from rlinf_async.lab.plan.variants import changed
 from rlinf_async.lab.virtual.times import Times
@@ -22,13 +22,13 @@ from rlinf_async.lab.virtual.times import Times
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was found."""
+    """The result of a plan."""
 
     job: Job
     times: Times
     replayed: Replay | None
     """The run that it begins with; None where service times are stated."""
-    found: Found
+    found: SearchResult
     placed: Mapping[int, Sequence[Prediction]] = field(default_factory=dict)
 
     @property

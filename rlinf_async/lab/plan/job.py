@@ -1,4 +1,4 @@
-"""What a run does, from its directory or its config: sizes and levels, whichever framework runs it."""
+"""The job of a run, from its directory or its config: sizes and levels, whichever framework runs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlinf_async.core.sharding import VECTORISED_SIMULATORS, ShardPlan
 from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
 from rlinf_async.loops.run_settings import RunSettings
 
-KEYS: Mapping[str, tuple[str, ...]] = {
+CONFIG_KEYS: Mapping[str, tuple[str, ...]] = {
     "global_batch_size": ("actor.global_batch_size", "settings.global_batch_size"),
     "mini_batch_size": ("actor_rollout_ref.actor.ppo_mini_batch_size",),
     "micro_batch_size": (
@@ -26,17 +26,18 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "decision_steps": ("actor.model.num_action_chunks", "vla.model.num_action_chunks"),
     "horizon": ("settings.horizon",),
 }
-"""Where the configs of the frameworks have what is asked for; the first that is there counts."""
-NORMALISED = ("gae", "ppo")
+"""The keys of the frameworks' configs for each fact; the first that is there counts."""
+NORMALISED_ADVANTAGES = ("gae", "ppo")
 """Advantages that are normalised over the whole batch, by the names that configs give them."""
 
 Stepping = Literal["apart", "in turn", "at once"]
-"""How the environments of a shard step: each in its process, in one process, or as one on an accelerator."""
+"""The way in which the environments of a shard step: each in its process, all in one process, or as one
+on an accelerator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run, and what is known of it beside its settings."""
+    """A run, and the facts that are known of it besides its settings."""
 
     settings: RunSettings
     decision_steps: int
@@ -116,7 +117,7 @@ def of_config(config: Mapping[str, Any], explained: Mapping[str, Any]) -> Job:
 
 
 def _sizes_in_process(config: Mapping[str, Any], explained: Mapping[str, Any]) -> _Sizes:
-    """Of the host that runs in one process, whose facts are those of the plan."""
+    """Return the sizes of the host that runs in one process, whose facts are those of the plan."""
     names = [item.name for item in fields(ShardPlan)]
     if any(name not in explained for name in names):
         raise ValueError(
@@ -151,7 +152,7 @@ def _job(config: Mapping[str, Any], sizes: _Sizes) -> Job:
         micro_batch_size=sizes.micro_batch_size,
         update_epoch=sizes.update_epoch,
         max_batch_size=sizes.max_batch_size or fair_batch(plan),
-        normalizes=str(_read(config, "advantage") or "gae") in NORMALISED,
+        normalizes=str(_read(config, "advantage") or "gae") in NORMALISED_ADVANTAGES,
         seed=0,
     )
     check(settings)
@@ -178,10 +179,10 @@ def _stepping(train: object) -> Stepping:
 
 
 def check(settings: RunSettings) -> None:
-    """Whether micro-batches and optimizer steps come out even.
+    """Check that micro-batches and optimizer steps come out even.
 
     Raises:
-        ValueError: they do not.
+        ValueError: they do not divide.
     """
     micro = settings.micro_batch_size * settings.plan.learner_ranks
     if settings.global_batch_size % micro or settings.samples_per_batch % settings.global_batch_size:
@@ -198,12 +199,12 @@ def check(settings: RunSettings) -> None:
 
 
 def _read(config: Mapping[str, Any], name: str) -> Any:
-    values = (lookup(config, key) for key in KEYS[name])
+    values = (lookup(config, key) for key in CONFIG_KEYS[name])
     return next((value for value in values if value is not None), None)
 
 
 def _needed(config: Mapping[str, Any], name: str) -> Any:
     value = _read(config, name)
     if value is None:
-        raise ValueError(f"the config gives none of {', '.join(KEYS[name])}, which a plan needs")
+        raise ValueError(f"the config gives none of {', '.join(CONFIG_KEYS[name])}, which a plan needs")
     return value

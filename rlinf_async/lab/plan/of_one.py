@@ -8,17 +8,18 @@ import numpy as np
 
 from rlinf_async.lab.virtual.simulators import Draws
 
-DRAWS = 4000
-WIDEST = 3.0
+SAMPLE_COUNT = 4000
+MAX_SPREAD = 3.0
 """The largest spread (deviation over mean of one environment) that is looked for."""
 
 
 def of_one(seconds: Sequence[float], size: int, *, in_turn: bool = False) -> Draws:
-    """What one environment draws from, by measured seconds of shards of `size` of them.
+    """Return the distribution of one environment's time, from measured seconds of shards of `size` of
+    them.
 
     A shard waits for the slowest, or steps its environments `in_turn`. One is taken to be log-normal: the
-    mean and the spread of the slowest of `size`, or of their sum, then tell its own. With a `size` of 1 what
-    was measured is kept.
+    mean and the spread of the slowest of `size`, or of their sum, then tell its own. With a `size` of 1 the
+    measurements are kept.
     """
     if size == 1:
         return Draws.of(seconds)
@@ -26,8 +27,8 @@ def of_one(seconds: Sequence[float], size: int, *, in_turn: bool = False) -> Dra
         whole = Draws.of(seconds)
         return Draws(mean=whole.mean / size, cv=whole.cv * size**0.5)
     mean, wanted = float(np.mean(seconds)), float(np.std(seconds) / np.mean(seconds))
-    normal = np.random.default_rng(0).standard_normal((DRAWS, size)).max(axis=1)
-    low, high = 0.0, WIDEST
+    normal = np.random.default_rng(0).standard_normal((SAMPLE_COUNT, size)).max(axis=1)
+    low, high = 0.0, MAX_SPREAD
     for _ in range(40):
         middle = (low + high) / 2
         slowest = np.exp(_sigma(middle) * normal)

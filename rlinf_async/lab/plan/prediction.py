@@ -1,4 +1,4 @@
-"""What one setting would give: a planned run, looked at in a steady state."""
+"""The prediction for one setting: a planned run, measured in a steady state."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Prediction:
 
     name: str
     overrides: tuple[str, ...]
-    """What makes the run that is planned from this one; empty for the run itself, and for RLinf's modes."""
+    """Overrides that make the planned run from this one; empty for the run itself, and for RLinf's modes."""
     steps_per_s: Range
     """Fresh environment steps per second: the mean of the draws, the least and the most."""
     step_s: float
     """Seconds per global step."""
     limit: Diagnosis | None
-    """What bounds it; None for RLinf's own modes, where one thing follows another."""
+    """The bound of the run; None for RLinf's own modes, where one thing follows another."""
     staleness: float
     """Policy versions that the oldest trained sample is old."""
 
@@ -83,7 +83,9 @@ def foresee(
 
 
 def step_after_first(settings: RunSettings, times: Times, *, batches: int, draws: int = 2) -> float:
-    """Seconds per global step of a run of so many batches, without the first, over `draws` seeds."""
+    """Return the seconds per global step of a run of `batches` batches, without the first, over `draws`
+    seeds.
+    """
     settings = replace(settings, batches=batches)
     ends = [predict(settings, _seeded(times, seed)).trained_at for seed in range(draws)]
     return statistics.fmean((one[-1] - one[0]) / (batches - 1) for one in ends)

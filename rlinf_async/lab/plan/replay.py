@@ -11,9 +11,9 @@ from rlinf_async.lab.plan.prediction import step_after_first
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.virtual.times import Times
 
-CLOSE = 0.05
-"""How far off the replay of a run may be, as a share, before its plan is said to be doubtful."""
-PAUSES = ("evaluate", "save")
+MAX_REPLAY_ERROR = 0.05
+"""Most relative error of the replay of a run at which its plan is not said to be doubtful."""
+PAUSE_KINDS = ("evaluate", "save")
 LEAST_STEPS = 3
 """Steps that a run needs: the first one is not counted."""
 
@@ -41,12 +41,12 @@ class Replay:
 
     @property
     def close(self) -> bool:
-        """Whether predictions of other settings can be believed."""
-        return abs(self.error) <= CLOSE
+        """True if predictions of other settings can be believed."""
+        return abs(self.error) <= MAX_REPLAY_ERROR
 
     @property
     def warning(self) -> str | None:
-        """What is doubtful, and what to do about it; None if nothing is."""
+        """The doubt, and what to do about it; None if there is none."""
         if self.close:
             return None
         return (
@@ -86,7 +86,7 @@ def _replayed(path: Path, files: RunFiles) -> Replay:
     paused = sum(
         span["ended"] - span["began"]
         for span in files.spans
-        if span["kind"] in PAUSES and span["began"] >= first
+        if span["kind"] in PAUSE_KINDS and span["began"] >= first
     )
     measured = (sum(steps) - paused) / len(steps)
     mean = sum(steps) / len(steps)

@@ -12,28 +12,29 @@ from rlinf_async.lab.virtual.simulators import SimulatorTimes
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.run_settings import RunSettings
 
-GAIN = 1.01
-"""What a knob must gain to be moved."""
-STOCK = (
+MIN_GAIN = 1.01
+"""Least gain, as a factor, for which a knob is moved."""
+STOCK_MODES = (
     ("RLinf, synchronous", "sync", 1),
     ("RLinf, two stages", "sync", 2),
     ("RLinf, training pipeline", "pipeline", 1),
 )
 FEW, KEPT = 16, 2
-ROUNDS = 2
-"""How often all knobs are gone through at most."""
+MAX_ROUNDS = 2
+"""Most rounds over all knobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What a search gave: the run as it is, the best that learns the same, and others beside it."""
+class SearchResult:
+    """The result of a search: the run as it is, the best that learns the same, and others."""
 
     now: Prediction
     best: Prediction
     beyond: tuple[Prediction, ...]
-    """What changes which samples are trained or how, or asks more of the simulators; on top of the best."""
+    """Predictions that change which samples are trained or how, or ask more of the simulators; on top
+    of the best."""
     asked: tuple[Prediction, ...]
-    """What was to be tried too."""
+    """Predictions that the user asked for."""
     stock: tuple[Prediction, ...]
     """RLinf's own modes."""
 
@@ -44,12 +45,12 @@ class Found:
 
     @property
     def tempting(self) -> list[Prediction]:
-        """What is beyond and faster than the best, the fastest first."""
+        """The predictions of `beyond` that are faster than the best, the fastest first."""
         faster = [one for one in self.beyond if _faster(one, self.best)]
         return sorted(faster, key=lambda one: -one.steps_per_s.middle)
 
 
-def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Found:
+def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> SearchResult:
     """Go through all knobs, keep what gains, and look at RLinf's own modes and at `tries` too.
 
     Raises:
@@ -69,14 +70,16 @@ def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Fo
         merged = _merged(best.overrides, overrides)
         if (settings := _planned(job, merged)) is not None:
             further.append(foresee(_name(overrides), settings, times, overrides=merged))
-    return Found(now=now, best=best, beyond=tuple(further), asked=asked, stock=tuple(_stock(job, times)))
+    return SearchResult(
+        now=now, best=best, beyond=tuple(further), asked=asked, stock=tuple(_stock(job, times))
+    )
 
 
 def _choose(job: Job, times: Times) -> tuple[str, ...]:
     """The overrides that are left when no knob gains any more; every setting meets the same draws."""
     chosen: tuple[str, ...] = ()
     best = foresee("now", job.settings, times, draws=1)
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         before = chosen
         for alternatives in knobs(changed(job, chosen), micro_batches=times.training.micro_batch_s > 0):
             for overrides in [_merged(chosen, alternative) for alternative in alternatives]:
@@ -92,11 +95,11 @@ def _choose(job: Job, times: Times) -> tuple[str, ...]:
 
 
 def _resets(job: Job, times: Times) -> bool:
-    """Whether a rollout begins with a reset that takes a part of it which a knob would have to gain."""
+    """Return True if a rollout begins with a reset that takes as much of it as a knob would have to gain."""
     simulators = times.simulators
     if not isinstance(simulators, SimulatorTimes) or simulators.episode:
         return False
-    return simulators.reset.mean > (GAIN - 1) * job.settings.horizon * simulators.decision.mean
+    return simulators.reset.mean > (MIN_GAIN - 1) * job.settings.horizon * simulators.decision.mean
 
 
 def _planned(job: Job, overrides: Sequence[str]) -> RunSettings | None:
@@ -108,7 +111,7 @@ def _planned(job: Job, overrides: Sequence[str]) -> RunSettings | None:
 
 
 def _faster(one: Prediction, other: Prediction) -> bool:
-    return one.steps_per_s.middle > GAIN * other.steps_per_s.middle
+    return one.steps_per_s.middle > MIN_GAIN * other.steps_per_s.middle
 
 
 def scale(job: Job, times: Times, gpus: Sequence[int], chosen: Sequence[str]) -> dict[int, list[Prediction]]:
@@ -142,7 +145,7 @@ def _placed(
 
 
 def _stock(job: Job, times: Times) -> Iterable[Prediction]:
-    for name, mode, stages in STOCK:
+    for name, mode, stages in STOCK_MODES:
         try:
             yield foresee_stock(name, job.settings, times, mode=mode, stages=stages)  # type: ignore[arg-type]
         except ValueError:

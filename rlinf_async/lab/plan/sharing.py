@@ -1,4 +1,4 @@
-"""What calls in one process would have taken one at a time."""
+"""The times that calls in one process would have taken one at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 def unshared(began: Sequence[float], ended: Sequence[float]) -> npt.NDArray[np.float64]:
     """Seconds of each call by itself, where calls that overlapped had equal shares of their process.
 
-    Python runs one thread at a time, so that `n` simulators that step in threads beside each other take up
-    to `n` times as long as one. Together these seconds are the time in which any call was under way.
+    Python runs one thread at a time, so that `n` simulators that step in threads at the same time take up to
+    `n` times as long as one. Together these seconds are the time in which any call was under way.
 
     Args:
         began: When each call began, in seconds.

@@ -8,19 +8,19 @@ from rich.console import Console
 
 from rlinf_async.lab.plan.job import Job
 from rlinf_async.lab.plan.prediction import Prediction
-from rlinf_async.lab.plan.search import GAIN, Found
+from rlinf_async.lab.plan.search import MIN_GAIN, SearchResult
 from rlinf_async.lab.table import screen
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.observe.diagnosis import PART_NAMES
 
-HEAD = ("setting", "env\nsteps/s", "range", "over\nnow", "step\ns", "limited by", "lag")
+TABLE_HEAD = ("setting", "env\nsteps/s", "range", "over\nnow", "step\ns", "limited by", "lag")
 
 
-def show(found: Found, console: Console) -> None:
+def show(found: SearchResult, console: Console) -> None:
     """The run as it is, the recommended settings, and the others by speed."""
     others = sorted(found.others, key=lambda one: -one.steps_per_s.middle)
     predictions = [found.now, *([found.best] if found.best is not found.now else []), *others]
-    console.print(screen(HEAD, [_row(one, found.now) for one in predictions], space=2))
+    console.print(screen(TABLE_HEAD, [_row(one, found.now) for one in predictions], space=2))
     console.print(f"\n{recommendation(found)}", soft_wrap=True, markup=False)
 
 
@@ -42,19 +42,21 @@ def show_scale(placed: Mapping[int, Sequence[Prediction]], console: Console) -> 
     )
 
 
-def recommendation(found: Found) -> str:
-    """What to set, and one sentence why."""
+def recommendation(found: SearchResult) -> str:
+    """Return the overrides to set, and one sentence why."""
     now, best = found.now, found.best
     if best is now:
         what = "nothing that trains the same samples with the same simulators"
-        return f"Leave it as it is: {what} gains {GAIN - 1:.0%}. {_limit(now)}{_tempting(found)}"
+        return f"Leave it as it is: {what} gains {MIN_GAIN - 1:.0%}. {_limit(now)}{_tempting(found)}"
     lines = [f"Set, for {best.steps_per_s.middle / now.steps_per_s.middle:.2f} times the speed:"]
     lines += [f"    {override}" for override in best.overrides]
     return "\n".join([*lines, f"{_limit(now)} With these settings: {_limit(best)}{_tempting(found)}"])
 
 
 def unknowns(job: Job, times: Times, *, calibrated: bool) -> Iterator[str]:
-    """What the plan does not know, and what would tell; `calibrated`: by a run, not by stated times."""
+    """Yield the facts that the plan does not know, and what would tell; `calibrated`: by a run, not by
+    stated times.
+    """
     plan = job.settings.plan
     if job.stepping == "in turn":
         yield (
@@ -105,8 +107,8 @@ def _row(one: Prediction, now: Prediction) -> tuple[str, ...]:
     )
 
 
-def _tempting(found: Found) -> str:
-    """What is faster and was not recommended, and why not; at most two of it."""
+def _tempting(found: SearchResult) -> str:
+    """Return the faster settings that were not recommended, and why not; at most two."""
     tempting = found.tempting[:2]
     if not tempting:
         return ""

@@ -23,7 +23,7 @@ from rlinf_async.lab.virtual.times import (
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.plain_data import MAX_YAML_BYTES, DamagedError, read_yaml
 
-PARTS: Mapping[str, type[Any]] = {
+PART_TYPES: Mapping[str, type[Any]] = {
     "simulators": SimulatorTimes,
     "policy": PolicyTimes,
     "training": TrainingTimes,
@@ -31,7 +31,7 @@ PARTS: Mapping[str, type[Any]] = {
     "weights": WeightTimes,
     "stock": StockTimes,
 }
-NEEDED = ("simulators", "policy", "training")
+REQUIRED_PARTS = ("simulators", "policy", "training")
 T = TypeVar("T")
 
 
@@ -52,11 +52,11 @@ def read_times(path: Path) -> Times:
     except DamagedError as error:
         raise ValueError(f"{path} cannot be read as YAML: it {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no parts; it needs {', '.join(NEEDED)}")
-    missing = [name for name in NEEDED if name not in content]
+        raise ValueError(f"{path} holds no parts; it needs {', '.join(REQUIRED_PARTS)}")
+    missing = [name for name in REQUIRED_PARTS if name not in content]
     if missing:
         raise ValueError(f"{path} lacks {', '.join(missing)}")
-    given = {name: _part(name, content[name]) if name in PARTS else content[name] for name in content}
+    given = {name: _part(name, content[name]) if name in PART_TYPES else content[name] for name in content}
     return _made(Times, given, str(path.name))
 
 
@@ -75,7 +75,7 @@ def _part(name: str, value: object) -> Any:
     for key in ("tasks", "by_size"):
         if isinstance(given.get(key), list):
             given[key] = tuple(tuple(one) if isinstance(one, list) else one for one in given[key])
-    return _made(PARTS[name], given, name)
+    return _made(PART_TYPES[name], given, name)
 
 
 def _draws(name: str, value: object) -> Draws:

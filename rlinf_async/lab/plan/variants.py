@@ -13,11 +13,11 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan
 from rlinf_async.lab.plan.job import Job, check, fair_batch
 
-PLAN = "plan."
-"""Before the fields of `ShardPlan`: placement, which each framework's config says in its own words."""
+PLAN_PREFIX = "plan."
+"""The prefix of fields of `ShardPlan`: placement, which each framework's config says in its own words."""
 
 
-RATIOS = ((1, 3), (1, 1), (3, 1))
+ACCELERATOR_RATIOS = ((1, 3), (1, 1), (3, 1))
 """Accelerators of inference to those of the learner, where each has its own."""
 
 
@@ -32,8 +32,10 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
     for override in overrides:
         key, given, text = override.partition("=")
         value = yaml.safe_load(text)
-        if key.startswith(PLAN) and key[len(PLAN) :] in {item.name for item in fields(ShardPlan)}:
-            sizes[key[len(PLAN) :]] = int(value)
+        if key.startswith(PLAN_PREFIX) and key[len(PLAN_PREFIX) :] in {
+            item.name for item in fields(ShardPlan)
+        }:
+            sizes[key[len(PLAN_PREFIX) :]] = int(value)
         elif given and key.startswith("async."):
             _set(block, key.split(".")[1:], value)
         else:
@@ -93,9 +95,9 @@ def _automatic(job: Job, one: ShardPlan) -> int:
 
 
 def knobs(job: Job, *, micro_batches: bool) -> Iterator[list[tuple[str, ...]]]:
-    """What is searched, one list of alternatives after the other; each is a set of overrides.
+    """Yield what is searched, one list of alternatives after the other; each is a tuple of overrides.
 
-    `micro_batches`: whether it is known what a micro-batch takes beside its samples.
+    `micro_batches`: True if the cost of a micro-batch besides its samples is known.
     """
     plan = job.settings.plan
     yield [(f"async.mode={mode}",) for mode in ("full", "train", "rollout", "streamer")]
@@ -118,9 +120,10 @@ def knobs(job: Job, *, micro_batches: bool) -> Iterator[list[tuple[str, ...]]]:
 
 
 def beyond(job: Job, *, resets: bool) -> Iterator[tuple[str, ...]]:
-    """What would change which samples are trained or how, or take more memory: shown, never recommended.
+    """Yield changes of which samples are trained or how, or that take more memory: shown, never
+    recommended.
 
-    `resets`: whether environments are reset before a rollout, which takes a part of the time.
+    `resets`: True if environments are reset before a rollout, which takes a part of the time.
     """
     asynchrony, rollout = job.settings.asynchrony, job.settings.asynchrony.rollout
     # In one process a reset takes the other simulators' time.
@@ -155,7 +158,7 @@ def placements(job: Job, *, gpus: int, shared: bool) -> Iterator[tuple[str, tupl
     if gpus > 1:
         half = gpus // 2
         yield "hybrid", (*grown, f"plan.inference_ranks={half}", f"plan.learner_ranks={gpus}"), True
-    for inference, learner in RATIOS:
+    for inference, learner in ACCELERATOR_RATIOS:
         share, left = divmod(gpus, inference + learner)
         if not left:
             ranks = (f"plan.inference_ranks={inference * share}", f"plan.learner_ranks={learner * share}")

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from rlinf_async.lab.bench.measure import measure
-from rlinf_async.lab.bench.modes import MODES
+from rlinf_async.lab.bench.modes import BENCH_MODES
 from tests.lab.bench.records import TINY, acting, in_order, rollout, scoring, stepping, training
 
 SERVED = (*rollout(0.0), *rollout(10.0), *rollout(20.0))
@@ -11,7 +11,7 @@ TRAINED = (training(10.0, 0), training(20.0, 1), training(30.0, 2))
 
 
 def measured(*records, served=SERVED, warm_up=1, steps=2, mode="rollout", scenario=TINY):
-    return measure(in_order(*served, *records), scenario, MODES[mode], warm_up=warm_up, steps=steps)
+    return measure(in_order(*served, *records), scenario, BENCH_MODES[mode], warm_up=warm_up, steps=steps)
 
 
 def test_throughput_counts_samples_that_were_trained_for_the_first_time():

@@ -9,9 +9,9 @@ from rich.console import Console
 from rlinf_async.lab.bench import command
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.chart import draw
-from rlinf_async.lab.bench.modes import STANDARD
+from rlinf_async.lab.bench.modes import STANDARD_MODES
 from rlinf_async.lab.bench.results import Results
-from rlinf_async.lab.bench.scenarios import SCENARIOS
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.table import show
 from rlinf_async.lab.commands import comparing
 
@@ -157,12 +157,12 @@ def test_repetitions_are_interleaved():
 
 def test_everything_is_compared_by_default_three_times():
     cells = command.plan(scenarios=None, modes=None, quick=False, repetitions=None)
-    here = {name for name in SCENARIOS if command.unavailable(name) is None}
-    assert {name for name, scenario in SCENARIOS.items() if scenario.env} <= here
+    here = {name for name in SCENARIOS_BY_NAME if command.unavailable(name) is None}
+    assert {name for name, scenario in SCENARIOS_BY_NAME.items() if scenario.env} <= here
     assert {cell.scenario for cell in cells} == here
-    assert {cell.mode for cell in cells} == set(STANDARD)
-    left_out = sum(name in STANDARD for one in here for name in SCENARIOS[one].without)
-    assert len(cells) == 3 * (len(here) * len(STANDARD) - left_out)
+    assert {cell.mode for cell in cells} == set(STANDARD_MODES)
+    left_out = sum(name in STANDARD_MODES for one in here for name in SCENARIOS_BY_NAME[one].without)
+    assert len(cells) == 3 * (len(here) * len(STANDARD_MODES) - left_out)
     assert {(cell.warm_up, cell.steps) for cell in cells} == {(3, 4)}
     assert len(command.plan(scenarios=None, modes=None, quick=True, repetitions=None)) == 6
 

@@ -13,8 +13,8 @@ from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.config import read_fit, resolve
 from rlinf_async.lab.bench import command
 from rlinf_async.lab.bench.measure import bounds_of
-from rlinf_async.lab.bench.modes import MODES, STANDARD
-from rlinf_async.lab.bench.scenarios import SCENARIOS
+from rlinf_async.lab.bench.modes import BENCH_MODES, STANDARD_MODES
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.window import Environment
 from rlinf_async.lab.emulated.env import EmulatedEnv
 from rlinf_async.lab.emulated.service import EmulatedBatch, EnvService, decisions, holding
@@ -22,12 +22,12 @@ from rlinf_async.lab.emulated.service import EmulatedBatch, EnvService, decision
 PLACED = {"env": 1, "rollout": 1, "actor": 1}
 
 
-EMULATED = [name for name, scenario in SCENARIOS.items() if scenario.env]
+EMULATED = [name for name, scenario in SCENARIOS_BY_NAME.items() if scenario.env]
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", SCENARIOS_BY_NAME)
 def test_a_scenario_is_a_run_that_our_levels_accept_with_the_batch_that_it_says(name):
-    scenario = SCENARIOS[name]
+    scenario = SCENARIOS_BY_NAME[name]
     cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), "async.mode=full"])
     settings = resolve(cfg, sizes=PLACED)
     assert settings.samples_per_batch == scenario.samples
@@ -37,7 +37,7 @@ def test_a_scenario_is_a_run_that_our_levels_accept_with_the_batch_that_it_says(
 
 @pytest.mark.parametrize("name", EMULATED)
 def test_emulated_simulators_have_a_shard_each_unless_they_are_vectorised(name):
-    scenario = SCENARIOS[name]
+    scenario = SCENARIOS_BY_NAME[name]
     cfg = compose_config(scenario.config, [*scenario.overrides(log="log"), "async.mode=full"])
     shards = resolve(cfg, sizes=PLACED).plan.shards
     assert shards == (1 if scenario.env.vectorised_s else scenario.envs)
@@ -45,8 +45,8 @@ def test_emulated_simulators_have_a_shard_each_unless_they_are_vectorised(name):
 
 PAIRS = [
     (scenario, mode)
-    for scenario in SCENARIOS.values()
-    for mode in MODES.values()
+    for scenario in SCENARIOS_BY_NAME.values()
+    for mode in BENCH_MODES.values()
     if mode.name not in scenario.without
 ]
 
@@ -75,11 +75,11 @@ def test_rlinfs_asynchronous_modes_store_a_trajectory_of_every_env_worker_for_a_
     assert bool(cfg.runner.get("enable_decoupled_mode")) == (mode.name == "stock-decoupled")
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", SCENARIOS_BY_NAME)
 def test_a_scenario_runs_in_all_modes_but_those_that_it_names(name, monkeypatch):
     monkeypatch.setattr(command, "unavailable", lambda scenario, host: None)
     run = {cell.mode for cell in command.plan(scenarios=[name], modes=None, quick=False, repetitions=1)}
-    assert run == set(STANDARD) - set(SCENARIOS[name].without)
+    assert run == set(STANDARD_MODES) - set(SCENARIOS_BY_NAME[name].without)
 
 
 def expected(scenario):
@@ -96,23 +96,23 @@ def expected(scenario):
 
 @pytest.mark.parametrize(("name", "share"), [("balanced", 1), ("four-epochs", 1), ("libero", 1 / 2)])
 def test_training_takes_its_share_of_what_the_slowest_environment_is_expected_to_take(name, share):
-    scenario = SCENARIOS[name]
+    scenario = SCENARIOS_BY_NAME[name]
     bounds = bounds_of(expected(scenario), scenario)
     assert bounds["learner"] == pytest.approx(share * bounds["env"], rel=1e-3)
 
 
 def test_fast_simulators_take_20_to_50_ms_and_widely_spread_ones_eight_times_as_long_as_each_other():
-    fast, wide = SCENARIOS["fast"].env, SCENARIOS["wide-spread"].env
+    fast, wide = SCENARIOS_BY_NAME["fast"].env, SCENARIOS_BY_NAME["wide-spread"].env
     seconds = [fast.decision_s * fast.factor(env) for env in range(10)]
     assert (min(seconds), max(seconds)) == (pytest.approx(0.021), pytest.approx(0.049))
     assert wide.factor(9) / wide.factor(0) == pytest.approx(8.0)
 
 
 def test_a_collocated_scenario_names_a_device_for_its_simulators_and_its_policy_alone():
-    scenario = SCENARIOS["collocated"]
+    scenario = SCENARIOS_BY_NAME["collocated"]
     cfg = compose_config(scenario.config, scenario.overrides(log="log"))
     assert cfg.env.train.service_device == cfg.actor.model.service_device == "log/device"
-    libero = SCENARIOS["libero"]
+    libero = SCENARIOS_BY_NAME["libero"]
     assert compose_config(libero.config, libero.overrides(log="log")).env.train.service_device is None
 
 

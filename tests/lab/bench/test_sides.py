@@ -11,14 +11,14 @@ from rich.console import Console
 from rlinf_async.lab.bench import command
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.results import Results
-from rlinf_async.lab.bench.scenarios import SCENARIOS, Scenario
-from rlinf_async.lab.bench.sides import SIDES
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME, Scenario
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.bench.table import show
 from tests.lab.bench.test_results import CELL, result
 
 VERL = replace(CELL, host="verl")
-UNDER_VERL = SIDES["verl"]
-EMULATED = [scenario for scenario in SCENARIOS.values() if scenario.env]
+UNDER_VERL = SIDES_BY_HOST["verl"]
+EMULATED = [scenario for scenario in SCENARIOS_BY_NAME.values() if scenario.env]
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_run_under_verl_has_the_batch_that_its_scenario_says(scenario):
     ],
 )
 def test_a_mode_under_verl_is_the_schedule_that_it_is_named_after(mode, levels, shards, staleness):
-    run = settings(SCENARIOS["balanced"], mode)
+    run = settings(SCENARIOS_BY_NAME["balanced"], mode)
     assert tuple(level for level, on in run.asynchrony.levels.items() if on) == levels
     assert run.plan.shards == shards
     assert run.asynchrony.max_staleness == staleness
@@ -78,7 +78,7 @@ def test_a_mode_under_verl_is_the_schedule_that_it_is_named_after(mode, levels, 
 @pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_the_stages_of_a_run_under_verl_take_turns_and_each_is_answered_by_itself():
-    plan = settings(SCENARIOS["balanced"], "verl-stages").plan
+    plan = settings(SCENARIOS_BY_NAME["balanced"], "verl-stages").plan
     assert [plan.queue(shard) for shard in range(plan.shards)] == [(0, 0), (0, 1)]
 
 

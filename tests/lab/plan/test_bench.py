@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.schedules.levers import gains
-from rlinf_async.lab.bench.modes import MODES
+from rlinf_async.lab.bench.modes import BENCH_MODES
 from rlinf_async.lab.bench.results import Results
-from rlinf_async.lab.bench.scenarios import SCENARIOS
-from rlinf_async.lab.plan.bench import BEFORE, FITTED, Steps, modelled, predict_cell, settings_of
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
+from rlinf_async.lab.plan.bench import FITTED_COSTS, GUESSED_COSTS, Steps, modelled, predict_cell, settings_of
 from rlinf_async.lab.plan.bench_table import predict_rows, steps_of
 from rlinf_async.lab.plan.fit import fit
 
@@ -29,7 +29,7 @@ def measured_rows():
         entry = json.loads(line)
         cell, result = entry["cell"], entry["result"]
         assert (cell["warm_up"], cell["steps"]) == (STEPS.warm_up, STEPS.measured)
-        if "error" not in result and modelled(SCENARIOS[cell["scenario"]], MODES[cell["mode"]]):
+        if "error" not in result and modelled(SCENARIOS_BY_NAME[cell["scenario"]], BENCH_MODES[cell["mode"]]):
             cells.setdefault((cell["scenario"], cell["mode"]), {})[cell["repetition"]] = result[
                 "fresh_steps_per_s"
             ]
@@ -71,7 +71,9 @@ def test_cells_of_another_machine_are_predicted_as_well_with_the_same_costs(name
 def test_the_best_of_rlinfs_modes_is_named_rightly_in_every_scenario(predictions):
     for scenario in {one["scenario"] for one in predictions}:
         stock = [
-            one for one in predictions if one["scenario"] == scenario and MODES[one["mode"]].kind != "plugin"
+            one
+            for one in predictions
+            if one["scenario"] == scenario and BENCH_MODES[one["mode"]].kind != "plugin"
         ]
         best = max(stock, key=lambda one: one["measured"])
         foreseen = max(stock, key=lambda one: one["predicted"])
@@ -88,17 +90,17 @@ def test_the_costs_are_those_that_the_calibrating_cells_give(predictions):
 
 def test_fitting_finds_the_cost_that_made_what_was_measured():
     """RLinf's synchronous loop is quick to plan; what a global step costs beside its work is one number."""
-    cells = [(SCENARIOS["balanced"], MODES[name]) for name in ("stock-sync-1", "stock-sync-2")]
+    cells = [(SCENARIOS_BY_NAME["balanced"], BENCH_MODES[name]) for name in ("stock-sync-1", "stock-sync-2")]
 
     def predicted(costs):
         return np.array([predict_cell(scenario, mode, costs, STEPS) for scenario, mode in cells])
 
-    truth = replace(BEFORE, step_s=0.8, decision_s=0.02)
+    truth = replace(GUESSED_COSTS, step_s=0.8, decision_s=0.02)
     measured = dict(zip(("one", "two"), predicted(truth).tolist(), strict=True))
-    found = fit(BEFORE, ("step_s", "decision_s"), predicted, measured)
+    found = fit(GUESSED_COSTS, ("step_s", "decision_s"), predicted, measured)
     assert found.step_s == pytest.approx(0.8, rel=0.05)
     assert found.decision_s == pytest.approx(0.02, rel=0.25)  # less is known of it: it is small
-    assert found.batch_s == BEFORE.batch_s
+    assert found.batch_s == GUESSED_COSTS.batch_s
 
 
 def test_what_is_real_decoupled_or_of_another_host_is_not_predicted():
@@ -108,11 +110,11 @@ def test_what_is_real_decoupled_or_of_another_host_is_not_predicted():
         {"scenario": "libero", "mode": "full", "error": "it failed"},
         {"host": "verl", "scenario": "libero", "mode": "sync", "fresh_steps_per_s": 300.0},
     ]
-    assert predict_rows(rows, STEPS, FITTED) == []
+    assert predict_rows(rows, STEPS, FITTED_COSTS) == []
 
 
 def gained(lever, *scenarios):
-    return {name: other / full for name, full, other in gains(lever, map(SCENARIOS.get, scenarios))}
+    return {name: other / full for name, full, other in gains(lever, map(SCENARIOS_BY_NAME.get, scenarios))}
 
 
 def test_scores_by_inference_gain_where_the_learner_is_what_is_waited_for():
@@ -136,11 +138,14 @@ def test_resets_ahead_gain_what_they_take_of_the_slowest_environments_rollout_or
 
 
 def test_a_cells_settings_are_those_of_its_overrides():
-    tasks = settings_of(SCENARIOS["libero"], MODES["full-tasks"], 6)
+    tasks = settings_of(SCENARIOS_BY_NAME["libero"], BENCH_MODES["full-tasks"], 6)
     assert tasks.asynchrony.train.balance == "tasks"
     assert tasks.plan.shards == 64
     assert (
-        settings_of(SCENARIOS["libero"], MODES["full-reset-ahead"], 6).asynchrony.rollout.reset_ahead is True
+        settings_of(
+            SCENARIOS_BY_NAME["libero"], BENCH_MODES["full-reset-ahead"], 6
+        ).asynchrony.rollout.reset_ahead
+        is True
     )
-    assert settings_of(SCENARIOS["maniskill"], MODES["full"], 6).plan.shards == 1
-    assert settings_of(SCENARIOS["libero"], MODES["train"], 6).plan.shards == 1
+    assert settings_of(SCENARIOS_BY_NAME["maniskill"], BENCH_MODES["full"], 6).plan.shards == 1
+    assert settings_of(SCENARIOS_BY_NAME["libero"], BENCH_MODES["train"], 6).plan.shards == 1

@@ -1,4 +1,4 @@
-"""What a policy answers: a distribution over chunks of actions, and a value."""
+"""The answer of a policy: a distribution over chunks of actions, and a value."""
 
 from typing import NamedTuple
 

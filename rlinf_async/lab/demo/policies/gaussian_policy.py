@@ -12,21 +12,21 @@ from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
 
 
 class GaussianPolicy(nn.Module):
-    """Draws chunks of actions from what `decide` says, and scores them by what `score` says.
+    """Draws chunks of actions from the distribution of `decide`, and scores them by that of `score`.
 
-    What is drawn stands in `forward_inputs` beside all that `score` needs, as tensors whose first axis is
-    the batch; `score` gives the same distribution again for the same weights. A subclass gives both.
+    `forward_inputs` holds the drawn actions and all that `score` needs, as tensors whose first axis is the
+    batch; `score` gives the same distribution again for the same weights. A subclass gives both.
     """
 
     # No abstract base class: FSDP2 makes a class of the module's and one of its own, and the two metaclasses
     # of a module that has an abstract base would not go together.
 
     def decide(self, env_obs: dict[str, Any]) -> tuple[ActionDistribution, Tensors]:
-        """What to do about observations, and what `score` will need to know of them."""
+        """Return the distribution of actions for observations, and the inputs that `score` will need."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it decides: give it `decide`")
 
     def score(self, forward_inputs: Tensors) -> ActionDistribution:
-        """What `decide` would say now."""
+        """Return the distribution that `decide` would give now."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it scores: give it `score`")
 
     def forward(self, forward_type: Any = None, **inputs: Any) -> Tensors:

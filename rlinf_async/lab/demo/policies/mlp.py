@@ -11,10 +11,10 @@ from torch import nn
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
 from rlinf_async.lab.demo.policies.gaussian_policy import GaussianPolicy
-from rlinf_async.lab.demo.policies.mlp_settings import HIDDEN, MLPSettings, mlp_settings
+from rlinf_async.lab.demo.policies.mlp_settings import HIDDEN_UNITS, MLPSettings, mlp_settings
 
 LOG_STD = -0.5
-"""Where the standard deviations of actions start, which do not depend on the state."""
+"""The log of the standard deviations of actions at the start; they do not depend on the state."""
 
 
 class GaussianMLP(GaussianPolicy):
@@ -31,7 +31,7 @@ class GaussianMLP(GaussianPolicy):
         if settings.add_value_head:
             self.value_head = nn.ModuleDict({"mlp": _critic(settings.obs_dim)})
         self.backbone = _three_layers(settings.obs_dim)
-        self.actor_mean = nn.Linear(HIDDEN, outputs)
+        self.actor_mean = nn.Linear(HIDDEN_UNITS, outputs)
         self.actor_logstd = nn.Parameter(torch.full((1, outputs), LOG_STD))
         for layer in self.backbone:
             _start(layer, gain=sqrt(2))
@@ -58,13 +58,13 @@ def _start(layer: nn.Module, *, gain: float) -> None:
 
 
 def _three_layers(inputs: int) -> nn.Sequential:
-    layers = [nn.Linear(width, HIDDEN) for width in (inputs, HIDDEN, HIDDEN)]
+    layers = [nn.Linear(width, HIDDEN_UNITS) for width in (inputs, HIDDEN_UNITS, HIDDEN_UNITS)]
     return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
 
 
 def _critic(inputs: int) -> nn.Sequential:
     """Layers whose last, without a bias, says almost nothing at first."""
-    value = nn.Linear(HIDDEN, 1, bias=False)
+    value = nn.Linear(HIDDEN_UNITS, 1, bias=False)
     critic = nn.Sequential(*_three_layers(inputs), value)
     for layer in critic[:-1].children():
         if isinstance(layer, nn.Linear):

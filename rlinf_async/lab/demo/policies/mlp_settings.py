@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.lab.demo.policies.sizes import check_fields, known_fields
 
-HIDDEN = 256
+HIDDEN_UNITS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,10 @@ class MLPSettings:
 
     @property
     def parameters(self) -> int:
-        """How many the policy has: a backbone, means and a standard deviation of each action, a critic."""
+        """The number of parameters: a backbone, means and a standard deviation of each action, a critic."""
         outputs = self.num_action_chunks * self.action_dim
-        layers = (self.obs_dim + 1) * HIDDEN + 2 * (HIDDEN + 1) * HIDDEN
-        return layers + (HIDDEN + 2) * outputs + self.add_value_head * (layers + HIDDEN)
+        layers = (self.obs_dim + 1) * HIDDEN_UNITS + 2 * (HIDDEN_UNITS + 1) * HIDDEN_UNITS
+        return layers + (HIDDEN_UNITS + 2) * outputs + self.add_value_head * (layers + HIDDEN_UNITS)
 
 
 def mlp_settings(section: Mapping[str, Any]) -> MLPSettings:
@@ -42,9 +42,9 @@ def mlp_settings(section: Mapping[str, Any]) -> MLPSettings:
 
 
 def parameters(section: Mapping[str, Any]) -> int:
-    """How many the policy of a model section has: an entry point of `rlinf_async.model_sizes`.
+    """Return the number of parameters of a model section: an entry point of `rlinf_async.model_sizes`.
 
     Raises:
-        TypeError, ValueError: as of `mlp_settings`.
+        TypeError, ValueError: as by `mlp_settings`.
     """
     return mlp_settings(section).parameters

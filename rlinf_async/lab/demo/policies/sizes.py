@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-LARGEST = 2**31 - 1
-"""Of the dimensions of a layer."""
+MAX_DIMENSION = 2**31 - 1
+"""Largest dimension of a layer."""
 
 
 def known_fields(kind: type[DataclassInstance], section: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def check_fields(settings: DataclassInstance) -> None:
 
 
 def _instead_of(value: Any, field: Field[Any]) -> str:
-    """What a value would have to be, if it is something else."""
+    """Return the words for what a value would have to be; "" if it is that."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if field.type == "bool":
         return "" if isinstance(value, bool) else "true or false"
@@ -39,6 +39,6 @@ def _instead_of(value: Any, field: Field[Any]) -> str:
         return "" if number and isfinite(value) else "a finite number"
     if not number or not isinstance(value, int):
         return "a whole number"
-    if value > LARGEST:
-        return f"at most {LARGEST}"
+    if value > MAX_DIMENSION:
+        return f"at most {MAX_DIMENSION}"
     return "" if value >= 1 else "at least 1"

@@ -13,9 +13,13 @@ from torch import nn
 from transformers import SmolVLMConfig, SmolVLMModel
 
 from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
-from rlinf_async.lab.demo.policies.smol_vla_settings import BYTES, SCALE, SmolVLASettings
+from rlinf_async.lab.demo.policies.smol_vla_settings import (
+    BYTE_TOKENS,
+    PATCHES_PER_TOKEN_SIDE,
+    SmolVLASettings,
+)
 
-PADDING = BYTES
+PADDING_TOKEN = BYTE_TOKENS
 
 
 class Tokens(NamedTuple):
@@ -31,19 +35,19 @@ def tokenise(instructions: Sequence[str], length: int) -> Tokens:
     The length is fixed, not that of the longest instruction, so that a sample's result does not depend
     on the batch it is computed in.
     """
-    ids = torch.full((len(instructions), length), PADDING)
+    ids = torch.full((len(instructions), length), PADDING_TOKEN)
     for row, instruction in zip(ids, instructions, strict=True):
         encoded = list(instruction.encode()[:length])
         row[: len(encoded)] = torch.tensor(encoded, dtype=ids.dtype)
-    return Tokens(ids, ids != PADDING)
+    return Tokens(ids, ids != PADDING_TOKEN)
 
 
 def _language_model(settings: SmolVLASettings) -> SmolVLMConfig:
     """The Hugging Face configuration; `SmolVLASettings.parameters` counts what it gives."""
     length = settings.image_tokens + settings.instruction_length + 1 + settings.num_action_chunks
     return SmolVLMConfig(
-        scale_factor=SCALE,
-        image_token_id=PADDING,  # never looked up: pictures are put in as embeddings
+        scale_factor=PATCHES_PER_TOKEN_SIDE,
+        image_token_id=PADDING_TOKEN,  # never looked up: pictures are put in as embeddings
         vision_config={
             "image_size": settings.image_size,
             "patch_size": settings.patch_size,
@@ -54,8 +58,8 @@ def _language_model(settings: SmolVLASettings) -> SmolVLMConfig:
         },
         text_config={
             "model_type": "llama",
-            "vocab_size": BYTES + 1,
-            "pad_token_id": PADDING,
+            "vocab_size": BYTE_TOKENS + 1,
+            "pad_token_id": PADDING_TOKEN,
             "hidden_size": settings.text_width,
             "intermediate_size": 2 * settings.text_width,
             "num_hidden_layers": settings.text_layers,

@@ -9,9 +9,9 @@ from typing import Any
 
 from rlinf_async.lab.demo.policies.sizes import check_fields, known_fields
 
-BYTES = 256
-"""Of which instructions are made."""
-SCALE = 2
+BYTE_TOKENS = 256
+"""Number of tokens for the bytes of instructions."""
+PATCHES_PER_TOKEN_SIDE = 2
 """Patches of a picture, each way, that become one token."""
 
 
@@ -35,7 +35,7 @@ class SmolVLASettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.image_size % (SCALE * self.patch_size):
+        if self.image_size % (PATCHES_PER_TOKEN_SIDE * self.patch_size):
             raise ValueError(
                 f"image_size={self.image_size} must be a multiple of twice patch_size={self.patch_size}"
             )
@@ -47,16 +47,20 @@ class SmolVLASettings:
 
     @property
     def image_tokens(self) -> int:
-        return (self.image_size // self.patch_size // SCALE) ** 2
+        return (self.image_size // self.patch_size // PATCHES_PER_TOKEN_SIDE) ** 2
 
     @property
     def parameters(self) -> int:
-        """How many the policy has."""
+        """The number of parameters of the policy."""
         seen, read = self.vision_width, self.text_width
-        patches = SCALE**2 * self.image_tokens
+        patches = PATCHES_PER_TOKEN_SIDE**2 * self.image_tokens
         eyes = (3 * self.patch_size**2 + 1 + patches) * seen + self.vision_layers * (8 * seen + 11) * seen
-        language = (BYTES + 1) * read + self.text_layers * (10 * read + 2) * read + read
-        between = (SCALE**2 * seen) * read + (self.state_dim + 1) * read + self.num_action_chunks * read
+        language = (BYTE_TOKENS + 1) * read + self.text_layers * (10 * read + 2) * read + read
+        between = (
+            (PATCHES_PER_TOKEN_SIDE**2 * seen) * read
+            + (self.state_dim + 1) * read
+            + self.num_action_chunks * read
+        )
         actions = (read + 1 + self.num_action_chunks) * self.action_dim
         return eyes + 2 * seen + language + between + actions + (read + 1) * (read + 1)
 
@@ -72,10 +76,10 @@ def smol_vla_settings(section: Mapping[str, Any]) -> SmolVLASettings:
 
 
 def parameters(section: Mapping[str, Any]) -> int:
-    """How many the policy of a model section has: an entry point of `rlinf_async.model_sizes`.
+    """Return the number of parameters of a model section: an entry point of `rlinf_async.model_sizes`.
 
     Raises:
-        ModuleNotFoundError: what it is built of is not here.
+        ModuleNotFoundError: the package that it is built of is not installed.
         TypeError, ValueError: as of `smol_vla_settings`.
     """
     if find_spec("transformers") is None:

@@ -8,9 +8,9 @@ from importlib import import_module
 import mujoco
 import numpy as np
 
-from rlinf_async.lab.demo.simulators.rendering import BACKENDS, installed_backend
+from rlinf_async.lab.demo.simulators.rendering import GL_BACKENDS, installed_backend
 
-CAMERA = "corner2"
+CAMERA_NAME = "corner2"
 CAMERA_POSITION = (0.75, 0.075, 0.7)
 
 _context_creation = threading.Lock()
@@ -31,8 +31,8 @@ class RenderSettings:
     def __post_init__(self) -> None:
         if not 16 <= self.size <= 1024:
             raise ValueError(f"render size must be between 16 and 1024 pixels, got {self.size}")
-        if self.backend not in (None, *BACKENDS):
-            raise ValueError(f"render backend must be one of {BACKENDS}, got {self.backend!r}")
+        if self.backend not in (None, *GL_BACKENDS):
+            raise ValueError(f"render backend must be one of {GL_BACKENDS}, got {self.backend!r}")
 
 
 def prepare(model: mujoco.MjModel, settings: RenderSettings) -> None:
@@ -43,7 +43,7 @@ def prepare(model: mujoco.MjModel, settings: RenderSettings) -> None:
     model.vis.quality.shadowsize = 0
     model.vis.quality.offsamples = 0
     model.vis.global_.offwidth = model.vis.global_.offheight = settings.size
-    model.camera(CAMERA).pos = CAMERA_POSITION
+    model.camera(CAMERA_NAME).pos = CAMERA_POSITION
 
 
 class Camera:
@@ -68,7 +68,7 @@ class Camera:
         self._perturbation = mujoco.MjvPerturb()
         self._view = mujoco.MjvCamera()
         self._view.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        self._view.fixedcamid = model.camera(CAMERA).id
+        self._view.fixedcamid = model.camera(CAMERA_NAME).id
         self._context: mujoco.MjrContext | None = mujoco.MjrContext(
             model, mujoco.mjtFontScale.mjFONTSCALE_100
         )

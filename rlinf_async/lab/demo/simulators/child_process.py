@@ -14,10 +14,10 @@ from typing import Any
 
 from rlinf_async.core.failures import SimulatorDied
 
-END_S = 10.0
-"""How long a child may take to end by itself."""
-DUMP_S = 2.0
-"""How long a child may take to write where it stands."""
+END_TIMEOUT_S = 10.0
+"""Seconds that a child may take to end by itself."""
+DUMP_TIMEOUT_S = 2.0
+"""Seconds that a child may take to write its stack."""
 
 
 class ChildProcess:
@@ -51,7 +51,7 @@ class ChildProcess:
 
     @property
     def busy(self) -> bool:
-        """Whether a call has not been answered."""
+        """True if a call has not been answered."""
         return self._answers_due > 0
 
     def submit(self, method: str, *args: object) -> None:
@@ -67,7 +67,7 @@ class ChildProcess:
             raise self._died() from None
 
     def result(self) -> Any:
-        """What the submitted call returned.
+        """Return the result of the submitted call.
 
         Raises:
             SimulatorDied: the child has ended; the message says by what.
@@ -96,12 +96,12 @@ class ChildProcess:
         """
         self._aborted = reason
         self._process.send_signal(signal.SIGABRT)  # at which it writes where it stands
-        self._end(DUMP_S)
+        self._end(DUMP_TIMEOUT_S)
 
     def close(self) -> None:
         """Hang up and wait for the child to end, but not for ever. May be called twice."""
         self._pipe.close()
-        self._end(END_S)
+        self._end(END_TIMEOUT_S)
         self._dump.close()
 
     def _end(self, seconds: float) -> None:
@@ -112,7 +112,7 @@ class ChildProcess:
             self._process.wait()
 
     def _died(self) -> SimulatorDied:
-        self._end(END_S)
+        self._end(END_TIMEOUT_S)
         self._dump.seek(0)
         dump = self._dump.read().decode(errors="replace").rstrip()
         stood = f"; it stood at:\n{dump}" if dump else ""

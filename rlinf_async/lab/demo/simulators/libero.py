@@ -16,7 +16,7 @@ ASSET_FOLDERS = ("scenes", "textures", "stable_scanned_objects", "turbosquid_obj
 
 
 def missing_libero() -> str | None:
-    """What stands in the way of running LIBERO here, in words, or None."""
+    """Return what keeps LIBERO from running here, in words, or None."""
     for package in ("libero", "robosuite", "bddl", "mujoco"):
         if find_spec(package) is None:
             return f"the package {package} is not installed (see the `libero` extra)"

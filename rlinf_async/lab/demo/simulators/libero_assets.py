@@ -1,4 +1,4 @@
-"""LIBERO's assets, where the package lacks them and the user has named a folder of his own."""
+"""LIBERO's assets, where the package lacks them and the user has named a folder for them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 
 @dataclass(frozen=True)
 class Observation:
-    """What the policy sees: float32 states [envs, 39] and uint8 images [envs, size, size, 3] or None."""
+    """The inputs of the policy: float32 states [envs, 39] and uint8 images [envs, size, size, 3] or None."""
 
     states: np.ndarray
     images: np.ndarray | None

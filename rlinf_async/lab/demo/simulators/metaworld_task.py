@@ -17,7 +17,7 @@ ACTION_DIM = 4
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What an episode of one Meta-World task is.
+    """The rules of an episode of one Meta-World task.
 
     An action is held for `action_repeat` simulator steps; that is one decision. An episode is over
     after `max_episode_steps` decisions, and also at success if `end_at_success`. The sparse reward is
@@ -146,7 +146,9 @@ class MetaWorldShard:
         return (*self._observe(), rewards, successes.astype(bool), truncations.astype(bool), lengths)
 
     def close(self) -> None:
-        """Free the simulators, some 20 MB each, at once: whoever holds this object may be held in a cycle."""
+        """Free the simulators, some 20 MB each, at once: the owner of this object may be part of a
+        reference cycle.
+        """
         self._episodes.clear()
         if self._camera is not None:
             self._camera.close()

@@ -3,7 +3,7 @@
 import ctypes.util
 import os
 
-BACKENDS = ("egl", "osmesa")
+GL_BACKENDS = ("egl", "osmesa")
 
 
 def installed_backend() -> str | None:
@@ -12,6 +12,6 @@ def installed_backend() -> str | None:
     Only the presence of the library is looked at: a broken driver shows when a Camera is built.
     """
     backend = os.environ.get("MUJOCO_GL", "").lower()
-    candidates = (backend,) if backend in BACKENDS else BACKENDS
+    candidates = (backend,) if backend in GL_BACKENDS else GL_BACKENDS
     libraries = {"egl": "EGL", "osmesa": "OSMesa"}
     return next((name for name in candidates if ctypes.util.find_library(libraries[name])), None)

@@ -1,4 +1,4 @@
-"""Whether ManiSkill finds a Vulkan device, which it needs even where nothing is drawn."""
+"""Checks that ManiSkill finds a Vulkan device, which it needs even where nothing is drawn."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DRIVERS_VARIABLE = "VK_ICD_FILENAMES"
 SOFTWARE_DRIVER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 """SwiftShader, a Vulkan driver that computes on the CPU, in Debian's package chromium-common."""
 
-PROBE = """
+VULKAN_PROBE = """
 import sapien
 sapien.render.RenderMaterial()  # every task makes one
 """
 
 
-def check_vulkan(code: str = PROBE, driver: Path = SOFTWARE_DRIVER) -> Check:
-    """Whether tasks can be built: a GPU's driver answers, or one that computes on the CPU.
+def check_vulkan(code: str = VULKAN_PROBE, driver: Path = SOFTWARE_DRIVER) -> Check:
+    """Check that tasks can be built: a GPU's driver answers, or one that computes on the CPU.
 
     Args:
         driver: the description file of the software driver, there or not.

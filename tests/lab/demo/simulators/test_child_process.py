@@ -94,7 +94,7 @@ def test_a_child_that_hangs_is_ended_and_says_where_it_stood(child, hang):
 
 
 def test_a_child_that_is_stopped_is_ended_all_the_same(child, hang, monkeypatch):
-    monkeypatch.setattr("rlinf_async.lab.demo.simulators.child_process.DUMP_S", 0.1)
+    monkeypatch.setattr("rlinf_async.lab.demo.simulators.child_process.DUMP_TIMEOUT_S", 0.1)
     thread, told = hang
     os.kill(child.pid, signal.SIGSTOP)
     child.abort("no answer for 3 s")
@@ -103,7 +103,7 @@ def test_a_child_that_is_stopped_is_ended_all_the_same(child, hang, monkeypatch)
 
 
 def test_closing_waits_for_a_child_that_does_not_end_only_for_so_long(monkeypatch):
-    monkeypatch.setattr("rlinf_async.lab.demo.simulators.child_process.END_S", 0.1)
+    monkeypatch.setattr("rlinf_async.lab.demo.simulators.child_process.END_TIMEOUT_S", 0.1)
     child = ChildProcess(f"{__name__}:Stubborn")
     child.submit("pid")
     child.result()
