@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.schedules import hosts
 from rlinf_async.lab.bench.results import Results
-from rlinf_async.lab.report.advice.bounds import LOGLINEAR
+from rlinf_async.lab.report.advice.bounds import LOGLINEAR_PRICE
 
 ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "benchmarks" / "schedules"
@@ -338,8 +338,8 @@ def test_advice_of_loglinear_names_what_it_has_cost():
         if row[:2] == ["world-ppo-1-lag1-spread-loglinear", "world-ppo-1-lag1-spread"]
     )
     difference, low, high = NUMBER.findall(row[3])
-    assert f"{COUNTS[int(row[2])]} seeds" in LOGLINEAR
-    assert f"{difference} % of the area under the success curve [{low}, {high}]" in LOGLINEAR
+    assert f"{COUNTS[int(row[2])]} seeds" in LOGLINEAR_PRICE
+    assert f"{difference} % of the area under the success curve [{low}, {high}]" in LOGLINEAR_PRICE
 
 
 def test_the_table_of_both_hosts_is_that_of_its_runs():

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.lab.process import OVERDUE
+from rlinf_async.lab.process import OVERDUE_STATUS
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.run_dir import RunDir
 
@@ -48,7 +48,7 @@ class Outcome:
         seconds = sum(step["async/step_seconds"] for step in measured)
         return cls(
             status=status,
-            hung=status == OVERDUE,
+            hung=status == OVERDUE_STATUS,
             steps=len(metrics),
             env_steps_per_second=sum(s["async/env_steps"] for s in measured) / seconds if seconds else None,
             unaccounted=_unaccounted(books),

@@ -1,4 +1,6 @@
-"""A command in a process group of its own, which never outlives whoever started it, and what it printed."""
+"""Runs a command in a process group, which never outlives the process that started it, and keeps its
+output.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ORDERLY_S = 15.0
-"""How long an interrupted run may take to end in order; it promises ten seconds."""
+ORDERLY_TIMEOUT_S = 15.0
+"""Seconds that an interrupted run may take to end in order; it promises ten seconds."""
 TERMINATE_S = 5.0
 TICK_S = 1.0
-OVERDUE = 124
+OVERDUE_STATUS = 124
 """The exit status of a command that ran into its deadline, as of `timeout`."""
 
 OWN_CLUSTER = {"RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
 """A Ray cluster of the run's own, and no threads that compete with those that keep the time."""
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-ERROR = re.compile(r"(?:\([^)]*\)\s*)?(?:error:|(?:\w+\.)*\w*(?:Error|Exception)\b)")
+COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+ERROR_PATTERN = re.compile(r"(?:\([^)]*\)\s*)?(?:error:|(?:\w+\.)*\w*(?:Error|Exception)\b)")
 ERROR_BYTES = 100_000
-"""How much of the end of a log is searched for its error."""
-LONGEST = 300
+"""Bytes at the end of a log that are searched for its error."""
+MAX_ERROR_LENGTH = 300
 
 
 def run_command(
@@ -37,15 +39,16 @@ def run_command(
     deadline_s: float | None = None,
     tick: Callable[[], None] | None = None,
 ) -> int:
-    """Run `command` to its end with its output in `log`; its exit status, or `OVERDUE` after `deadline_s`.
+    """Run `command` to its end with its output in `log`; return its exit status, or `OVERDUE_STATUS` after
+    `deadline_s`.
 
-    The deadline, and what interrupts the wait, be it an interrupt, a hang-up or a request to terminate, end
+    The deadline, and a signal that interrupts the wait (an interrupt, a hang-up, a request to terminate), end
     the command and its children first. To be called in the main thread, which is where signals arrive.
 
     Args:
         directory: where the command runs.
         tick: called about once a second while it does.
-        environment: what it gets beside the variables of this process.
+        environment: variables that it gets in addition to those of this process.
     """
     with log.open("wb") as output, _signals_as_exits():
         process = subprocess.Popen(
@@ -60,7 +63,7 @@ def run_command(
         try:
             return _wait(process, deadline_s, tick)
         except subprocess.TimeoutExpired:
-            return OVERDUE
+            return OVERDUE_STATUS
         finally:
             if process.returncode is None:
                 _end(process)
@@ -88,17 +91,17 @@ def tail(log: Path, size: int = 2000) -> str:
 
 def last_words(log: Path) -> str:
     """The last line of a log that tells of an error, or else its last line."""
-    text = COLOUR.sub("", tail(log, ERROR_BYTES))
+    text = COLOUR_CODES.sub("", tail(log, ERROR_BYTES))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if ERROR.match(line)]
-    return (errors or lines or ["it has printed nothing"])[-1][:LONGEST]
+    errors = [line for line in lines if ERROR_PATTERN.match(line)]
+    return (errors or lines or ["it has printed nothing"])[-1][:MAX_ERROR_LENGTH]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the command, ask everybody, then kill; a second interrupt kills at once."""
+    """Ask the command to end, then its group, then kill; a second interrupt kills at once."""
     try:
         process.send_signal(signal.SIGINT)
-        if not _ended(process, ORDERLY_S):
+        if not _ended(process, ORDERLY_TIMEOUT_S):
             _signal_group(process, signal.SIGTERM)
             _ended(process, TERMINATE_S)
     finally:

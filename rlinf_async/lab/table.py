@@ -10,9 +10,24 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-LEAST = 3
-"""Runs for an interval: that of two is twelve times as wide as their spread, and says nothing."""
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
+MIN_RUNS_OF_INTERVAL = 3
+"""Fewest runs with an interval: that of two is twelve times as wide as their spread, and says nothing."""
+STUDENT_QUANTILES = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+)
 """Quantiles of Student's t at 97.5 %, of one degree of freedom and more; of more than these, the last."""
 
 
@@ -25,9 +40,10 @@ class Range:
     low: float
     high: float
     half: float | None = None
-    """Half of the 95 % confidence interval of the mean, by Student's t; None of fewer than `LEAST` runs."""
+    """Half of the 95 % confidence interval of the mean, by Student's t; None of fewer than
+    `MIN_RUNS_OF_INTERVAL` runs."""
     runs: int = 1
-    """How many are known."""
+    """The number of runs with a known value."""
 
     @classmethod
     def of(
@@ -43,9 +59,9 @@ class Range:
 
 
 def _half(values: Sequence[float]) -> float | None:
-    if len(values) < LEAST:
+    if len(values) < MIN_RUNS_OF_INTERVAL:
         return None
-    quantile = STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
+    quantile = STUDENT_QUANTILES[min(len(values) - 2, len(STUDENT_QUANTILES) - 1)]
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlinf_async.lab.process import OVERDUE, run_command
+from rlinf_async.lab.process import OVERDUE_STATUS, run_command
 
 SWEEPER = """
 import sys
@@ -66,7 +66,7 @@ def test_a_command_that_is_overdue_ends_with_all_that_it_has_started(tmp_path, m
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(subprocess, "Popen", Overdue)
     command = [sys.executable, "-c", RUN.format(before=""), str(tmp_path / "pipe")]
-    assert run_command(command, tmp_path / "log", deadline_s=3600.0) == OVERDUE
+    assert run_command(command, tmp_path / "log", deadline_s=3600.0) == OVERDUE_STATUS
     with pipes[0] as pipe:
         assert pipe.read() == b""  # everybody has ended
 

@@ -14,7 +14,7 @@ from rlinf_async.lab.bench.modes import Mode
 from rlinf_async.lab.bench.scenarios import Scenario
 from rlinf_async.lab.emulated.service import EnvService, decisions, resets, slower
 from rlinf_async.lab.virtual.run import predict
-from rlinf_async.lab.virtual.simulators import SimulatorBatch, Stint
+from rlinf_async.lab.virtual.simulators import ShardWork, SimulatorBatch
 from rlinf_async.lab.virtual.stock import Mode as StockMode
 from rlinf_async.lab.virtual.stock import predict_stock
 from rlinf_async.lab.virtual.times import (
@@ -123,18 +123,18 @@ class _EmulatedBatch:
         for _ in range(decisions):
             self.step()
 
-    def reset(self) -> Stint:
+    def reset(self) -> ShardWork:
         if self._service.episode:
-            return Stint(each=(0.0,))  # they are reset once, before the run
+            return ShardWork(each=(0.0,))  # they are reset once, before the run
         if self._service.vectorised_s:
-            return Stint(each=(self._service.reset_s,))
-        return Stint(each=tuple(next(stream) for stream in self._resets))
+            return ShardWork(each=(self._service.reset_s,))
+        return ShardWork(each=tuple(next(stream) for stream in self._resets))
 
-    def step(self) -> Stint:
+    def step(self) -> ShardWork:
         drawn = [next(stream) for stream in self._decisions]
         if self._service.vectorised_s:
-            return Stint(each=(self._service.vectorised_s,))
-        return Stint(
+            return ShardWork(each=(self._service.vectorised_s,))
+        return ShardWork(
             each=tuple(
                 one.seconds * more + one.reset_s for one, more in zip(drawn, self._slower, strict=True)
             ),

@@ -18,7 +18,7 @@ import numpy as np
 from rlinf_async.lab.plan.job import Job
 from rlinf_async.lab.plan.of_one import of_one
 from rlinf_async.lab.plan.sharing import unshared
-from rlinf_async.lab.virtual.simulators import Draws, SimulatorTimes
+from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import (
     PolicyTimes,
     StockTimes,
@@ -108,7 +108,7 @@ def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
     factors = [means.get(env // plan.envs_per_shard, overall) / overall for env in range(plan.total_envs)]
     return SimulatorTimes(
         decision=decision,
-        reset=of_one(resets[:MAX_DRAWS], size, in_turn=in_turn) if resets else Draws(mean=0.0),
+        reset=of_one(resets[:MAX_DRAWS], size, in_turn=in_turn) if resets else DurationDraws(mean=0.0),
         tasks=tuple(factors),
         vectorised=vectorised,
         in_turn=in_turn,

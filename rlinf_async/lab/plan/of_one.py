@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlinf_async.lab.virtual.simulators import Draws
+from rlinf_async.lab.virtual.simulators import DurationDraws
 
 SAMPLE_COUNT = 4000
 MAX_SPREAD = 3.0
 """The largest spread (deviation over mean of one environment) that is looked for."""
 
 
-def of_one(seconds: Sequence[float], size: int, *, in_turn: bool = False) -> Draws:
+def of_one(seconds: Sequence[float], size: int, *, in_turn: bool = False) -> DurationDraws:
     """Return the distribution of one environment's time, from measured seconds of shards of `size` of
     them.
 
@@ -22,10 +22,10 @@ def of_one(seconds: Sequence[float], size: int, *, in_turn: bool = False) -> Dra
     measurements are kept.
     """
     if size == 1:
-        return Draws.of(seconds)
+        return DurationDraws.of(seconds)
     if in_turn:
-        whole = Draws.of(seconds)
-        return Draws(mean=whole.mean / size, cv=whole.cv * size**0.5)
+        whole = DurationDraws.of(seconds)
+        return DurationDraws(mean=whole.mean / size, cv=whole.cv * size**0.5)
     mean, wanted = float(np.mean(seconds)), float(np.std(seconds) / np.mean(seconds))
     normal = np.random.default_rng(0).standard_normal((SAMPLE_COUNT, size)).max(axis=1)
     low, high = 0.0, MAX_SPREAD
@@ -34,7 +34,7 @@ def of_one(seconds: Sequence[float], size: int, *, in_turn: bool = False) -> Dra
         slowest = np.exp(_sigma(middle) * normal)
         low, high = (middle, high) if float(np.std(slowest) / np.mean(slowest)) < wanted else (low, middle)
     sigma = _sigma(low)
-    return Draws(mean=mean / float(np.mean(np.exp(sigma * normal - sigma * sigma / 2))), cv=low)
+    return DurationDraws(mean=mean / float(np.mean(np.exp(sigma * normal - sigma * sigma / 2))), cv=low)
 
 
 def _sigma(cv: float) -> float:

@@ -11,7 +11,7 @@ import yaml
 
 from rlinf_async.core.names import did_you_mean
 from rlinf_async.lab.outputs import write_output
-from rlinf_async.lab.virtual.simulators import Draws, SimulatorTimes
+from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import (
     PolicyTimes,
     StockTimes,
@@ -78,16 +78,16 @@ def _part(name: str, value: object) -> Any:
     return _made(PART_TYPES[name], given, name)
 
 
-def _draws(name: str, value: object) -> Draws:
+def _draws(name: str, value: object) -> DurationDraws:
     """A number is a mean without a spread, a list what was measured."""
     if isinstance(value, int | float):
-        return Draws(mean=float(value))
+        return DurationDraws(mean=float(value))
     if isinstance(value, list):
-        return Draws.of([float(one) for one in value])
+        return DurationDraws.of([float(one) for one in value])
     if not isinstance(value, dict):
         raise ValueError(f"{name}={value!r} must be seconds, a list of them, or mean and cv")
     seen = tuple(float(one) for one in value.get("seen", ()))
-    return _made(Draws, {**value, "seen": seen}, name)
+    return _made(DurationDraws, {**value, "seen": seen}, name)
 
 
 def _made(kind: type[T], given: Mapping[str, Any], where: str) -> T:

@@ -1,4 +1,4 @@
-"""Where a number lies along an axis, and which numbers are written beside it."""
+"""The place of a number along an axis, and the numbers that are written next to it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-TICKS = 5
-"""About so many."""
-SLACK = 1e-9
+TICK_COUNT = 5
+"""The number of ticks that is aimed at."""
+RELATIVE_SLACK = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Axis:
     ticks: Sequence[tuple[float, str]] = ()
     """Values that have a line across the plot, and what is written there."""
     captions: Sequence[tuple[float, str]] = ()
-    """What is written outside of the ticks; places are shares of the axis, 0 to 1."""
+    """Texts outside of the ticks; places are shares of the axis, 0 to 1."""
     log: bool = False
 
     def place(self, value: float) -> float:
@@ -53,14 +53,14 @@ def round_axis(
     some = list(values)
     first = min(some) if low is None else low
     last = max(some) if high is None else high
-    if last - first <= SLACK * max(abs(first), abs(last), 1e-6):
+    if last - first <= RELATIVE_SLACK * max(abs(first), abs(last), 1e-6):
         margin = abs(last) / 10 or 1.0
         first, last = first - (margin if low is None else 0.0), last + margin
-    step = _step((last - first) / TICKS)
+    step = _step((last - first) / TICK_COUNT)
     if not tight:
-        first = first if low is not None else math.floor(first / step + SLACK) * step
-        last = last if high is not None else math.ceil(last / step - SLACK) * step
-    count = range(math.ceil(first / step - SLACK), math.floor(last / step + SLACK) + 1)
+        first = first if low is not None else math.floor(first / step + RELATIVE_SLACK) * step
+        last = last if high is not None else math.ceil(last / step - RELATIVE_SLACK) * step
+    count = range(math.ceil(first / step - RELATIVE_SLACK), math.floor(last / step + RELATIVE_SLACK) + 1)
     digits = 3 - math.floor(math.log10(step))
     places = [round(step * each, digits) for each in count]
     return Axis(low=first, high=last, ticks=[(place, form(place)) for place in places])
@@ -71,7 +71,7 @@ def log_axis(low: float, high: float, form: Callable[[float], str]) -> Axis:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1,) if high / low > 30 else (1, 2, 5)
     places = [step * 10.0**decade for decade in decades for step in steps]
-    within = [place for place in places if low * (1 - SLACK) <= place <= high * (1 + SLACK)]
+    within = [place for place in places if low * (1 - RELATIVE_SLACK) <= place <= high * (1 + RELATIVE_SLACK)]
     return Axis(low=low, high=high, ticks=[(place, form(place)) for place in within], log=True)
 
 
@@ -85,4 +85,4 @@ def categories(names: Sequence[str], *, most: int = 12) -> Axis:
 def _step(raw: float) -> float:
     """The round number (1, 2 or 5 times a power of ten) that is next to `raw`."""
     power = 10.0 ** math.floor(math.log10(raw))
-    return power * next(step for step in (1, 2, 5, 10) if step * power >= raw * (1 - SLACK))
+    return power * next(step for step in (1, 2, 5, 10) if step * power >= raw * (1 - RELATIVE_SLACK))

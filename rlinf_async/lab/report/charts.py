@@ -14,19 +14,27 @@ from rlinf_async.lab.report.intervals import Interval
 from rlinf_async.lab.report.lines import Form, Line, line_figure
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.staleness import Staleness
-from rlinf_async.lab.report.timelines import PARTS, REST, Part, Timeline, extremes, mean_shares, of_part
+from rlinf_async.lab.report.timelines import (
+    ALL_PARTS,
+    REST_WORD,
+    Part,
+    Timeline,
+    extremes,
+    mean_shares,
+    of_part,
+)
 
 MOST_ROWS = 12
-"""Up to so many shards or ranks of one kind are shown one by one."""
-ROW = 26
+"""Most shards or ranks of one kind that are shown one by one."""
+ROW_PIXELS = 26
 """Pixels of a row."""
-READABLE = 0.07
+MIN_LABELLED_SHARE = 0.07
 """A part of a row that is a smaller share of it has no room for a number."""
-WHOLE = Axis(low=0.0, high=1.0, ticks=[(at / 4, share(at / 4)) for at in range(5)])
+SHARE_AXIS = Axis(low=0.0, high=1.0, ticks=[(at / 4, share(at / 4)) for at in range(5)])
 
 
 def of_runs(subjects: Sequence[Subject], every: Sequence[Subject]) -> Legend:
-    """Which colour is which of the runs that are shown; nothing where the page is about one."""
+    """Return the colour of each run that is shown; nothing where the page is about one."""
     keys = [(subject.label, palette.of_run(subject.index)) for subject in subjects]
     return [("", keys)] if len(every) > 1 else []
 
@@ -57,16 +65,16 @@ def over_steps(
 
 
 def shares(subject: Subject, window: Interval) -> Figure:
-    """Of every shard and rank, or of the extremes where they are many."""
-    found = [row for part in PARTS for row in _rows(of_part(subject.timelines, part), window)]
-    words = sorted(dict.fromkeys(word for part in PARTS for word in part.words), key=REST.__eq__)
+    """Return the shares of every shard and rank, or of the extremes where they are many."""
+    found = [row for part in ALL_PARTS for row in _rows(of_part(subject.timelines, part), window)]
+    words = sorted(dict.fromkeys(word for part in ALL_PARTS for word in part.words), key=REST_WORD.__eq__)
     present = [word for word in words if any(spent.get(word, 0.0) > 0 for _, _, spent in found)]
     bars = (
         _bar(label, [(word, spent[word]) for word in present if word in spent]) for label, _, spent in found
     )
     return Figure(
         title=subject.label,
-        drawing=rows([label for label, _, _ in found], "".join(bars), WHOLE, row=ROW),
+        drawing=rows([label for label, _, _ in found], "".join(bars), SHARE_AXIS, row=ROW_PIXELS),
         table=Table(
             header=("", *present),
             rows=[
@@ -79,16 +87,18 @@ def shares(subject: Subject, window: Interval) -> Figure:
 
 
 def legend(subjects: Sequence[Subject], window: Callable[[Subject], Interval | None]) -> Legend:
-    """What the colours of the parts mean, as far as they are seen in the windows of the runs."""
+    """Return the meaning of the colours of parts, as far as they are seen in the windows of the runs."""
     groups = []
-    for part in PARTS:
+    for part in ALL_PARTS:
         timelines = [
             (timeline, at) for s in subjects if (at := window(s)) for timeline in of_part(s.timelines, part)
         ]
         colours = {
             word for timeline, at in timelines for word, share in timeline.shares(at).items() if share > 0
         }
-        keys = [(word, palette.OF_WORDS[word]) for word in part.words if word in colours and word != REST]
+        keys = [
+            (word, palette.OF_WORDS[word]) for word in part.words if word in colours and word != REST_WORD
+        ]
         groups.append((f"{part.member}s", keys))
     return [(name, keys) for name, keys in groups if keys]
 
@@ -108,23 +118,25 @@ def _bar(label: str, spent: Sequence[tuple[str, float]]) -> str:
     parts = []
     for word, part in spent:
         colour = palette.OF_WORDS[word]
-        text = f"{part:.0%}" if colour != palette.FAINT and part >= READABLE else ""
+        text = f"{part:.0%}" if colour != palette.FAINT_COLOUR and part >= MIN_LABELLED_SHARE else ""
         parts.append((part, colour, palette.on(colour), text, f"{label}: {word} {share(part)}"))
     return f'<div class="bar">{stacked(part for part in parts if part[0] > 0)}</div>'
 
 
-AGES = (("fresh", palette.LIGHT_ORANGE), ("in flight", palette.ORANGE), ("in queue", palette.GREY))
+AGE_COLOURS = (("fresh", palette.LIGHT_ORANGE), ("in flight", palette.ORANGE), ("in queue", palette.GREY))
 
 
 def staleness(series: Sequence[tuple[Subject, Staleness]]) -> Figure:
-    """How many versions old the trajectories of one or of several runs were, and where they aged."""
+    """Return the figure of the ages of trajectories, in versions, of one or several runs, and where they
+    aged.
+    """
     bars = [(subject.label, row[0], row[1:]) for subject, ages in series for row in ages.histogram()]
     x = _groups([label for label, _, _ in bars], [str(version) for _, version, _ in bars])
     y = round_axis([sum(parts) for _, _, parts in bars], share, low=0.0)
     marks = []
     for at, (label, version, parts) in enumerate(bars):
         below = 0.0
-        for (word, colour), part in zip(AGES, parts, strict=True):
+        for (word, colour), part in zip(AGE_COLOURS, parts, strict=True):
             title = f"{label}, {version} versions old, {word}: {share(part)} of the trajectories"
             marks += [column(at + 0.2, at + 0.8, below, below + part, x, y, fill=colour, tooltip=title)] * (
                 part > 0
@@ -139,9 +151,9 @@ def staleness(series: Sequence[tuple[Subject, Staleness]]) -> Figure:
         )
         + ".",
         drawing=plot(marks, x, y, height=260),
-        legend=[("", AGES)],
+        legend=[("", AGE_COLOURS)],
         table=Table(
-            header=("versions old", *(word for word, _ in AGES)),
+            header=("versions old", *(word for word, _ in AGE_COLOURS)),
             rows=[
                 (f"{label}: {version}" if len(series) > 1 else str(version), *map(share, parts))
                 for label, version, parts in bars
@@ -176,7 +188,7 @@ def refusals(series: Sequence[tuple[Subject, Mapping[str, int]]], every: Sequenc
             names.append(reason if len(series) == 1 else f"{reason}: {subject.label}")
     return Figure(
         title="Refused trajectories by reason",
-        drawing=rows(names, "".join(bars), x, row=ROW),
+        drawing=rows(names, "".join(bars), x, row=ROW_PIXELS),
         legend=of_runs([subject for subject, _ in series], every),
         table=Table(
             header=("reason", *(subject.label for subject, _ in series)),

@@ -11,7 +11,7 @@ from rlinf_async.lab.report.content import Table
 from rlinf_async.lab.report.formatting import duration, number, ratio, share
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_view import Subject
-from rlinf_async.lab.report.timelines import PARTS
+from rlinf_async.lab.report.timelines import ALL_PARTS
 
 Read = Callable[[Measures], float | None]
 
@@ -28,15 +28,15 @@ def _last(pair: tuple[float, float] | None) -> float | None:
     return None if pair is None else pair[1]
 
 
-FIGURES: Sequence[tuple[str, Read, Callable[[float | None], str]]] = (
+COMPARED_FIGURES: Sequence[tuple[str, Read, Callable[[float | None], str]]] = (
     ("steps", lambda m: float(m.steps), number),
     ("fresh env steps/s", lambda m: m.rate, number),
     ("seconds a step (median)", lambda m: m.step_s, number),
     ("overlap efficiency", lambda m: m.efficiency, share),
-    *((f"the busiest {part.member} works", _busiest(part.name), share) for part in PARTS),
+    *((f"the busiest {part.member} works", _busiest(part.name), share) for part in ALL_PARTS),
     *(
         (f"{part.member}s: {word}", _waits(part.name, word), share)
-        for part in PARTS
+        for part in ALL_PARTS
         for word in part.words
         if word.startswith(("waiting", "at the"))
     ),
@@ -59,7 +59,7 @@ def figures(subjects: Sequence[Subject]) -> Table:
     for subject in rest:
         header += [subject.label, "/ first"]
     rows = []
-    for name, read, form in FIGURES:
+    for name, read, form in COMPARED_FIGURES:
         base = read(first.measures)
         if all(read(subject.measures) is None for subject in subjects):
             continue

@@ -1,4 +1,4 @@
-"""What a page consists of, before it is HTML."""
+"""The content of a page, before it is HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     numbers: bool = True
-    """Whether all columns but the first are numbers, rather than words."""
+    """True if all columns but the first are numbers, rather than words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Figure:
     legend: Legend = ()
     table: Table | None = None
     wide: bool = False
-    """Whether the figure takes the width of the page."""
+    """True if the figure takes the width of the page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +47,16 @@ class Section:
     title: str
     sentence: str
     legend: Legend = ()
-    """What the colours in all figures of the section mean."""
+    """The meaning of the colours in all figures of the section."""
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     remarks: Sequence[str] = ()
     absent: Sequence[str] = ()
-    """What the section cannot show, and why."""
+    """The parts that the section cannot show, and why."""
 
     @property
     def shows(self) -> bool:
-        """Whether there is anything to see."""
+        """True if there is a figure or a table."""
         return bool(self.figures or self.tables)
 
     @property

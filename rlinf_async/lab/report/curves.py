@@ -10,16 +10,18 @@ from rlinf_async.lab.report.formatting import number, share
 from rlinf_async.lab.report.lines import Line, line_figure, points
 from rlinf_async.lab.report.run_view import Subject
 
-AXES = (
+TIME_METRICS = (
     ("async/env_steps", "fresh environment steps"),
     ("async/step_seconds", "seconds since the first step began"),
 )
-MEASURED = (("success_once", "Success rate"), ("return", "Return"))
+OUTCOME_METRICS = (("success_once", "Success rate"), ("return", "Return"))
 
 
 def curves(subjects: Sequence[Subject]) -> list[Figure]:
-    """What there is of success and return, over environment steps and over time."""
-    figures = [_figure(subjects, name, title, *along) for name, title in MEASURED for along in AXES]
+    """Return the figures of success and return, over environment steps and over time."""
+    figures = [
+        _figure(subjects, name, title, *along) for name, title in OUTCOME_METRICS for along in TIME_METRICS
+    ]
     return [figure for figure in figures if figure is not None]
 
 

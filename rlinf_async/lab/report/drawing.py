@@ -10,9 +10,9 @@ from html import escape
 
 from rlinf_async.lab.report.axes import Axis
 
-SIZE = 1000
+DRAWING_UNITS = 1000
 """Units of a drawing in each direction; it is stretched to its place, its lines and dots are not."""
-DASHES = {
+DASH_PATTERNS = {
     "solid": "",
     "dash": "7 4",
     "dot": "2 4",
@@ -26,14 +26,14 @@ Point = tuple[float, float]
 
 def line(points: Sequence[Point], x: Axis, y: Axis, *, colour: str, dash: str = "solid") -> str:
     """A line through points."""
-    dashes = f' stroke-dasharray="{DASHES[dash]}"' if DASHES[dash] else ""
+    dashes = f' stroke-dasharray="{DASH_PATTERNS[dash]}"' if DASH_PATTERNS[dash] else ""
     return f'<path class="line" d="{_way(points, x, y)}" stroke="{colour}"{dashes}/>'
 
 
 def area(points: Sequence[Point], x: Axis, y: Axis, *, colour: str) -> str:
     """The area between a line and the lowest place, faint."""
     first = _unit(x.place(points[0][0]))
-    return f'<path d="{_way(points, x, y)}V{SIZE}H{first}Z" fill="{colour}" opacity=".16"/>'
+    return f'<path d="{_way(points, x, y)}V{DRAWING_UNITS}H{first}Z" fill="{colour}" opacity=".16"/>'
 
 
 def dot(point: Point, x: Axis, y: Axis, *, colour: str, tooltip: str, ring: bool = False) -> str:
@@ -55,7 +55,7 @@ def column(
 
 def plot(marks: Iterable[str], x: Axis, y: Axis, *, height: int) -> str:
     """Marks between two axes; `height` in pixels."""
-    across = "".join(f"M0 {_unit(1 - y.place(value))}H{SIZE}" for value, _ in y.ticks)
+    across = "".join(f"M0 {_unit(1 - y.place(value))}H{DRAWING_UNITS}" for value, _ in y.ticks)
     below = _labels("x", [(x.place(value), text) for value, text in x.ticks])
     beside = _labels("y", [(1 - y.place(value), text) for value, text in y.ticks], side="top")
     captions = _labels("c", x.captions)
@@ -66,7 +66,7 @@ def plot(marks: Iterable[str], x: Axis, y: Axis, *, height: int) -> str:
 
 
 def rows(names: Sequence[str], content: str, x: Axis, *, row: int, zooms: bool = False) -> str:
-    """Rows of `row` pixels with their names at the left; `content` fills the place beside them.
+    """Return rows of `row` pixels with their names at the left; `content` fills the place at their right.
 
     With `zooms`, the reader can make that place wider than the page.
     """
@@ -112,7 +112,7 @@ def heat(
 
 
 def _svg(behind: str, marks: Iterable[str]) -> str:
-    box = f'viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none"'
+    box = f'viewBox="0 0 {DRAWING_UNITS} {DRAWING_UNITS}" preserveAspectRatio="none"'
     return f'<svg {box} aria-hidden="true">{behind}{"".join(marks)}</svg>'
 
 
@@ -128,4 +128,4 @@ def _way(points: Sequence[Point], x: Axis, y: Axis) -> str:
 
 def _unit(share: float) -> str:
     """As units of the drawing, with a decimal where it counts."""
-    return f"{share * SIZE:.1f}".removesuffix(".0")
+    return f"{share * DRAWING_UNITS:.1f}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""What has failed in a run, and what was done about it."""
+"""The faults of a run, and the reactions to them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlinf_async.lab.report.content import Section, Table
-from rlinf_async.lab.report.formatting import NONE, duration
+from rlinf_async.lab.report.formatting import NO_VALUE, duration
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.observe.plain_data import finite
 
 MOST_ROWS = 200
-HEADER = ("after", "process", "shard", "what", "error", "what was done", "lost", "took")
+FAULT_COLUMNS = ("after", "process", "shard", "what", "error", "what was done", "lost", "took")
 
 
 def faults(subjects: Sequence[Subject]) -> Section:
@@ -32,7 +32,7 @@ def _table(subject: Subject, *, alone: bool) -> Table:
     counts, count = subject.run.fault_counts, min(len(faults), MOST_ROWS)
     left_out = f" The last {count} are shown." if counts.kinds.total() > count else ""
     return Table(
-        header=HEADER,
+        header=FAULT_COLUMNS,
         rows=[_row(fault, began) for fault in faults[-MOST_ROWS:]],
         note=f"{'' if alone else f'{subject.label}: '}{counts}.{left_out}",
         numbers=False,
@@ -40,10 +40,10 @@ def _table(subject: Subject, *, alone: bool) -> Table:
 
 
 def _row(fault: Mapping[str, Any], began: object) -> list[str]:
-    after = duration(fault["time"] - began) if finite(began) and fault["time"] >= began else NONE
+    after = duration(fault["time"] - began) if finite(began) and fault["time"] >= began else NO_VALUE
     took = fault.get("seconds")
-    cells = [str(fault.get(name, NONE)) for name in ("process", "shard", "what")]
+    cells = [str(fault.get(name, NO_VALUE)) for name in ("process", "shard", "what")]
     kind = str(fault.get("error")).partition(":")[0]
-    error = kind if kind.isidentifier() else NONE
-    words = [str(fault.get(name, NONE)) for name in ("action", "lost")]
-    return [after, *cells, error, *words, duration(took) if finite(took) else NONE]
+    error = kind if kind.isidentifier() else NO_VALUE
+    words = [str(fault.get(name, NO_VALUE)) for name in ("action", "lost")]
+    return [after, *cells, error, *words, duration(took) if finite(took) else NO_VALUE]

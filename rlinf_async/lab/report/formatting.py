@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 from rlinf_async.observe.activity import seconds as long
 
-NONE = "-"
+NO_VALUE = "-"
 
 
 def number(value: float | None) -> str:
     """Three digits that count, and no exponent below a million."""
     if value is None:
-        return NONE
+        return NO_VALUE
     if value == 0:
         return "0"
     if abs(value) >= 1000:
@@ -23,14 +23,14 @@ def number(value: float | None) -> str:
 def share(value: float | None) -> str:
     """A percentage; with a decimal where it is small."""
     if value is None:
-        return NONE
+        return NO_VALUE
     return f"{value:.1%}" if 0 < value < 0.0995 else f"{value:.0%}"
 
 
 def duration(value: float | None) -> str:
     """`0.12 ms`, `35 ms`, `1.4 s`, `12 min`."""
     if value is None:
-        return NONE
+        return NO_VALUE
     if value == 0:
         return "0 s"
     if value < 0.9995:
@@ -41,20 +41,20 @@ def duration(value: float | None) -> str:
 def ends(pair: tuple[float, float] | None, *, percent: bool) -> str:
     """`12% to 95%`."""
     if pair is None:
-        return NONE
+        return NO_VALUE
     form = share if percent else number
     return f"{form(pair[0])} to {form(pair[1])}"
 
 
 def ratio(value: float | None, first: float | None) -> str:
-    return NONE if value is None or not first else f"{value / first:.2f}x"
+    return NO_VALUE if value is None or not first else f"{value / first:.2f}x"
 
 
 def moment(value: object) -> str:
     """A time of the wall clock."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return NONE
+        return NO_VALUE
     try:
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, OSError, ValueError):
-        return NONE
+        return NO_VALUE

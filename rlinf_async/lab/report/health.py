@@ -1,4 +1,4 @@
-"""Whether learning is well: losses, distances between policies, and weights, as the learner measures them."""
+"""The health of learning: losses, distances between policies, and weights, as the learner measures them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Sign:
     low: float | None = None
     high: float | None = None
     zero_is_none: bool = False
-    """Whether a run that reports nothing but 0 has not measured it."""
+    """True if a run that reports nothing but 0 has not measured it."""
 
 
-SIGNS = (
+HEALTH_SIGNS = (
     Sign(
         title="Policy loss",
         names=("actor/policy_loss", "actor/pg_loss", "train/loss"),
@@ -92,7 +92,7 @@ SIGNS = (
 
 def health(subjects: Sequence[Subject]) -> list[Figure]:
     """A figure for each sign that a run has measured in two steps or more."""
-    return [figure for sign in SIGNS if (figure := _figure(subjects, sign)) is not None]
+    return [figure for sign in HEALTH_SIGNS if (figure := _figure(subjects, sign)) is not None]
 
 
 def _figure(subjects: Sequence[Subject], sign: Sign) -> Figure | None:

@@ -1,4 +1,4 @@
-"""How large batches were, and where the time of an answer goes."""
+"""The sizes of batches, and the parts of the time until an answer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rlinf_async.lab.report.formatting import duration, number, share
 from rlinf_async.lab.report.measures import durations
 from rlinf_async.lab.report.run_view import Subject
 
-HEIGHT = 240
+PLOT_HEIGHT = 240
 PER_DECADE = 6
 """Bins of a logarithmic histogram in a decade."""
-BARS = 16
-"""Different batch sizes are counted one by one up to so many."""
+MAX_BARS = 16
+"""Most batch sizes that are counted one by one."""
 
 Series = tuple[str, str, str, list[float]]
 """A series of a histogram: its name, colour, dash, and values."""
@@ -36,7 +36,7 @@ def batch_sizes(subjects: Sequence[Subject]) -> Figure | None:
     if not with_sizes:
         return None
     different = {size for _, sizes in with_sizes for size in sizes}
-    width = 1 if len(different) <= BARS else math.ceil(max(different) / BARS)
+    width = 1 if len(different) <= MAX_BARS else math.ceil(max(different) / MAX_BARS)
     bins = sorted({_bin(size, width) for size in different})
     counts = [
         (subject, len(sizes), Counter(_bin(size, width) for size in sizes)) for subject, sizes in with_sizes
@@ -70,11 +70,11 @@ def _columns(bins: Sequence[int], counts: Sequence[tuple[Subject, int, Counter[i
             title = f"{subject.label}: {_range(low, width)} samples in {share(height)} of the passes"
             colour = palette.of_run(subject.index)
             marks.append(column(start, start + each, 0.0, height, x, y, fill=colour, tooltip=title))
-    return plot(marks, x, y, height=HEIGHT)
+    return plot(marks, x, y, height=PLOT_HEIGHT)
 
 
 def queue_waits(subjects: Sequence[Subject]) -> Figure | None:
-    """How long the oldest request of a batch had waited in the queue."""
+    """Return the figure of the seconds that the oldest request of a batch had waited in the queue."""
     series = [
         (s.label, palette.of_run(s.index), palette.dash_of_run(s.index), durations(s.run.spans, "queued"))
         for s in subjects
@@ -88,7 +88,9 @@ def queue_waits(subjects: Sequence[Subject]) -> Figure | None:
 
 
 def round_trips(subject: Subject, *, alone: bool) -> Figure | None:
-    """From a shard's request to its answer, beside the forward passes that made it."""
+    """Return the figure of seconds from a shard's request to its answer, and of the forward passes that
+    made it.
+    """
     series = [
         ("request to answer", palette.BLUE, "solid", durations(subject.run.spans, "ask")),
         ("forward pass", palette.ORANGE, "solid", durations(subject.run.spans, "forward")),
@@ -124,7 +126,7 @@ def _log_histogram(title: str, series: Sequence[Series], *, legend: Legend, what
     return Figure(
         title=title,
         note=note,
-        drawing=plot(marks, x, y, height=HEIGHT),
+        drawing=plot(marks, x, y, height=PLOT_HEIGHT),
         legend=legend,
         table=Table(
             header=("from", "to", *(name for name, _, _, _ in series)),

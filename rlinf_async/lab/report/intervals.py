@@ -1,4 +1,4 @@
-"""Arithmetic of times: which seconds belong to whom, counted once."""
+"""Arithmetic of times: the seconds of each part, counted once."""
 
 from __future__ import annotations
 

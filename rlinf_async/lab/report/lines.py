@@ -14,10 +14,10 @@ from rlinf_async.lab.report.drawing import Point, dot, line, plot
 from rlinf_async.lab.report.formatting import number
 from rlinf_async.lab.report.run_view import Subject
 
-HEIGHT = 240
+PLOT_HEIGHT = 240
 MOST_POINTS = 300
 MOST_DOTS = 60
-"""If all lines of a figure have fewer points together, each is a dot that says its numbers."""
+"""Most points of a figure's lines at which each is a dot that shows its numbers."""
 MOST_ROWS = 12
 """Rows of the table for each line, about."""
 
@@ -33,7 +33,7 @@ class Line:
     points: Sequence[Point]
     dash: str = "solid"
     rings: bool = False
-    """Whether they are rings without a line between them."""
+    """True if the points are rings without a line between them."""
 
     @classmethod
     def of_run(cls, subject: Subject, points: Sequence[Point], *, rings: bool = False) -> Line:
@@ -80,7 +80,7 @@ def line_figure(
     return Figure(
         title=title,
         note=note,
-        drawing=plot(marks, x, y, height=HEIGHT),
+        drawing=plot(marks, x, y, height=PLOT_HEIGHT),
         legend=legend,
         table=_table([each for each in lines if not each.rings], axis, form),
     )

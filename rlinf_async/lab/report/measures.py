@@ -11,7 +11,14 @@ from rlinf_async.lab.report.intervals import Interval, difference, intersection,
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.staleness import refused
 from rlinf_async.lab.report.steps import measured
-from rlinf_async.lab.report.timelines import LEARNER, PARTS, Timeline, mean_shares, of_part, timelines_of
+from rlinf_async.lab.report.timelines import (
+    ALL_PARTS,
+    LEARNER_PART,
+    Timeline,
+    mean_shares,
+    of_part,
+    timelines_of,
+)
 from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.spans import Span
@@ -23,9 +30,9 @@ Line = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """Of the steps after the first, which also fills the pipeline; shares and rates are weighted by time.
+    """Measures of the steps after the first, which also fills the pipeline; weighted by time.
 
-    What is unknown is None, and a share that nobody recorded is left out.
+    A measure that is unknown is None, and a share that was not recorded is left out.
     """
 
     steps: int = 0
@@ -48,7 +55,7 @@ class Measures:
     publication_s: float | None = None
     """Seconds that publication takes of the learner in a step."""
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """What the mean shard or rank of each part spends its time on, in words."""
+    """The shares of the time of the mean shard or rank of each part, by what it does, in words."""
     forward_s: float | None = None
     ask_s: float | None = None
     queued_s: float | None = None
@@ -69,7 +76,7 @@ class Measures:
         return self.diagnosis.share if self.diagnosis is not None else None
 
     def share(self, part: str, word: str) -> float:
-        """What the mean shard or rank of `part` spends on it; 0 where nobody recorded that."""
+        """Return the share of the mean shard or rank of `part` for that word; 0 where it was not recorded."""
         return self.shares.get(part, {}).get(word, 0.0)
 
 
@@ -94,7 +101,7 @@ def _of_metrics(lines: Sequence[Line]) -> dict[str, Any]:
     seconds = [line["async/step_seconds"] for line in lines]
     total = sum(seconds)
     publication = sum(line.get("async/publication_seconds", 0.0) for line in lines)
-    busy = {part.name: _mean(lines, f"async/busy/{part.name}") for part in PARTS}
+    busy = {part.name: _mean(lines, f"async/busy/{part.name}") for part in ALL_PARTS}
     # Runs that did not record the busiest process have one of each kind, or its mean.
     busiest = {name: _mean(lines, f"async/busiest/{name}") for name in busy}
     bound = {name: busiest[name] if busiest[name] is not None else busy[name] for name in busy}
@@ -117,12 +124,12 @@ def _of_spans(run: RunFiles, window: Interval) -> dict[str, Any]:
     full = run.facts.get("max_batch_size")
     sizes = [span["size"] for span in inside if span["kind"] == "forward" and _number(span.get("size"))]
     return {
-        "shares": {part.name: mean_shares(of_part(timelines, part), window) for part in PARTS},
+        "shares": {part.name: mean_shares(of_part(timelines, part), window) for part in ALL_PARTS},
         "forward_s": _mean_duration(inside, "forward"),
         "ask_s": _mean_duration(inside, "ask"),
         "queued_s": _mean_duration(inside, "queued"),
         "full_batches": sum(size >= full for size in sizes) / len(sizes) if sizes and _number(full) else None,
-        "beside_micro_batches": _beside_micro_batches(of_part(timelines, LEARNER), window),
+        "beside_micro_batches": _beside_micro_batches(of_part(timelines, LEARNER_PART), window),
         "driver": {kind: _driver_share(run.spans, kind, window) for kind in ("evaluate", "save")},
     }
 
@@ -142,7 +149,9 @@ def _mean_duration(spans: Iterable[Span], kind: str) -> float | None:
 
 
 def _beside_micro_batches(timelines: Sequence[Timeline], window: Interval) -> float | None:
-    """None where nobody recorded micro-batches, as on the local host."""
+    """Return the share of training outside of micro-batches; None where these were not recorded, as on the
+    local host.
+    """
     training = inside = beside = 0.0
     for timeline in timelines:
         spans = timeline.within(window)

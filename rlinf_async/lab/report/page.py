@@ -10,16 +10,16 @@ from typing import Any
 from rlinf_async.extras import pip_install
 from rlinf_async.lab.report import redact
 from rlinf_async.lab.report.content import Section
-from rlinf_async.lab.report.formatting import NONE, duration, ends, number, share
+from rlinf_async.lab.report.formatting import NO_VALUE, duration, ends, number, share
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import Subject, subjects
 from rlinf_async.lab.report.sections import config_text, sections, step_table, versions
 from rlinf_async.observe.files import write_whole
 
-NEEDED = ("jinja2",)
-HEADLESS = "Nothing has been reported yet that says what bounds this run."
-STOCK = "RLinf's own script has run here, and has left nothing that says what bounds it."
-TEMPLATE = Path(__file__).parent / "template"
+REQUIRED_PACKAGES = ("jinja2",)
+NO_BOUND_SENTENCE = "Nothing has been reported yet that says what bounds this run."
+STOCK_SENTENCE = "RLinf's own script has run here, and has left nothing that says what bounds it."
+TEMPLATE_FOLDER = Path(__file__).parent / "template"
 
 
 def write_report(runs: Sequence[Path], out: Path, *, first: Section | None = None) -> Path:
@@ -33,7 +33,7 @@ def write_report(runs: Sequence[Path], out: Path, *, first: Section | None = Non
     """
     if not runs:
         raise ValueError("give at least one run directory")
-    absent = [name for name in NEEDED if find_spec(name) is None]
+    absent = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if absent:
         raise ValueError(f"the report needs {' and '.join(absent)}: {pip_install('report')}")
     html = render([redact.run(RunFiles.read(run)) for run in runs], first=first)
@@ -54,7 +54,7 @@ def render(runs: Sequence[RunFiles], *, first: Section | None = None) -> str:
     views = subjects(runs)
     every = [*([first] if first is not None else []), *sections(views)]
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATE),
+        loader=FileSystemLoader(TEMPLATE_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -75,7 +75,7 @@ def _title(labels: Sequence[str]) -> str:
 
 
 def _headline(subject: Subject) -> dict[str, Any]:
-    """What is said first about a run, and what stands at the end of the page."""
+    """Return the first words of the page about a run, and the last ones."""
     measures = subject.measures
     diagnosis = measures.diagnosis
     return {
@@ -96,9 +96,9 @@ def _headline(subject: Subject) -> dict[str, Any]:
 
 def _sentence(subject: Subject) -> str:
     if subject.run.stock:
-        return STOCK
+        return STOCK_SENTENCE
     diagnosis = subject.measures.diagnosis
-    return HEADLESS if diagnosis is None else diagnosis.sentence()
+    return NO_BOUND_SENTENCE if diagnosis is None else diagnosis.sentence()
 
 
 def _tiles(subject: Subject) -> list[tuple[str, str, str]]:
@@ -118,4 +118,4 @@ def _tiles(subject: Subject) -> list[tuple[str, str, str]]:
         ("publication", share(measures.busiest.get("publication")), "of the learner's time"),
         ("success", ends(measures.success, percent=True), "first to last steps"),
     ]
-    return [] if subject.run.stock else [tile for tile in tiles if tile[1] != NONE]
+    return [] if subject.run.stock else [tile for tile in tiles if tile[1] != NO_VALUE]

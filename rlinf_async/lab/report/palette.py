@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rlinf_async.lab.report.timelines import LEARNER, REST
+from rlinf_async.lab.report.timelines import LEARNER_PART, REST_WORD
 from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
 
 ORANGE, LIGHT_ORANGE = "#d9480f", "#f2a65a"
 GREY, DARK_GREY = "#9aa5b1", "#6b7684"
 BLUE, LIGHT_BLUE, VIOLET = "#2878a0", "#7cc0de", "#8a6fb8"
 DARK_RED = "#7a0019"
-FAINT = "rgba(128,140,152,0.18)"
+FAINT_COLOUR = "rgba(128,140,152,0.18)"
 
 OF_ROLES = {
     Role.WORK: ORANGE,
@@ -21,29 +21,29 @@ OF_ROLES = {
     Role.EVALUATION: VIOLET,
     Role.SAVING: LIGHT_BLUE,
 }
-"""Work is orange, waiting is grey, moving data or weights is blue, starting anew is dark red."""
+"""Work is orange, waiting is grey, moving data or weights is blue, a restart is dark red."""
 OF_KINDS = {kind.name: OF_ROLES[kind.role] for kind in SPAN_KINDS.values() if kind.role is not None}
 OF_WORDS = {
     **{words(kind): colour for kind, colour in OF_KINDS.items()},
-    LEARNER.rest: DARK_GREY,
-    REST: FAINT,
+    LEARNER_PART.rest: DARK_GREY,
+    REST_WORD: FAINT_COLOUR,
 }
 DARK_TEXT, LIGHT_TEXT = "#1b1f24", "#ffffff"
-ON = {LIGHT_ORANGE: DARK_TEXT, GREY: DARK_TEXT, LIGHT_BLUE: DARK_TEXT}
+TEXT_COLOURS = {LIGHT_ORANGE: DARK_TEXT, GREY: DARK_TEXT, LIGHT_BLUE: DARK_TEXT}
 """Colours of text that can be read on a colour on which white cannot."""
 
-RUNS = (ORANGE, BLUE, LIGHT_ORANGE, GREY, VIOLET, LIGHT_BLUE)
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+RUN_COLOURS = (ORANGE, BLUE, LIGHT_ORANGE, GREY, VIOLET, LIGHT_BLUE)
+RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def of_run(index: int) -> str:
-    return RUNS[index % len(RUNS)]
+    return RUN_COLOURS[index % len(RUN_COLOURS)]
 
 
 def dash_of_run(index: int) -> str:
-    return DASHES[index % len(DASHES)]
+    return RUN_DASHES[index % len(RUN_DASHES)]
 
 
 def on(colour: str) -> str:
     """The colour of text on `colour`."""
-    return ON.get(colour, LIGHT_TEXT)
+    return TEXT_COLOURS.get(colour, LIGHT_TEXT)

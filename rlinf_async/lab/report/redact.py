@@ -1,4 +1,4 @@
-"""What may be shown to others, by what is allowed: a secret that nobody has thought of stays hidden."""
+"""Shows what is on a list of allowed things: a secret that no author has thought of stays hidden."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from rlinf_async.lab.report.run_files import RunFiles
 
-HIDDEN = "hidden"
-RUN = "RUN"
+HIDDEN_MARK = "hidden"
+RUN_PLACEHOLDER = "RUN"
 """Stands for the run's own directory in its config."""
 
-KNOWN = re.compile(
+KNOWN_KEYS = re.compile(
     r"(?:config|experiment|group|model|project|task|task_suite)_name|id|label|title|unnorm_key"
     r"|environments|policy_key|rlinf-async|rlinf|ray|torch|python"
     r"|(?:.*[\W_])?(?:actor|aggregation|backends?|balance|class|correction|critic|device|dir|dtype|embodiment|envs?"
@@ -22,13 +22,13 @@ KNOWN = re.compile(
     r"|strategy|suffix|tag|type|variant)"
 )
 """Keys that tell which of several things is used, how much of it, or where it lies."""
-LONG = 10_000
+MIN_SECRET_NUMBER = 10_000
 """A smaller number is too short to be a secret."""
 
-NAME = re.compile(r"[\w.+=,-]+")
-RELATIVE = re.compile(rf"{NAME.pattern}(?:/{NAME.pattern})*")
-SENTENCE = re.compile(r"(?:[\w.+=,; -]|: | / )*")
-HOMES = ("home", "Users")
+NAME_PATTERN = re.compile(r"[\w.+=,-]+")
+RELATIVE_PATH_PATTERN = re.compile(rf"{NAME_PATTERN.pattern}(?:/{NAME_PATTERN.pattern})*")
+SENTENCE_PATTERN = re.compile(r"(?:[\w.+=,; -]|: | / )*")
+HOME_FOLDERS = ("home", "Users")
 
 
 def plain(tree: object, *, key: str = "", own: str = "") -> Any:
@@ -41,20 +41,24 @@ def plain(tree: object, *, key: str = "", own: str = "") -> Any:
     if isinstance(tree, Mapping):
         pairs = ((str(name), value) for name, value in tree.items())
         return {
-            name if SENTENCE.fullmatch(name) else HIDDEN: plain(value, key=name, own=own)
+            name if SENTENCE_PATTERN.fullmatch(name) else HIDDEN_MARK: plain(value, key=name, own=own)
             for name, value in pairs
         }
     if isinstance(tree, list | tuple):
         return [plain(value, key=key, own=own) for value in tree]
-    if tree is None or isinstance(tree, bool | float) or (isinstance(tree, int) and abs(tree) < LONG):
+    if (
+        tree is None
+        or isinstance(tree, bool | float)
+        or (isinstance(tree, int) and abs(tree) < MIN_SECRET_NUMBER)
+    ):
         return tree
-    if not KNOWN.fullmatch(key):
-        return HIDDEN
+    if not KNOWN_KEYS.fullmatch(key):
+        return HIDDEN_MARK
     return tree if isinstance(tree, int) else _text(str(tree), own)
 
 
 def run(files: RunFiles) -> RunFiles:
-    """What a page may be made of. Of the other records only numbers are shown, and our own words."""
+    """Return the part of a run's files that a page may show: of its records, numbers and our own words."""
     own = str(files.setting("runner.logger.log_path", "")).rstrip("/")
     return replace(
         files,
@@ -65,12 +69,12 @@ def run(files: RunFiles) -> RunFiles:
 
 def _text(text: str, own: str) -> str:
     if own and f"{text}/".startswith(f"{own}/"):
-        text = RUN + text[len(own) :]
+        text = RUN_PLACEHOLDER + text[len(own) :]
     parts = [part for part in re.split(r"[/\\]", text) if part.strip()]
-    at_home = any(part in HOMES for part in parts)
-    if SENTENCE.fullmatch(text) or (RELATIVE.fullmatch(text) and not at_home):
+    at_home = any(part in HOME_FOLDERS for part in parts)
+    if SENTENCE_PATTERN.fullmatch(text) or (RELATIVE_PATH_PATTERN.fullmatch(text) and not at_home):
         return text
     # A home directory is called by the name of its user.
-    if len(parts) < 2 or "://" in text or parts[-2] in HOMES or not NAME.fullmatch(parts[-1]):
-        return HIDDEN
+    if len(parts) < 2 or "://" in text or parts[-2] in HOME_FOLDERS or not NAME_PATTERN.fullmatch(parts[-1]):
+        return HIDDEN_MARK
     return f".../{parts[-1]}"

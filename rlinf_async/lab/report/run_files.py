@@ -1,4 +1,4 @@
-"""What a run has left in its directory, as far as it can be read."""
+"""The files that a run has left in its directory, as far as they can be read."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class RunFiles:
 
     @property
     def stock(self) -> bool:
-        """Whether RLinf's own loop ran here, which leaves none of our records."""
+        """True if RLinf's own loop ran here, which leaves none of our records."""
         records = (self.facts, self.metrics, self.summary, self.status, self.spans)
         return not any(records) and RunDir(self.path).tensorboard.is_dir()
 
     @property
     def has_driver(self) -> bool:
-        """Whether a process of its own drove the run, and recorded its steps."""
+        """True if a process of its own drove the run, and recorded its steps."""
         return self.facts.get("driver") is not False
 
     def setting(self, key: str, default: object = None) -> Any:
@@ -118,7 +118,7 @@ def _lasts(span: Span) -> bool:
 
 
 def _started_again(spans: Sequence[Span]) -> float | None:
-    """When the start before the last one ended its last step; None where there was one start."""
+    """Return the time at which the start before the last one ended its last step; None for a single start."""
     cut, last = None, None
     for span in spans:
         if span["process"] != Process.DRIVER or span["kind"] != "learn" or not finite(span.get("step")):
@@ -130,7 +130,7 @@ def _started_again(spans: Sequence[Span]) -> float | None:
 
 
 def _what_follows(run: RunFiles) -> list[str]:
-    """What is not there, and what therefore cannot be shown."""
+    """Return sentences about missing records, and what can therefore not be shown."""
     if run.stock:
         return [
             "This is a run of RLinf's own script, with every level off: it has TensorBoard events and none "

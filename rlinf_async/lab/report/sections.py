@@ -9,12 +9,12 @@ import yaml
 from rlinf_async.lab.report import charts, comparison, curves, health, histograms, series, time_line
 from rlinf_async.lab.report.content import Figure, Section, Table
 from rlinf_async.lab.report.faults import faults
-from rlinf_async.lab.report.formatting import NONE, duration, moment, number, share
+from rlinf_async.lab.report.formatting import NO_VALUE, duration, moment, number, share
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.staleness import Staleness
 from rlinf_async.lab.report.steps import slowest
 
-SLOWEST = 3
+SLOWEST_STEPS = 3
 MOST_BARS = 6000
 """Bars in all time lines of a page together: they are most of what makes it large."""
 MOST_ROWS = 500
@@ -63,7 +63,7 @@ def _shares(subjects: Sequence[Subject]) -> Section:
 
 def _time_lines(subjects: Sequence[Subject]) -> Section:
     with_timelines = [subject for subject in subjects if len(subject.steps) > 1 and subject.timelines]
-    count = SLOWEST if len(subjects) == 1 else 1
+    count = SLOWEST_STEPS if len(subjects) == 1 else 1
     pairs = [(subject, step) for subject in with_timelines for step in slowest(subject.steps, count)]
     remarks = dict.fromkeys(remark for pair in pairs if (remark := time_line.remark(*pair)))
     return Section(
@@ -163,9 +163,9 @@ def _metric(name: str, form: Callable[[float | None], str]) -> Callable[[Mapping
     return lambda line: form(line.get(name))
 
 
-COLUMNS: Sequence[tuple[str, Callable[[Mapping[str, float]], str]]] = (
+STEP_COLUMNS: Sequence[tuple[str, Callable[[Mapping[str, float]], str]]] = (
     ("step", lambda line: f"{line['step']:.0f}"),
-    ("seconds", _metric("async/step_seconds", lambda value: NONE if value is None else f"{value:.2f}")),
+    ("seconds", _metric("async/step_seconds", lambda value: NO_VALUE if value is None else f"{value:.2f}")),
     ("env steps/s", _metric("async/env_steps_per_second", number)),
     ("env", _metric("async/busy/env", share)),
     ("inference", _metric("async/busy/inference", share)),
@@ -185,8 +185,8 @@ def step_table(subject: Subject) -> Table | None:
         return None
     every = -(-len(lines) // MOST_ROWS)
     return Table(
-        header=[name for name, _ in COLUMNS],
-        rows=[[read(line) for _, read in COLUMNS] for line in lines[::every]],
+        header=[name for name, _ in STEP_COLUMNS],
+        rows=[[read(line) for _, read in STEP_COLUMNS] for line in lines[::every]],
         note="Env, inference and learner are mean busy shares."
         + (f" One step in {every} is shown." if every > 1 else ""),
     )
@@ -198,7 +198,7 @@ def config_text(subject: Subject) -> str:
 
 
 def versions(subject: Subject) -> list[tuple[str, str]]:
-    """What ran, and when."""
+    """Return the versions of what ran, and the time."""
     facts = subject.run.facts
     releases = facts.get("versions")
     pairs = (

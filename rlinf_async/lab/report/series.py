@@ -11,9 +11,11 @@ from rlinf_async.lab.report.content import Figure
 from rlinf_async.lab.report.formatting import duration, number, share
 from rlinf_async.lab.report.lines import Form, Line, line_figure, points
 from rlinf_async.lab.report.run_view import Subject
-from rlinf_async.lab.report.timelines import PARTS
+from rlinf_async.lab.report.timelines import ALL_PARTS
 
-BUSY = dict(zip((part.name for part in PARTS), (palette.ORANGE, palette.BLUE, palette.VIOLET), strict=True))
+BUSY_COLOURS = dict(
+    zip((part.name for part in ALL_PARTS), (palette.ORANGE, palette.BLUE, palette.VIOLET), strict=True)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class Series:
     note: str = ""
 
 
-SERIES = (
+ALL_SERIES = (
     Series(
         title="Throughput",
         metric="async/env_steps_per_second",
@@ -59,12 +61,12 @@ SERIES = (
         note="What handing over new weights has taken of the learner's time.",
     ),
 )
-"""All of them begin at 0."""
+"""All series begin at 0."""
 
 
 def series(subjects: Sequence[Subject]) -> list[Figure]:
-    """What there is, over steps."""
-    figures = [_figure(subjects, each) for each in SERIES]
+    """Return the figures of the series that a run has, over steps."""
+    figures = [_figure(subjects, each) for each in ALL_SERIES]
     if len(subjects) == 1:
         figures.insert(2, _busy(subjects[0]))
     return [figure for figure in figures if figure is not None]
@@ -78,7 +80,7 @@ def _figure(subjects: Sequence[Subject], each: Series) -> Figure | None:
 def _busy(subject: Subject) -> Figure | None:
     lines = [
         Line(label=name, colour=colour, points=values)
-        for name, colour in BUSY.items()
+        for name, colour in BUSY_COLOURS.items()
         if len(values := points(subject, f"async/busiest/{name}", "step")) > 1
     ]
     if not lines:

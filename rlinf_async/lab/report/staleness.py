@@ -1,4 +1,4 @@
-"""How old the trajectories were that the learner accepted, and where they aged."""
+"""The ages of the trajectories that the learner accepted, and the places where they aged."""
 
 from __future__ import annotations
 

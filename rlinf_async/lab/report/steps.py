@@ -1,4 +1,4 @@
-"""When the steps of a run began and ended, by the record of its driver."""
+"""The begin and the end of each step of a run, by the record of its driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every shard and rank did in one step, as bars along its time."""
+"""The work of every shard and rank in one step, as bars along its time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlinf_async.lab.report.formatting import duration, number, share
 from rlinf_async.lab.report.intervals import Interval, intersection, union
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.steps import Step
-from rlinf_async.lab.report.timelines import PARTS, Timeline, extremes, of_part
+from rlinf_async.lab.report.timelines import ALL_PARTS, Timeline, extremes, of_part
 from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.spans import Span
@@ -21,15 +21,15 @@ from rlinf_async.observe.spans import Span
 MOST_LANES = 24
 ROW, INSET = 20, 2
 """Pixels of a row, and those above and below its bars."""
-WIDTH = 10_000
+LINE_UNITS = 10_000
 """Units along a step."""
-SPEAKING = 400
-"""So many bars of a time line, the longest, say what they are where the pointer rests on them."""
-INVISIBLE = 1 / 4000
+LABELLED_BARS = 400
+"""The number of bars of a time line, the longest ones, that show a text under the pointer."""
+MIN_VISIBLE_SHARE = 1 / 4000
 """A bar that is a smaller part of the width is no pixel wide."""
-DRAWN = [kind.name for role in reversed(Role) for kind in SPAN_KINDS.values() if kind.role is role]
-"""Kinds of spans as they are drawn, the weightiest last: what is drawn later covers what is below it."""
-DRIVER = [kind.name for kind in SPAN_KINDS.values() if kind.role is not None and "driver" in kind.parts]
+DRAWN_KINDS = [kind.name for role in reversed(Role) for kind in SPAN_KINDS.values() if kind.role is role]
+"""Kinds of spans in the order of drawing, the weightiest last: a later one covers those below it."""
+DRIVER_KINDS = [kind.name for kind in SPAN_KINDS.values() if kind.role is not None and "driver" in kind.parts]
 """Kinds of spans of the driver that stop the learner between two steps."""
 
 
@@ -44,7 +44,7 @@ def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
     ]
     if paused := _bars(len(rows), _driver(subject, step.window), step.window):
         rows, bars = [*rows, Process.DRIVER], [*bars, *paused]
-    visible = [bar for bar in bars if bar[2] >= INVISIBLE * step.seconds]
+    visible = [bar for bar in bars if bar[2] >= MIN_VISIBLE_SHARE * step.seconds]
     longest = sorted(visible, key=lambda bar: bar[2], reverse=True)[:most_bars]
     x = round_axis([step.seconds], lambda at: f"{number(at)} s", low=0.0, tight=True)
     return Figure(
@@ -58,10 +58,10 @@ def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
 
 def chosen_timelines(timelines: Sequence[Timeline], window: Interval) -> list[tuple[str, Timeline]]:
     """All timelines, or of the kinds that are many the busiest, the median and the idlest of this time."""
-    groups = [of_part(timelines, part) for part in PARTS]
+    groups = [of_part(timelines, part) for part in ALL_PARTS]
     result = []
     for group in groups:
-        if len(timelines) > MOST_LANES and len(group) > 3 and len(group) > MOST_LANES / len(PARTS):
+        if len(timelines) > MOST_LANES and len(group) > 3 and len(group) > MOST_LANES / len(ALL_PARTS):
             result += [(f"{word}: {timeline.name}", timeline) for word, timeline in extremes(group, window)]
         else:
             result += [(timeline.name, timeline) for timeline in group]
@@ -85,9 +85,9 @@ def _bars(row: int, spans: Sequence[Span], window: Interval) -> list[Bar]:
 
 def _marks(bars: Sequence[Bar], seconds: float, rows: int) -> str:
     """The bars, longest first, as one path for each kind; the weightiest kind lies above the others."""
-    speaking, silent = bars[:SPEAKING], bars[SPEAKING:]
+    speaking, silent = bars[:LABELLED_BARS], bars[LABELLED_BARS:]
     paths = []
-    for kind in DRAWN:
+    for kind in DRAWN_KINDS:
         colour = palette.OF_KINDS[kind]
         quiet = "".join(_box(bar, seconds) for bar in silent if bar[3] == kind)
         paths += [f'<path d="{quiet}" fill="{colour}"/>'] if quiet else []
@@ -97,13 +97,13 @@ def _marks(bars: Sequence[Bar], seconds: float, rows: int) -> str:
             if bar[3] == kind
         ]
         paths += [f'<g fill="{colour}">{"".join(loud)}</g>'] if loud else []
-    box = f'viewBox="0 0 {WIDTH} {rows * ROW}" preserveAspectRatio="none" style="height:{rows * ROW}px"'
+    box = f'viewBox="0 0 {LINE_UNITS} {rows * ROW}" preserveAspectRatio="none" style="height:{rows * ROW}px"'
     return f'<svg {box} shape-rendering="crispEdges" aria-hidden="true">{"".join(paths)}</svg>'
 
 
 def _box(bar: Bar, seconds: float) -> str:
     row, began, lasts, _, _ = bar
-    x, width = round(began / seconds * WIDTH), max(1, round(lasts / seconds * WIDTH))
+    x, width = round(began / seconds * LINE_UNITS), max(1, round(lasts / seconds * LINE_UNITS))
     return f"M{x} {row * ROW + INSET}h{width}v{ROW - 2 * INSET}h-{width}z"
 
 
@@ -118,7 +118,7 @@ def _facts(span: Span) -> str:
 
 
 def remark(subject: Subject, step: Step) -> str:
-    """Which timelines are shown, where not all are."""
+    """Return the sentence about the timelines that are shown, where not all are."""
     timelines, count = chosen_timelines(subject.timelines, step.window), len(subject.timelines)
     if len(timelines) == count:
         return ""
@@ -129,18 +129,18 @@ def remark(subject: Subject, step: Step) -> str:
 
 
 def legend(pairs: Sequence[tuple[Subject, Step]]) -> Legend:
-    """What the colours mean; the driver's where it has kept the learner waiting."""
+    """Return the meaning of the colours; with the driver's where it has kept the learner waiting."""
     steps = {subject.index: step for subject, step in pairs}
     groups = list(charts.legend([subject for subject, _ in pairs], lambda s: steps[s.index].window))
     windows = [(subject, step.window) for subject, step in pairs]
     kinds = {s["kind"] for subject, window in windows for s in _driver(subject, window)}
-    keys = [(words(kind), palette.OF_KINDS[kind]) for kind in DRIVER if kind in kinds]
+    keys = [(words(kind), palette.OF_KINDS[kind]) for kind in DRIVER_KINDS if kind in kinds]
     return [*groups, (Process.DRIVER, keys)] if keys else groups
 
 
 def _driver(subject: Subject, window: Interval) -> list[Span]:
-    """What has kept the learner waiting between two steps."""
-    spans = [s for s in subject.run.spans if s["process"] == Process.DRIVER and s["kind"] in DRIVER]
+    """Return the spans in which the driver has kept the learner waiting between two steps."""
+    spans = [s for s in subject.run.spans if s["process"] == Process.DRIVER and s["kind"] in DRIVER_KINDS]
     return [span for span in spans if span["began"] < window[1] and span["ended"] > window[0]]
 
 

@@ -1,4 +1,4 @@
-"""Who did what when: the spans of each shard and each rank, and what share of the time they took."""
+"""The timelines of a run: the spans of each shard and rank, and their shares of the time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.spans import Span
 
-REST = "rest"
-WORK = {kind.name for kind in SPAN_KINDS.values() if kind.role in (Role.WORK, Role.PREPARATION)}
+REST_WORD = "rest"
+WORK_KINDS = {kind.name for kind in SPAN_KINDS.values() if kind.role in (Role.WORK, Role.PREPARATION)}
 """The kinds of spans that make a shard or rank busy."""
 
 
@@ -24,9 +24,9 @@ class Part:
     name: str
     """The name of the part in the metrics, and in the table of kinds."""
     member: str
-    """What one shard or rank of the part is called."""
-    rest: str = REST
-    """What a shard or rank does when no span says otherwise."""
+    """The word for one shard or rank of the part."""
+    rest: str = REST_WORD
+    """The word for the time of a shard or rank that no span covers."""
 
     @cached_property
     def uses(self) -> Mapping[str, Sequence[str]]:
@@ -40,11 +40,11 @@ class Part:
         return (*self.uses, self.rest)
 
 
-ENV = Part("env", "shard")
-INFERENCE = Part("inference", Process.INFERENCE)
-LEARNER = Part("learner", Process.LEARNER, "waiting for the driver or an evaluation")
-PARTS = (ENV, INFERENCE, LEARNER)
-PROCESSES: Mapping[str, int] = {Process.ENV: 0, Process.INFERENCE: 1, Process.LEARNER: 2}
+ENV_PART = Part("env", "shard")
+INFERENCE_PART = Part("inference", Process.INFERENCE)
+LEARNER_PART = Part("learner", Process.LEARNER, "waiting for the driver or an evaluation")
+ALL_PARTS = (ENV_PART, INFERENCE_PART, LEARNER_PART)
+PART_OF_PROCESS: Mapping[str, int] = {Process.ENV: 0, Process.INFERENCE: 1, Process.LEARNER: 2}
 """The index of the part that a process belongs to."""
 
 
@@ -64,7 +64,7 @@ class Timeline:
         return [span for span in self.spans if span["began"] < window[1] and span["ended"] > window[0]]
 
     def shares(self, window: Interval) -> dict[str, float]:
-        """Of the time in `window`, by `part.words`; they sum to 1."""
+        """Return shares of the time in `window`, by `part.words`; they sum to 1."""
         return {word: length(times) / (window[1] - window[0]) for word, times in self.times(window).items()}
 
     def times(self, window: Interval) -> dict[str, list[Interval]]:
@@ -79,7 +79,7 @@ class Timeline:
 
     def busy(self, window: Interval) -> float:
         """The share of the time in which it works."""
-        working = union((s["began"], s["ended"]) for s in self.within(window) if s["kind"] in WORK)
+        working = union((s["began"], s["ended"]) for s in self.within(window) if s["kind"] in WORK_KINDS)
         return length(intersection(union([window]), working)) / (window[1] - window[0])
 
 
@@ -91,7 +91,7 @@ def timelines_of(spans: Sequence[Span]) -> list[Timeline]:
         if place is not None:
             spans_of[place].append(span)
     return [
-        Timeline(part=PARTS[part], number=number, spans=tuple(spans_of[part, number]))
+        Timeline(part=ALL_PARTS[part], number=number, spans=tuple(spans_of[part, number]))
         for part, number in sorted(spans_of)
     ]
 
@@ -102,7 +102,9 @@ def _place(span: Span) -> tuple[int, int] | None:
     if process == Process.ENV:
         # Evaluation has shards of its own, whose steps are not recorded.
         number = span.get("shard") if span.get("mode", "train") == "train" else None
-    return (PROCESSES[process], number) if process in PROCESSES and isinstance(number, int) else None
+    return (
+        (PART_OF_PROCESS[process], number) if process in PART_OF_PROCESS and isinstance(number, int) else None
+    )
 
 
 def of_part(timelines: Sequence[Timeline], part: Part) -> list[Timeline]:
@@ -118,6 +120,6 @@ def extremes(timelines: Sequence[Timeline], window: Interval) -> list[tuple[str,
 
 
 def mean_shares(timelines: Sequence[Timeline], window: Interval) -> dict[str, float]:
-    """Of several timelines of one part; {} of none."""
+    """Return the mean shares of several timelines of one part; {} of none."""
     each = [timeline.shares(window) for timeline in timelines]
     return {word: sum(shares[word] for shares in each) / len(each) for word in each[0]} if each else {}

@@ -1,4 +1,4 @@
-"""What comes of the values that a sweep varies, as figures of its page: lines along one key, a map of two."""
+"""Figures of the values that a sweep varies: lines along one key, a map of two."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rlinf_async.lab.sweep.rows import Row
 from rlinf_async.lab.sweep.settings import short
 from rlinf_async.lab.table import Range
 
-SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
+SHOWN_QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "env_steps_per_s": ("Fresh environment steps per second", number),
     "success": ("Success rate at the end", share),
     "seconds_to_goal": ("Seconds to the success rate asked for", duration),
 }
-"""Quantities, what they are, and how they are written."""
+"""Quantities, their names, and the way in which they are written."""
 
 
 def axes_section(rows: Sequence[Row]) -> Section | None:
@@ -27,7 +27,7 @@ def axes_section(rows: Sequence[Row]) -> Section | None:
     if not keys or not any(row.seeds for row in rows):
         return None
     draw = _lines if len(keys) == 1 else _maps
-    figures = [figure for name in SHOWN for figure in draw(rows, keys, name)]
+    figures = [figure for name in SHOWN_QUANTITIES for figure in draw(rows, keys, name)]
     more = f" Of {', '.join(keys[2:])} the means are shown." if len(keys) > 2 else ""
     return Section(
         id="axes",
@@ -46,13 +46,13 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
 
 
 def _settings(rows: Sequence[Row], key: str) -> list[str]:
-    """Those of the levels that know the key."""
+    """Return the settings whose levels know the key."""
     return list(dict.fromkeys(row.setting for row in rows if key in row.values))
 
 
 def _lines(rows: Sequence[Row], keys: Sequence[str], name: str) -> list[Figure]:
     """A line for each setting of the levels; a flat, dashed one for a setting that does not know the key."""
-    (key,), (title, form) = keys, SHOWN[name]
+    (key,), (title, form) = keys, SHOWN_QUANTITIES[name]
     values = list(dict.fromkeys(row.values[key] for row in rows if key in row.values))
     places = _places(values)
     lines = []
@@ -78,7 +78,7 @@ def _lines(rows: Sequence[Row], keys: Sequence[str], name: str) -> list[Figure]:
 
 def _maps(rows: Sequence[Row], keys: Sequence[str], name: str) -> list[Figure]:
     """A map for each setting of the levels that knows both keys."""
-    (down, across), (title, form) = keys[:2], SHOWN[name]
+    (down, across), (title, form) = keys[:2], SHOWN_QUANTITIES[name]
     maps = []
     for setting in [one for one in _settings(rows, down) if one in _settings(rows, across)]:
         of_setting = [row for row in rows if row.setting == setting]

@@ -15,19 +15,19 @@ from rlinf_async.hosts.workload import Workload
 from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.process import last_words, run_command
 from rlinf_async.lab.sweep.settings import Setting
-from rlinf_async.lab.sweep.steps import GOAL, Averages, read_own, read_stock
+from rlinf_async.lab.sweep.steps import DEFAULT_GOAL, Averages, read_own, read_stock
 from rlinf_async.observe.plain_data import DamagedError, read_json_file
 from rlinf_async.observe.run_dir import RunDir
 
-TRAIN = (sys.executable, "-m", "rlinf_async.cli", "train")
-RECORD = "cell.json"
-UNSAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
-"""What does not stand in the name of a directory."""
+TRAIN_COMMAND = (sys.executable, "-m", "rlinf_async.cli", "train")
+RECORD_FILE = "cell.json"
+UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._+=-]+")
+"""Characters that are replaced in the name of a directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What is kept of a run that has ended, beside what the run itself has written."""
+    """The record of a run that has ended, besides the files of the run itself."""
 
     status: Literal["done", "failed"]
     seconds: float
@@ -39,12 +39,12 @@ class Record:
 
     @classmethod
     def read(cls, directory: Path) -> Record | None:
-        """What was kept; None where nothing was.
+        """Return the record in a directory; None where there is none.
 
         Raises:
-            ValueError: there is something else.
+            ValueError: the file is no record.
         """
-        path = directory / RECORD
+        path = directory / RECORD_FILE
         try:
             plain = read_json_file(path)
             return cls(**{**plain, "overrides": tuple(plain["overrides"])})
@@ -57,7 +57,7 @@ class Record:
 
     def write(self, directory: Path) -> None:
         """Write the record, whole or not at all."""
-        write_json(directory / RECORD, asdict(self))
+        write_json(directory / RECORD_FILE, asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class SweepCell:
     workload: Workload
     sweep: Path
     """The directory of the sweep."""
-    goal: float = GOAL
+    goal: float = DEFAULT_GOAL
     """The success rate whose time and environment steps are measured."""
 
     @property
@@ -81,7 +81,9 @@ class SweepCell:
 
     @property
     def directory(self) -> Path:
-        return self.sweep / f"{UNSAFE.sub('_', self.setting.name.replace(' ', '-'))}-seed{self.seed}"
+        return (
+            self.sweep / f"{UNSAFE_CHARACTERS.sub('_', self.setting.name.replace(' ', '-'))}-seed{self.seed}"
+        )
 
     @property
     def log(self) -> Path:
@@ -90,7 +92,7 @@ class SweepCell:
     @property
     def command(self) -> tuple[str, ...]:
         directory = str(self.directory.absolute()).replace("'", r"\'")
-        return (*TRAIN, *self.source, *self.overrides, f"{self.workload.run_dir}='{directory}'")
+        return (*TRAIN_COMMAND, *self.source, *self.overrides, f"{self.workload.run_dir}='{directory}'")
 
     def record(self) -> Record | None:
         """The record of the last run, if that was of what this cell asks for."""
@@ -104,7 +106,7 @@ class SweepCell:
 
     @property
     def changed(self) -> bool:
-        """Whether the last run was of other overrides or another config."""
+        """True if the last run was of other overrides or another config."""
         record = Record.read(self.directory)
         return record is not None and self._differs(record)
 
@@ -133,10 +135,10 @@ class SweepCell:
         return record
 
     def measure(self) -> Averages:
-        """What the run amounts to.
+        """Return the averages of the run.
 
         Raises:
-            ValueError: it has left nothing that can be measured.
+            ValueError: the run has left no steps that can be measured.
         """
         stock = self.workload.stock
         if self.setting.active or stock is None or RunDir(self.directory).metrics.exists():

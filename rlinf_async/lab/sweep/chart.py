@@ -10,7 +10,7 @@ from rlinf_async.lab.chart import bars, finish, new_figure, save
 from rlinf_async.lab.sweep.rows import Row
 from rlinf_async.lab.sweep.table import significant
 
-SECONDS = {
+SECONDS_BARS = {
     "step_s": ("step", "#4d4d4d"),
     "rollout_s": ("rollout", "#56b4e9"),
     "learner_s": ("learner", "#e69f00"),
@@ -46,13 +46,13 @@ def _throughput(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def _seconds(panel: Any, rows: Sequence[Row]) -> None:
-    height = 0.8 / len(SECONDS)
-    for index, (name, (label, colour)) in enumerate(SECONDS.items()):
+    height = 0.8 / len(SECONDS_BARS)
+    for index, (name, (label, colour)) in enumerate(SECONDS_BARS.items()):
         means = {line: seconds.middle for line, row in enumerate(rows) if (seconds := row.quantities[name])}
         lines = [line + (index - 1) * height for line in means]
         panel.barh(lines, list(means.values()), height=height, color=colour, label=label)
     panel.legend(
-        fontsize=7, frameon=False, ncols=len(SECONDS), loc="upper center", bbox_to_anchor=(0.5, -0.1)
+        fontsize=7, frameon=False, ncols=len(SECONDS_BARS), loc="upper center", bbox_to_anchor=(0.5, -0.1)
     )
     finish(panel, "seconds of a step")
 

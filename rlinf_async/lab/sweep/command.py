@@ -1,4 +1,4 @@
-"""What `rlinf-async sweep` does: run the cells in turn, and keep table, chart and report up to date."""
+"""The command `rlinf-async sweep`: run the cells in turn, and keep table, chart and report up to date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlinf_async.lab.sweep.chart import draw
 from rlinf_async.lab.sweep.plan import Sweep, plan
 from rlinf_async.lab.sweep.rows import Row, outcomes, rows
 from rlinf_async.lab.sweep.table import (
-    CAPTION,
+    TABLE_CAPTION,
     as_csv,
     failures,
     latex,
@@ -94,7 +94,7 @@ def _show(table: Sequence[Row], sweep: Sweep, console: Console) -> None:
     console.print(screen(table, goal=sweep.goal))
     for failure in failures(table):
         console.print(failure, markup=False, soft_wrap=True)
-    for paragraph in (*CAPTION, sweep.off):
+    for paragraph in (*TABLE_CAPTION, sweep.off):
         console.print(paragraph, style="dim", markup=False)
 
 

@@ -1,4 +1,4 @@
-"""Which runs a sweep consists of; everything that can be refused is refused here, before any starts."""
+"""The runs of a sweep; every refusal is made here, before any run starts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rlinf_async.hosts.host import host_of
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.settings import Setting, parse_axis, parse_settings, varied
-from rlinf_async.lab.sweep.steps import GOAL
+from rlinf_async.lab.sweep.steps import DEFAULT_GOAL
 from rlinf_async.lab.sweep.sweep_dir import SweepDirectory
 
-OWN = {
+SWEEP_KEYS = {
     "async": "--modes",
     "async.mode": "--modes",
     **{f"async.{one}.enabled": "--modes" for one in LEVEL_NAMES},
 }
-"""Keys that a sweep sets by itself under any host, and the option by which it is told how."""
+"""Keys that a sweep sets by itself under any host, and its option for each."""
 SEED_STRIDE = 1000
 """The distance of the seeds of two runs: workers add their rank to the seed, so neighbours would overlap."""
 LEAST_STEPS = 2
@@ -42,11 +42,11 @@ class Sweep:
     seeds: int
     cells: tuple[SweepCell, ...]
     off: str
-    """What runs while all levels are off, in a sentence."""
-    goal: float = GOAL
+    """The runner that runs while all levels are off, in a sentence."""
+    goal: float = DEFAULT_GOAL
     """The success rate whose time is measured."""
     steps: int = 0
-    """Steps of a run; 0 if nobody knows."""
+    """Steps of a run; 0 if unknown."""
 
     def cells_of(self, setting: Setting) -> list[SweepCell]:
         return [cell for cell in self.cells if cell.setting == setting]
@@ -62,12 +62,12 @@ def plan(
     seeds: int,
     output: Path | None,
     vary: Sequence[str] | None = None,
-    success: float = GOAL,
+    success: float = DEFAULT_GOAL,
 ) -> Sweep:
     """The sweep of a config, which `cfg` is with `overrides`; every setting is run before a seed is added.
 
     `vary` are keys and values as `parse_axis` reads them. Without `modes` they are tried in `full`, with
-    `off` beside it, and without them there is the ladder.
+    `off` for comparison, and without them there is the ladder.
 
     Raises:
         ValueError: an unknown setting, one that the config cannot run, no seed, an override of something
@@ -77,7 +77,7 @@ def plan(
     settings = varied(parse_settings(modes or ("off,full" if axes else "ladder")), axes)
     _check_numbers(seeds, success)
     workload = host_of(cfg).workload(cfg)
-    own = {**OWN, workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"}
+    own = {**SWEEP_KEYS, workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"}
     _refuse_own([*overrides, *(f"{key}=1" for key, _ in axes)], own)
     _check_steps(workload)
     for setting in settings:

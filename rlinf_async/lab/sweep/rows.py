@@ -1,4 +1,4 @@
-"""What the runs of each setting amount to, side by side."""
+"""The averages of the runs of each setting, side by side."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlinf_async.lab.sweep.settings import Setting, short
 from rlinf_async.lab.sweep.steps import Averages
 from rlinf_async.lab.table import Range
 
-QUANTITIES = tuple(field.name for field in fields(Averages))
+QUANTITY_NAMES = tuple(field.name for field in fields(Averages))
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What came of the runs of a setting; runs that have not ended are in neither field."""
+    """The results of the runs of a setting; runs that have not ended are in neither field."""
 
     measured: Mapping[int, Averages]
     """The runs that could be measured, by their seeds."""
@@ -36,9 +36,9 @@ class Row:
     setting: str
     """The levels, by name."""
     values: Mapping[str, str]
-    """What is varied beside them, by key."""
+    """The values of the varied keys, by key."""
     seeds: int
-    """How many seeds have been measured."""
+    """The number of seeds that have been measured."""
     failures: tuple[str, ...]
     quantities: Mapping[str, Range | None]
     """Ranges over seeds, by the names of `Averages`."""
@@ -51,7 +51,7 @@ class Row:
 
 
 def outcomes(sweep: Sweep) -> dict[Setting, Outcomes]:
-    """What the runs of a sweep have left, in the order of its settings."""
+    """Return the results of the runs of a sweep, in the order of its settings."""
     return {setting: _outcomes(sweep.cells_of(setting)) for setting in sweep.settings}
 
 
@@ -76,7 +76,7 @@ def rows(settings: Mapping[Setting, Outcomes]) -> list[Row]:
             failures=one.failures,
             quantities={
                 name: Range.of([getattr(run, name) for run in one.measured.values()], statistics.mean)
-                for name in QUANTITIES
+                for name in QUANTITY_NAMES
             },
             increase=_increase(one.measured, off.get(setting.baseline, {})) if setting.active else None,
         )

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from rlinf_async.config import LEVEL_NAMES, MODE_LEVELS
 from rlinf_async.core.names import did_you_mean
 
-PRESETS = {flags: name for name, flags in MODE_LEVELS.items()}
+MODE_OF_FLAGS = {flags: name for name, flags in MODE_LEVELS.items()}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Which levels are on, and the values of keys that are varied beside them."""
+    """The levels that are on, and the values of keys that are varied."""
 
     train: bool
     rollout: bool
@@ -32,48 +32,50 @@ class Setting:
 
     @property
     def active(self) -> bool:
-        """Whether any level is on; if none is, a framework's own runner runs, where it has one."""
+        """True if any level is on; if none is, a framework's own runner runs, where it has one."""
         return any(self.flags.values())
 
     @property
     def name(self) -> str:
-        """Of the levels, and `key=value` of what is varied, by the last word of each key."""
+        """The name of the levels, and `key=value` for each varied key, by its last word."""
         varied = [f"{short(key)}={value}" for key, value in self.values]
         return " ".join([self.levels_name, *varied])
 
     @property
     def levels_name(self) -> str:
         """The preset of `async.mode` where there is one, otherwise the levels: `train+rollout`."""
-        return PRESETS.get(self.levels) or "+".join(level for level, on in self.flags.items() if on)
+        return MODE_OF_FLAGS.get(self.levels) or "+".join(level for level, on in self.flags.items() if on)
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """What makes a config this setting, whatever flags its own `async` block gives."""
-        mode = PRESETS.get(self.levels, "full")
+        """The overrides that make a config this setting, whatever flags its own `async` block gives."""
+        mode = MODE_OF_FLAGS.get(self.levels, "full")
         flags = (f"async.{level}.enabled={str(on).lower()}" for level, on in self.flags.items())
         return (f"async.mode={mode}", *flags, *(f"{key}={value}" for key, value in self.values))
 
     @property
     def baseline(self) -> tuple[tuple[str, str], ...]:
-        """What a run without levels has in common with it: no such run knows a key under `async`."""
+        """The values that a run without levels has in common with it: no such run knows a key under
+        `async`.
+        """
         return tuple((key, value) for key, value in self.values if not _of_levels(key))
 
 
-LADDER = tuple(
+LADDER_SETTINGS = tuple(
     Setting(*(level < rung for level in range(len(LEVEL_NAMES)))) for rung in range(len(LEVEL_NAMES) + 1)
 )
 """The papers' ladder: off, then each level on top of those before."""
-ALL = tuple(
+ALL_SETTINGS = tuple(
     sorted(
         (Setting(*flags) for flags in itertools.product((True, False), repeat=3)),
         key=lambda one: sum(one.levels),
     )
 )
-GROUPS = {"ladder": LADDER, "all": ALL}
+SETTING_GROUPS = {"ladder": LADDER_SETTINGS, "all": ALL_SETTINGS}
 
 
 def parse_settings(text: str) -> tuple[Setting, ...]:
-    """What a list separated by commas names, each setting once.
+    """Return the settings of a list separated by commas, each once.
 
     Raises:
         ValueError: a name that is no setting, with the nearest that is.
@@ -83,14 +85,14 @@ def parse_settings(text: str) -> tuple[Setting, ...]:
 
 
 def _named(name: str) -> Sequence[Setting]:
-    if name in GROUPS:
-        return GROUPS[name]
+    if name in SETTING_GROUPS:
+        return SETTING_GROUPS[name]
     if name in MODE_LEVELS:
         return [Setting(*MODE_LEVELS[name])]
     parts = name.split("+")
     if set(parts) <= set(LEVEL_NAMES):
         return [Setting(*(level in parts for level in LEVEL_NAMES))]
-    valid = [*GROUPS, *(setting.name for setting in ALL)]
+    valid = [*SETTING_GROUPS, *(setting.name for setting in ALL_SETTINGS)]
     raise ValueError(f"setting {name!r} is not one of {', '.join(valid)}{did_you_mean(name, valid)}")
 
 

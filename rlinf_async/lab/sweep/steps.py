@@ -16,9 +16,9 @@ WARM_UP = 1
 """Steps at the start of a run that are not measured: nothing overlaps yet, and caches are cold."""
 STOCK_ROLLOUT = ("time/env/env_interact_step", "time/env/env/bootstrap_step")
 STOCK_LEARNER = ("time/actor/actor/compute_adv", "time/actor/run_training")
-"""What RLinf's workers say they took, the slowest rank of each; parts that a run has not are left out."""
-SUCCESS = "env/success_once"
-GOAL = 0.8
+"""Times that RLinf's workers report, the slowest rank of each; parts that a run lacks are left out."""
+SUCCESS_METRIC = "env/success_once"
+DEFAULT_GOAL = 0.8
 """The success rate that runs are timed to, unless another is asked for."""
 
 
@@ -52,14 +52,14 @@ class Averages:
     env_steps_to_goal: float | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[Step], *, goal: float = GOAL) -> Averages:
-        """Of the steps of a run, in order.
+    def of(cls, steps: Sequence[Step], *, goal: float = DEFAULT_GOAL) -> Averages:
+        """Return the averages over the steps of a run, in order.
 
         The `goal` is reached at the first step that ends a window of as many as count for `success`, whose
         mean is that rate or more.
 
         Raises:
-            ValueError: there is none after the first.
+            ValueError: there is no step after the first.
         """
         measured = steps[WARM_UP:]
         if not measured:
@@ -113,7 +113,7 @@ def _own_step(metrics: Mapping[str, float]) -> Step:
         env_steps=metrics["async/env_steps"],
         rollout_s=metrics["async/busiest/env"] * seconds,
         learner_s=metrics["async/busiest/learner"] * seconds,
-        success=metrics.get(SUCCESS),
+        success=metrics.get(SUCCESS_METRIC),
     )
 
 
@@ -138,7 +138,7 @@ def read_stock(run: Path, *, env_steps: int, stages: int) -> list[Step]:
                 env_steps=env_steps,
                 rollout_s=None if rollout_s is None else rollout_s / stages,
                 learner_s=_sum(at, STOCK_LEARNER),
-                success=at.get(SUCCESS),
+                success=at.get(SUCCESS_METRIC),
             )
         )
     return steps

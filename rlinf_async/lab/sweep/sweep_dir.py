@@ -14,12 +14,12 @@ from typing import Any
 from rlinf_async.observe.files import open_regular, read_regular
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
 
-IDENTITY = "sweep.json"
+IDENTITY_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
 class SweepDirectory:
-    """Where a sweep keeps its runs; `identity` says which sweep that is."""
+    """The directory of a sweep's runs; `identity` says which sweep that is."""
 
     path: Path
     identity: Mapping[str, Any]
@@ -32,7 +32,7 @@ class SweepDirectory:
         """
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; choose a directory by --output")
-        record = self.path / IDENTITY
+        record = self.path / IDENTITY_FILE
         if (other := self._read(record)) is not None:
             self._compare(other)
         elif self.path.exists() and any(path != record for path in self.path.iterdir()):
@@ -41,7 +41,9 @@ class SweepDirectory:
             )
 
     def _read(self, record: Path) -> Mapping[str, Any] | None:
-        """Which sweep the directory has; None where it has none, or one that was ended as it began."""
+        """Return the identity of the sweep in the directory; None where there is none, or its begin was
+        cut short.
+        """
         try:
             text = read_regular(record, limit=MAX_JSON_BYTES).decode(errors="replace")
             content = read_json(text) if text else None
@@ -64,7 +66,7 @@ class SweepDirectory:
                 )
 
     def _opened(self) -> int:
-        record = self.path / IDENTITY
+        record = self.path / IDENTITY_FILE
         try:
             return open_regular(record, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as error:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from rlinf_async.lab import table
-from rlinf_async.lab.sweep.rows import QUANTITIES, Row
+from rlinf_async.lab.sweep.rows import QUANTITY_NAMES, Row
 from rlinf_async.lab.sweep.settings import short
-from rlinf_async.lab.sweep.steps import GOAL
+from rlinf_async.lab.sweep.steps import DEFAULT_GOAL
 from rlinf_async.lab.table import Range
 from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
 
-CAPTION = (
+TABLE_CAPTION = (
     "env steps/s: environment steps trained for the first time, per second. Of every run the first step is "
     "left out and the means over the others taken; over seeds, the mean.",
     "over off: of the mean, on the seeds that both have.",
@@ -29,17 +29,27 @@ CAPTION = (
     "n: seeds. Means of three seeds and more are with their 95 % interval by Student's t, of two with their "
     "range.",
 )
-"""What the columns mean, a paragraph each; what `off` is, each host says for itself."""
-LAST = ("env steps/s", "over off", "step s", "rollout s", "learner s", "success", "s to", "steps to", "n")
+"""The meaning of the columns, a paragraph each; that of `off` is each host's own."""
+LAST_COLUMNS = (
+    "env steps/s",
+    "over off",
+    "step s",
+    "rollout s",
+    "learner s",
+    "success",
+    "s to",
+    "steps to",
+    "n",
+)
 
 
 def headers(rows: Sequence[Row], goal: float) -> tuple[str, ...]:
     """The setting, a column for each key that is varied, and what came out."""
-    last = (f"{one} {goal:.0%}" if one.endswith(" to") else one for one in LAST)
+    last = (f"{one} {goal:.0%}" if one.endswith(" to") else one for one in LAST_COLUMNS)
     return ("setting", *map(short, _keys(rows)), *last)
 
 
-def screen(rows: Sequence[Row], *, goal: float = GOAL) -> Table:
+def screen(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> Table:
     """Fits into 80 columns where nothing is varied: headers of few lines, and little space between them.
 
     Of the time to a success rate, and the seconds of rollouts and learner, it has the first if a run has
@@ -53,14 +63,14 @@ def screen(rows: Sequence[Row], *, goal: float = GOAL) -> Table:
     return table.screen(titles, [[line[column] for column in columns] for line in lines], space=1)
 
 
-def markdown(rows: Sequence[Row], *, title: str, off: str, goal: float = GOAL) -> str:
+def markdown(rows: Sequence[Row], *, title: str, off: str, goal: float = DEFAULT_GOAL) -> str:
     """The table with its title, the failures, what the columns mean and what `off` is."""
-    notes = "\n".join(f"* {note}" for note in (*failures(rows), *CAPTION, off))
+    notes = "\n".join(f"* {note}" for note in (*failures(rows), *TABLE_CAPTION, off))
     text = table.markdown(headers(rows, goal), _lines(rows), numbers=True)
     return f"# {title}\n\n{text}\n\n{notes}\n"
 
 
-def latex(rows: Sequence[Row], *, goal: float = GOAL) -> str:
+def latex(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> str:
     """A `tabular` for a paper, with the rules of booktabs."""
     heads = headers(rows, goal)
     lines = [" & ".join(map(_tex, cells)) + r" \\" for cells in (heads, *_lines(rows))]
@@ -78,10 +88,10 @@ def as_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = _keys(rows)
-    spreads = [f"{name}{end}" for name in QUANTITIES for end in ("", "_min", "_max", "_ci95", "_n")]
+    spreads = [f"{name}{end}" for name in QUANTITY_NAMES for end in ("", "_min", "_max", "_ci95", "_n")]
     writer.writerow(["setting", *keys, "seeds", "failed", "increase_percent", *spreads])
     for row in rows:
-        values = [value for name in QUANTITIES for value in _plain(row.quantities[name])]
+        values = [value for name in QUANTITY_NAMES for value in _plain(row.quantities[name])]
         increase = "" if row.increase is None else 100 * row.increase
         varied = [row.values.get(key, "") for key in keys]
         writer.writerow([row.setting, *varied, row.seeds, len(row.failures), increase, *values])
@@ -89,7 +99,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _keys(rows: Sequence[Row]) -> list[str]:
-    """What is varied, in the order in which it was asked for."""
+    """Return the varied keys, in the order in which they were asked for."""
     return list(dict.fromkeys(key for row in rows for key in row.values))
 
 
@@ -100,7 +110,7 @@ def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     if not row.seeds:
-        return ("failed" if row.failures else "-", *["-"] * (len(LAST) - 2), "0")
+        return ("failed" if row.failures else "-", *["-"] * (len(LAST_COLUMNS) - 2), "0")
     seconds = (row.quantities[name] for name in ("step_s", "rollout_s", "learner_s"))
     return (
         _spread(row.quantities["env_steps_per_s"]),

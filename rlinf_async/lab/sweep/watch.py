@@ -1,4 +1,4 @@
-"""How far the run of a cell is, in a terminal, while it goes on."""
+"""The progress of the run of a cell, in a terminal, while it goes on."""
 
 from __future__ import annotations
 

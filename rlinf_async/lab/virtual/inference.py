@@ -33,7 +33,9 @@ class VirtualRank:
             return [self.version] * len(batch)
 
     def _pass_s(self, batch: Sequence[Pending]) -> float:
-        """Of a batch of requests for actions, or of one for scores: as long as the learner's own pass."""
+        """Return the seconds of a batch of requests for actions, or of one for scores: the learner's own
+        pass.
+        """
         if batch[0].request.mode == "score":
             return self._times.training.pass_s(sum(pending.size for pending in batch))
         return forward_s(self._times.policy, batch)

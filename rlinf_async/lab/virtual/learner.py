@@ -40,7 +40,7 @@ class VirtualTraining:
         return nullcontext()
 
     def begin(self, batch: int) -> None:
-        """Nothing is kept of the batch before."""
+        """Do nothing: no state is kept of the batch before."""
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         return {"advantages": torch.zeros(self._settings.horizon, sum(piece.size for piece in pieces))}
@@ -66,12 +66,12 @@ class VirtualTraining:
             self._owe("optimizer step", self._times.step_s(self._ranks))
 
     def train_whole(self, rollout: Tree) -> dict[str, float] | None:
-        """As the learner itself would cut and repeat the batch, beside what the framework needs for it."""
+        """Cut and repeat the batch as the learner itself would, and add the framework's own cost."""
         self._owe("", self._times.whole_s)
         return None
 
     def note(self, name: str, value: float) -> None:
-        """Nothing is learnt."""
+        """Do nothing: no metric is learnt from."""
 
     def finish(self) -> dict[str, float]:
         self._owe("", self._times.batch_s)

@@ -1,4 +1,4 @@
-"""What a planned run writes down, in the form in which a run does."""
+"""The records of a planned run, in the form in which a run writes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Records:
         self._run_dir.begin(settings.facts(), title=title, versions={"rlinf-async": __version__})
 
     def log(self, process: Process, rank: int) -> SpanLog:
-        """Where a process writes its spans."""
+        """Return the log of the spans of a process."""
         if self._run_dir is None:
             return self._unrecorded
         name = process.numbered(rank) if process != Process.DRIVER else str(process)

@@ -32,12 +32,12 @@ from rlinf_async.observe.processes import Process
 from rlinf_async.observe.spans import SpanLog
 
 DEADLINE_S = 1e9
-"""Of every wait: of virtual time there is enough, and whoever waits for ever is found all the same."""
+"""Deadline of every wait: virtual time costs nothing, and a wait for ever is found all the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """What a run would be like."""
+    """The prediction of a run."""
 
     reports: tuple[StepReport, ...]
     """One for each batch, in order."""

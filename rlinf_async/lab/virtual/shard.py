@@ -11,7 +11,7 @@ from typing import Any
 from rlinf_async.core.pieces import pieces
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
-from rlinf_async.lab.virtual.simulators import SimulatorBatch, Stint
+from rlinf_async.lab.virtual.simulators import ShardWork, SimulatorBatch
 from rlinf_async.lab.virtual.times import Times, WayTimes
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -19,14 +19,14 @@ from rlinf_async.observe.meters import BusyMeter
 
 
 class Worker:
-    """What the shards of one env worker share: process, cores, and the simulator if it is vectorised."""
+    """The common resources of one env worker's shards: process, cores, and a vectorised simulator."""
 
     def __init__(self, times: Times) -> None:
         self.process = asyncio.Lock()
         self._cores = asyncio.Semaphore(times.cores) if times.cores else None
         self._simulator = asyncio.Lock() if times.simulators.vectorised else None
 
-    async def simulate(self, stint: Stint) -> None:
+    async def simulate(self, stint: ShardWork) -> None:
         """Last as long as `stint` does on the cores that are free."""
         if self._simulator is not None:
             async with self._simulator:
@@ -60,22 +60,22 @@ class VirtualShard:
         self._number, self._batch, self._worker = number, batch, worker
         self._device, self._busy = device, busy
 
-    async def start(self) -> Stint:
+    async def start(self) -> ShardWork:
         with self._busy.busy(self._number):
             return await self.reset()
 
-    async def reset(self) -> Stint:
+    async def reset(self) -> ShardWork:
         return await self._lasting(self._batch.reset())
 
     def skip(self) -> None:
         self._batch.skip(self.horizon)
 
-    async def step(self, answer: int) -> Stint:
+    async def step(self, answer: int) -> ShardWork:
         with self._busy.busy(self._number):
             return await self._lasting(self._batch.step())
 
-    def observation(self, output: Stint) -> bool:
-        """Whether last observations of episodes have to be valued too."""
+    def observation(self, output: ShardWork) -> bool:
+        """Return True if last observations of episodes have to be valued too."""
         return output.ends
 
     def take_on(self, place: int, rollout: int) -> None:
@@ -87,7 +87,7 @@ class VirtualShard:
     async def restart(self) -> None:
         """Planned environments do not fail."""
 
-    async def _lasting(self, stint: Stint) -> Stint:
+    async def _lasting(self, stint: ShardWork) -> ShardWork:
         await self._worker.simulate(stint)
         if stint.device_s:
             async with self._device:
@@ -102,10 +102,10 @@ class VirtualRecorder:
         self._ticket, self._plan = ticket, plan
         self._versions: list[int] = []
 
-    def append(self, output: Stint, answer: int) -> None:
+    def append(self, output: ShardWork, answer: int) -> None:
         self._versions.append(answer)
 
-    def build(self, output: Stint, answer: int) -> Sequence[Piece]:
+    def build(self, output: ShardWork, answer: int) -> Sequence[Piece]:
         return pieces(self._ticket, [None] * self._plan.parts, plan=self._plan, versions=self._versions)
 
 
@@ -130,7 +130,7 @@ class Asking:
         return answer
 
     async def _handle(self) -> None:
-        """What the env worker's process does for a request, and again for its answer."""
+        """Take the time of the env worker's process for a request, and again for its answer."""
         if self.way.worker_s:
             async with self.worker.process:
                 await asyncio.sleep(self.way.worker_s / 2)

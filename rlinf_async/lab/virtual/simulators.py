@@ -1,4 +1,4 @@
-"""How long environments take: what they draw from, and what a shard of them draws."""
+"""The durations of environments: the distributions, and the draws of a shard."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stint:
-    """What the environments of a shard do between two requests."""
+class ShardWork:
+    """The work of the environments of a shard between two requests."""
 
     each: tuple[float, ...]
     """Seconds of every environment, on a core of its own; one number where they are stepped as one."""
     ends: bool = False
-    """Whether an episode ends in it, so that its last observation is valued by a second forward pass."""
+    """True if an episode ends in it, so that its last observation is valued by a second forward pass."""
     device_s: float = 0.0
     """Seconds on the device of the policy, at its end."""
 
@@ -25,14 +25,16 @@ class Stint:
 class SimulatorBatch(Protocol):
     """Environments that step together."""
 
-    def reset(self) -> Stint:
+    def reset(self) -> ShardWork:
         """Begin a rollout."""
 
-    def step(self) -> Stint:
+    def step(self) -> ShardWork:
         """Take a decision."""
 
     def skip(self, decisions: int) -> None:
-        """Leave a rollout of so many decisions out, with its reset: somebody else plays it."""
+        """Leave out the draws of a rollout of `decisions` decisions, with its reset: another shard plays
+        it.
+        """
 
     def take_on(self, first: int) -> None:
         """From now on have the tasks of the environments from number `first` on; chance stays their own."""
@@ -43,14 +45,14 @@ class Simulators(Protocol):
 
     @property
     def vectorised(self) -> bool:
-        """Whether an env worker steps its environments in one process, one shard at a time."""
+        """True if an env worker steps its environments in one process, one shard at a time."""
 
     def batch(self, first: int, size: int) -> SimulatorBatch:
         """The environments `first` to `first + size`, from their first decision on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draws:
+class DurationDraws:
     """Seconds, drawn one by one: from what was measured, or log-normally around a mean."""
 
     mean: float
@@ -65,8 +67,8 @@ class Draws:
                 raise ValueError(f"{name}={value!r} must be a finite number of at least 0")
 
     @classmethod
-    def of(cls, sample: Sequence[float]) -> Draws:
-        """Of measured seconds, at least one."""
+    def of(cls, sample: Sequence[float]) -> DurationDraws:
+        """Return the distribution of measured seconds, of which there is at least one."""
         mean = float(np.mean(sample))
         return cls(mean=mean, cv=float(np.std(sample)) / mean if mean else 0.0, seen=tuple(sample))
 
@@ -89,16 +91,16 @@ class SimulatorTimes:
     before it, unless `episode` says after how many decisions they end on average: then on the spot.
     """
 
-    decision: Draws
-    reset: Draws = Draws(mean=0.0)
+    decision: DurationDraws
+    reset: DurationDraws = DurationDraws(mean=0.0)
     tasks: tuple[float, ...] = (1.0,)
-    """How much slower than the mean each task is."""
+    """The time of each task, as a multiple of the mean."""
     episode: float = 0.0
     vectorised: bool = False
-    """Whether a worker's environments are stepped as one: in `decision`, and `decision_env_s` for each."""
+    """True if a worker's environments are stepped as one: in `decision`, and `decision_env_s` for each."""
     decision_env_s: float = 0.0
     in_turn: bool = False
-    """Whether a worker's environments step one after the other, in one process."""
+    """True if a worker's environments step one after the other, in one process."""
     device_s: float = 0.0
     """Seconds that an environment's decision takes on the device of the policy."""
     seed: int = 0
@@ -133,12 +135,12 @@ class _Batch:
         for _ in range(decisions):
             self.step()
 
-    def reset(self) -> Stint:
+    def reset(self) -> ShardWork:
         if self._times.episode:
-            return Stint(each=(0.0,))
+            return ShardWork(each=(0.0,))
         return self._stint([next(stream) for stream in self._resets], ends=False, device_s=0.0)
 
-    def step(self) -> Stint:
+    def step(self) -> ShardWork:
         times = self._times
         each = [next(stream) * slower for stream, slower in zip(self._decisions, self._slower, strict=True)]
         if times.vectorised:
@@ -150,7 +152,7 @@ class _Batch:
                 ends = True
         return self._stint(each, ends=ends, device_s=times.device_s * self._size)
 
-    def _stint(self, each: list[float], *, ends: bool, device_s: float) -> Stint:
+    def _stint(self, each: list[float], *, ends: bool, device_s: float) -> ShardWork:
         if self._times.in_turn:
             each = [sum(each)]
-        return Stint(each=tuple(each), ends=ends, device_s=device_s)
+        return ShardWork(each=tuple(each), ends=ends, device_s=device_s)

@@ -1,9 +1,9 @@
-"""RLinf's own modes on virtual time, to compare with: what waits for what in its workers and runners.
+"""RLinf's own modes on virtual time, for comparison: the waits of its workers and runners.
 
 Theory of operation. An env worker of RLinf steps its stages one after the other, and each in answer to its
 inference rank; an inference rank answers the stages in turn, each once all of its env workers have asked.
-The synchronous runner trains when all trajectories have arrived, and has environments reset beside that; with
-its training pipeline it trains on a rollout epoch while the next one goes on. Asynchronous PPO lets rollouts
+The synchronous runner trains when all trajectories have arrived, and environments reset meanwhile; with its
+training pipeline it trains on a rollout epoch while the next one goes on. Asynchronous PPO lets rollouts
 go on all the time; its learner looks once a second whether there is a trajectory, trains on the newest, again
 and again until it is too old, and drops those that come too late.
 """
@@ -17,20 +17,20 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.lab.virtual.simulators import SimulatorBatch, Stint
+from rlinf_async.lab.virtual.simulators import ShardWork, SimulatorBatch
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.virtual_clock import run
 
 POLL_S = 1.0
-"""How long the learner of asynchronous PPO sleeps before it looks again for a trajectory."""
+"""Seconds that the learner of asynchronous PPO sleeps before it looks again for a trajectory."""
 
 Mode = Literal["sync", "pipeline", "async-ppo"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StockRun:
-    """What a run in one of RLinf's modes would be like."""
+    """The prediction of a run in one of RLinf's modes."""
 
     trained_at: tuple[float, ...]
     """Virtual seconds at which the training of each global step ends."""
@@ -105,7 +105,7 @@ class _Stock:
 
     @property
     def _training_s(self) -> float:
-        """Of one global batch, on each of the ranks at once."""
+        """Return the seconds of one global batch, on each of the ranks at once."""
         settings, times = self._settings, self._times.training
         ranks = self._split.learner_ranks
         samples = settings.update_epoch * settings.samples_per_batch / ranks
@@ -127,7 +127,7 @@ class _Stock:
         for _ in range(self._settings.horizon):
             for stage in worker:
                 await stage.answers.get()
-                stint: Stint = stage.batch.step()
+                stint: ShardWork = stage.batch.step()
                 await asyncio.sleep(max(stint.each) + stint.device_s)
                 stage.asked.put_nowait(stint.ends)
         for stage in worker:
@@ -212,7 +212,7 @@ class _Stock:
 
 
 class _AsyncPPO:
-    """Which trajectories the learner of asynchronous PPO trains on, by their oldest versions."""
+    """The trajectories that the learner of asynchronous PPO trains on, by their oldest versions."""
 
     def __init__(self, max_staleness: int, samples: int) -> None:
         self._max_staleness, self._samples = max_staleness, samples

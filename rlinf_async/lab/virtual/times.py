@@ -1,4 +1,4 @@
-"""How long everything takes that is not an environment: service times of a planned run, in seconds."""
+"""The durations of everything but environments: service times of a planned run, in seconds."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ class TrainingTimes:
     score_share: float = 1 / 3
     """A pass without gradients, which anchors samples, as a share of that."""
     micro_batch_s: float = 0.0
-    """What every micro-batch takes beside its samples."""
+    """Seconds of every micro-batch besides its samples."""
     optimizer_step_s: float = 0.0
     """An optimizer step of one rank."""
     ranks_log2_s: float = 0.0
-    """What an optimizer step takes more, for each time that the number of ranks doubles."""
+    """Seconds that an optimizer step takes more, for each time that the number of ranks doubles."""
     anchor_s: float = 0.0
-    """What anchoring takes beside its pass, each time that pieces are taken in."""
+    """Seconds of anchoring besides its pass, each time that pieces are taken in."""
     batch_s: float = 0.0
-    """What a batch takes beside all that: metrics, the call that begins the next."""
+    """Seconds of a batch besides all that: metrics, the call that begins the next."""
     whole_s: float = 0.0
-    """What a batch that is trained as a whole, by the framework's own training, takes beside its passes."""
+    """Seconds of a batch that is trained as a whole, by the framework's own training, besides its passes."""
     piece_s: float = 0.0
-    """Opening one piece; those of the next batch that are there already are opened beside training."""
+    """Seconds to open one piece; pieces of the next batch that have arrived are opened during training."""
     piece_env_s: float = 0.0
     """The same, for each trajectory of the piece."""
 
@@ -80,21 +80,21 @@ class TrainingTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class WayTimes:
-    """What lies between the loops: seconds that a record is under way, or that one process has for it."""
+    """Times between the loops: seconds that a record is under way, or that one process has for it."""
 
     request_s: float = 0.0
-    """From an env worker to inference and back, beside waiting for a batch and the forward pass."""
+    """Seconds from an env worker to inference and back, besides the wait for a batch and the forward pass."""
     request_env_s: float = 0.0
     """The same, for each environment of the request: pictures."""
     worker_s: float = 0.0
-    """Of the env worker's process for each decision of a shard, half of it with the request and half with the
-    answer; one shard at a time."""
+    """Seconds of the env worker's process for each decision of a shard, half of it with the request and
+    half with the answer; one shard at a time."""
     batch_s: float = 0.0
-    """Of an inference rank for each batch, beside the forward pass."""
+    """Seconds of an inference rank for each batch, besides the forward pass."""
     put_s: float = 0.0
     """From an env worker to the buffer, for each rollout."""
     central_env_step_s: float = 0.0
-    """Where all trajectories pass one process: what it takes for one decision of one environment."""
+    """Seconds of the one process that all trajectories pass, for one decision of one environment."""
 
     def __post_init__(self) -> None:
         _check(self, "way")
@@ -118,7 +118,7 @@ class WeightTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class StockTimes:
-    """What RLinf's own modes cost beside the work."""
+    """Seconds that RLinf's own modes cost besides the work."""
 
     decision_s: float = 0.0
     """The way of the observations and actions of a stage, for each of its decisions."""
@@ -127,7 +127,7 @@ class StockTimes:
     trajectory_s: float = 0.0
     """The way of a rollout's trajectories to the actor; asynchronous PPO's env worker pays it by itself."""
     step_s: float = 0.0
-    """What a global step takes beside: advantages, the weights' way to inference."""
+    """Seconds of a global step besides the work: advantages, the weights' way to inference."""
     pipeline_step_s: float = 0.0
     """Both together with `runner.use_training_pipeline`."""
 
@@ -150,7 +150,7 @@ class Times:
     decision_steps: int = 1
     """Environment steps in one decision."""
     shared_devices: bool = False
-    """Whether inference rank r and learner rank r take turns on one accelerator, pass by pass."""
+    """True if inference rank r and learner rank r take turns on one accelerator, pass by pass."""
 
 
 def table(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:

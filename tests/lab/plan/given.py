@@ -6,7 +6,7 @@ import yaml
 
 from rlinf_async.lab.plan.job import of_run
 from rlinf_async.lab.virtual.run import predict
-from rlinf_async.lab.virtual.simulators import Draws, SimulatorTimes
+from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import PolicyTimes, Times, TrainingTimes, WayTimes, WeightTimes
 
 FACTS = {
@@ -39,7 +39,9 @@ def job(config=None, **facts):
 def times(**more):
     return Times(
         simulators=SimulatorTimes(
-            decision=Draws(mean=0.5, cv=0.3), reset=Draws(mean=0.75, cv=0.2), tasks=(0.75, 1.0, 1.25, 1.0)
+            decision=DurationDraws(mean=0.5, cv=0.3),
+            reset=DurationDraws(mean=0.75, cv=0.2),
+            tasks=(0.75, 1.0, 1.25, 1.0),
         ),
         policy=PolicyTimes(fixed_s=0.03125, env_s=0.0078125),
         **{"training": TrainingTimes(sample_s=0.0625, optimizer_step_s=0.125, batch_s=0.25)} | more,

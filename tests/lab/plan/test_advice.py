@@ -22,7 +22,7 @@ from rlinf_async.lab.plan.variants import changed
 from rlinf_async.lab.report.advice import Advice, Facts, advise
 from rlinf_async.lab.report.measures import measure
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.lab.virtual.simulators import Draws, SimulatorTimes
+from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import PolicyTimes, Times, TrainingTimes, WayTimes, WeightTimes
 
 DRAWS = 2
@@ -46,7 +46,7 @@ PLAN = {
 def times(*, decision=0.5, cv=0.3, reset=0.5, tasks=(1.0,), forward=(0.05, 0.005), sample=0.01, score=1 / 3):
     return Times(
         simulators=SimulatorTimes(
-            decision=Draws(mean=decision, cv=cv), reset=Draws(mean=reset, cv=0.2), tasks=tasks
+            decision=DurationDraws(mean=decision, cv=cv), reset=DurationDraws(mean=reset, cv=0.2), tasks=tasks
         ),
         policy=PolicyTimes(fixed_s=forward[0], env_s=forward[1]),
         training=TrainingTimes(sample_s=sample, optimizer_step_s=0.1, score_share=score),

@@ -11,7 +11,7 @@ from rlinf_async.lab.plan.of_one import of_one
 from rlinf_async.lab.plan.prediction import foresee, foresee_stock
 from rlinf_async.lab.plan.replay import replay
 from rlinf_async.lab.plan.variants import changed
-from rlinf_async.lab.virtual.simulators import Draws
+from rlinf_async.lab.virtual.simulators import DurationDraws
 from rlinf_async.observe.spans import read_spans
 from tests.lab.plan.given import job, left_by, times
 
@@ -119,7 +119,7 @@ def test_what_is_too_little_is_refused(tmp_path):
 
 @pytest.mark.parametrize("size", [4, 16])
 def test_the_slowest_of_several_tells_how_long_one_takes(size):
-    truth = Draws(mean=2.0, cv=0.4)
+    truth = DurationDraws(mean=2.0, cv=0.4)
     drawn = truth.stream(np.random.default_rng(1))
     shards = [max(next(drawn) for _ in range(size)) for _ in range(4000)]
     assert (of_one(shards, size).mean, of_one(shards, size).cv) == pytest.approx((2.0, 0.4), rel=0.08)

@@ -7,8 +7,8 @@ import pytest
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.lab.report.advice import RULES, Facts, advise
-from rlinf_async.lab.report.advice.machine import RLINF, VERL, Keys, Machine
+from rlinf_async.lab.report.advice import ADVICE_RULES, Facts, advise
+from rlinf_async.lab.report.advice.machine import RLINF_KEYS, VERL_KEYS, Keys, Machine
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_files import RunFiles
 from tests.lab.report.making import PLAN, write_run
@@ -39,7 +39,7 @@ MACHINE = Machine(cores=16, on_cpu=False, simulators="processes", processes=None
 FACTS = Facts(
     measures=GOOD,
     machine=MACHINE,
-    keys=RLINF,
+    keys=RLINF_KEYS,
     levels=ON,
     plan=ShardPlan(**PLAN),
     max_staleness=1,
@@ -158,7 +158,7 @@ def test_good_numbers_ask_for_nothing():
             "more processes step them side by side. Change cluster.component_placement.env from 1 env worker",
         ),
         (
-            {"env__busiest": 0.93, "simulators": "unknown", "cores": 4, "keys": VERL},
+            {"env__busiest": 0.93, "simulators": "unknown", "cores": 4, "keys": VERL_KEYS},
             "Change env.workers from 1",
         ),
         (
@@ -312,12 +312,12 @@ def test_a_setting_is_advised_once():
     assert len(settings) == len(set(settings))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ADVICE_RULES)
 def test_every_rule_states_its_condition(rule):
     assert rule.__doc__
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ADVICE_RULES)
 def test_every_rule_is_in_the_documentation(rule):
     page = Path(__file__).parents[3] / "docs" / "report.md"
     rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| ")]
@@ -359,8 +359,8 @@ def test_the_machine_is_read_from_the_records(tmp_path, config, machine):
 @pytest.mark.parametrize(
     ("config", "keys"),
     [
-        ({"cluster": {"component_placement": {"actor,env": "all"}}}, RLINF),
-        ({"vla": {"ratio_level": "chunk"}}, VERL),
+        ({"cluster": {"component_placement": {"actor,env": "all"}}}, RLINF_KEYS),
+        ({"vla": {"ratio_level": "chunk"}}, VERL_KEYS),
         ({"host": "local"}, Keys()),
     ],
 )
@@ -368,7 +368,7 @@ def test_settings_are_called_as_in_the_config_of_the_run(tmp_path, config, keys)
     assert Facts.of(RunFiles.read(write_run(tmp_path, config=config)), GOOD).keys == keys
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ADVICE_RULES)
 def test_nothing_is_advised_on_numbers_that_nobody_knows(rule):
     assert rule(replace(FACTS, measures=Measures(), levels={}, plan=None)) is None
     assert rule(replace(FACTS, measures=Measures())) is None

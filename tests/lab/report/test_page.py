@@ -227,7 +227,7 @@ def test_what_may_not_be_read_is_said(tmp_path):
 
 
 def test_the_packages_that_are_needed_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlinf_async.lab.report.page.NEEDED", ("jinja2", "no_such_package"))
+    monkeypatch.setattr("rlinf_async.lab.report.page.REQUIRED_PACKAGES", ("jinja2", "no_such_package"))
     result = report(write_run(tmp_path))
     assert "the report needs no_such_package: pip install 'jinja2>=3.1'" in result.output
 

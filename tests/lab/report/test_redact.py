@@ -108,7 +108,7 @@ def test_no_directory_of_an_absolute_path_survives(parts, start, before, word):
     st.sampled_from("=:"),
 )
 def test_no_secret_survives_under_a_key_that_is_not_known(secret, key, sign):
-    assume(not redact.KNOWN.fullmatch(key) and secret not in key)
+    assume(not redact.KNOWN_KEYS.fullmatch(key) and secret not in key)
     tree = {"said": f"it failed with {key}{sign} {secret}", key: secret, "deep": [{key: [secret]}]}
     assert secret not in str(redact.plain(tree))
 

@@ -3,9 +3,9 @@ import pytest
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.steps import measured, slowest, steps_of
 from rlinf_async.lab.report.timelines import (
-    ENV,
-    INFERENCE,
-    LEARNER,
+    ENV_PART,
+    INFERENCE_PART,
+    LEARNER_PART,
     extremes,
     mean_shares,
     of_part,
@@ -74,7 +74,7 @@ def test_shares_sum_to_one(timelines, window):
 def test_of_many_lanes_the_busiest_the_median_and_the_idlest_are_found(tmp_path):
     steps = [("step", 10, 10 + shard, {"shard": shard}) for shard in range(20)]
     run = RunFiles.read(write_run(tmp_path, trace={**TRACE, "env worker 0": steps}))
-    shards = of_part(timelines_of(run.spans), ENV)
+    shards = of_part(timelines_of(run.spans), ENV_PART)
     assert [(word, timeline.number) for word, timeline in extremes(shards, WINDOW)] == [
         ("busiest", 19),
         ("median", 9),
@@ -87,7 +87,7 @@ def test_of_many_lanes_the_busiest_the_median_and_the_idlest_are_found(tmp_path)
 def test_what_every_part_does_has_words_of_its_own_colour():
     from rlinf_async.lab.report import palette
 
-    for part in (ENV, INFERENCE, LEARNER):
+    for part in (ENV_PART, INFERENCE_PART, LEARNER_PART):
         assert len({palette.OF_WORDS[word] for word in part.words}) == len(part.words)
 
 

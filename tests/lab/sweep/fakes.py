@@ -53,7 +53,7 @@ class FakeTraining:
         directory.mkdir()
         (directory / "train.py").write_text(TRAIN)
         self.rates({})
-        monkeypatch.setattr(cell_module, "TRAIN", (sys.executable, str(directory / "train.py")))
+        monkeypatch.setattr(cell_module, "TRAIN_COMMAND", (sys.executable, str(directory / "train.py")))
 
     def rates(self, by_run: dict[str, float]) -> None:
         (self._directory / "rates.json").write_text(json.dumps(by_run))

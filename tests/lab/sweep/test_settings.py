@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
-from rlinf_async.lab.sweep.settings import ALL, LADDER, Setting, parse_settings
+from rlinf_async.lab.sweep.settings import ALL_SETTINGS, LADDER_SETTINGS, Setting, parse_settings
 
 
 def names(text: str) -> list[str]:
@@ -12,11 +12,11 @@ def names(text: str) -> list[str]:
 
 def test_the_ladder_adds_one_level_after_the_other():
     assert names("ladder") == ["off", "train", "train+rollout", "full"]
-    assert LADDER[2] == Setting(train=True, rollout=True, streamer=False)
+    assert LADDER_SETTINGS[2] == Setting(train=True, rollout=True, streamer=False)
 
 
 def test_all_are_the_eight_settings_with_the_fewest_levels_first():
-    assert len(set(ALL)) == 8
+    assert len(set(ALL_SETTINGS)) == 8
     assert names("all") == [
         *("off", "train", "rollout", "streamer"),
         *("train+rollout", "train+streamer", "rollout+streamer", "full"),
@@ -48,7 +48,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_that_is_known(text, word
 
 
 def test_overrides_make_any_async_block_the_setting():
-    for setting, present in itertools.product(ALL, ALL):
+    for setting, present in itertools.product(ALL_SETTINGS, ALL_SETTINGS):
         block = {level: {"enabled": on} for level, on in present.flags.items()}
         for override in setting.overrides:
             key, value = override.removeprefix("async.").split("=")

@@ -5,11 +5,11 @@ from rich.console import Console
 
 from rlinf_async.lab.sweep.chart import draw
 from rlinf_async.lab.sweep.rows import Outcomes, rows
-from rlinf_async.lab.sweep.settings import LADDER, parse_settings
+from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, parse_settings
 from rlinf_async.lab.sweep.steps import Averages
 from rlinf_async.lab.sweep.table import as_csv, markdown, screen
 
-OFF, TRAIN, BOTH, FULL = LADDER
+OFF, TRAIN, BOTH, FULL = LADDER_SETTINGS
 
 
 def run(rate, **changes):

@@ -2,7 +2,7 @@
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.lab.virtual.simulators import Draws, SimulatorTimes
+from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import PolicyTimes, Times, TrainingTimes
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -39,8 +39,8 @@ def times(*, decision=1.0, reset=0.5, tasks=(1.0,), forward=0.25, sample=0.0625,
     }
     return Times(
         simulators=SimulatorTimes(
-            decision=decision if isinstance(decision, Draws) else Draws(mean=decision),
-            reset=Draws(mean=reset),
+            decision=decision if isinstance(decision, DurationDraws) else DurationDraws(mean=decision),
+            reset=DurationDraws(mean=reset),
             tasks=tasks,
             **simulators,
         ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlinf_async.lab.virtual.run import predict
-from rlinf_async.lab.virtual.simulators import Draws
+from rlinf_async.lab.virtual.simulators import DurationDraws
 from rlinf_async.lab.virtual.times import WayTimes, WeightTimes
 from tests.lab.virtual.given import settings, times
 
@@ -46,7 +46,7 @@ def drawn(seed):
         break
     seconds = [draw((0.0, 0.01, 0.1, 1.0, 5.0)) for _ in range(12)]
     lasting = times(
-        decision=Draws(mean=seconds[0], cv=draw((0.0, 0.3, 2.0))),
+        decision=DurationDraws(mean=seconds[0], cv=draw((0.0, 0.3, 2.0))),
         reset=seconds[1],
         tasks=draw(((1.0,), (0.5, 1.5), (0.1, 0.1, 5.0))),
         forward=seconds[2] / 4,

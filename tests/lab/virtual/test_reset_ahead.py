@@ -4,7 +4,7 @@ import pytest
 
 from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.virtual.run import predict
-from rlinf_async.lab.virtual.simulators import Draws
+from rlinf_async.lab.virtual.simulators import DurationDraws
 from rlinf_async.observe.spans import read_spans
 from tests.lab.virtual.given import settings, step_seconds, times
 
@@ -43,7 +43,7 @@ def test_resets_wait_for_the_cores_that_play():
 
 def test_a_rollout_takes_as_long_as_it_would_have_without_a_spare():
     def lasted(block):
-        drawn = times(decision=Draws(mean=1.0, cv=0.5), reset=0.0, sample=0.0)
+        drawn = times(decision=DurationDraws(mean=1.0, cv=0.5), reset=0.0, sample=0.0)
         return predict(settings(block, batches=5), drawn).trained_at
 
     assert lasted(AHEAD) == pytest.approx(lasted({"mode": "full"}))

@@ -5,19 +5,21 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from rlinf_async.lab.virtual.simulators import Draws, SimulatorTimes
+from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import PolicyTimes, TrainingTimes
 
 
 def test_draws_have_the_mean_and_the_spread_that_are_said():
-    for draws in (Draws(mean=2.0, cv=0.5), Draws.of([1.0, 2.0, 3.0, 6.0])):
+    for draws in (DurationDraws(mean=2.0, cv=0.5), DurationDraws.of([1.0, 2.0, 3.0, 6.0])):
         seen = list(islice(draws.stream(np.random.default_rng(0), 3.0), 20_000))
         assert np.mean(seen) == pytest.approx(3 * draws.mean, rel=0.02)
         assert np.std(seen) / np.mean(seen) == pytest.approx(draws.cv, rel=0.05)
 
 
 def test_an_environment_draws_the_same_in_every_shard():
-    times = SimulatorTimes(decision=Draws(mean=1.0, cv=1.0), reset=Draws(mean=1.0, cv=1.0), tasks=(1.0, 2.0))
+    times = SimulatorTimes(
+        decision=DurationDraws(mean=1.0, cv=1.0), reset=DurationDraws(mean=1.0, cv=1.0), tasks=(1.0, 2.0)
+    )
     whole = times.batch(0, 4)
     parts = [times.batch(first, 2) for first in (0, 2)]
     for _ in range(3):
@@ -26,14 +28,16 @@ def test_an_environment_draws_the_same_in_every_shard():
 
 
 def test_environments_in_one_process_take_the_sum_and_vectorised_ones_the_time_of_one():
-    turn = SimulatorTimes(decision=Draws(mean=1.0), in_turn=True)
+    turn = SimulatorTimes(decision=DurationDraws(mean=1.0), in_turn=True)
     assert turn.batch(0, 4).step().each == (4.0,)
-    at_once = SimulatorTimes(decision=Draws(mean=1.0), vectorised=True, decision_env_s=0.5)
+    at_once = SimulatorTimes(decision=DurationDraws(mean=1.0), vectorised=True, decision_env_s=0.5)
     assert at_once.batch(0, 4).step().each == (3.0,)
 
 
 def test_episodes_end_as_often_as_is_said_and_are_reset_on_the_spot():
-    batch = SimulatorTimes(decision=Draws(mean=1.0), reset=Draws(mean=4.0), episode=5.0).batch(0, 1)
+    batch = SimulatorTimes(
+        decision=DurationDraws(mean=1.0), reset=DurationDraws(mean=4.0), episode=5.0
+    ).batch(0, 1)
     stints = [batch.step() for _ in range(5000)]
     assert np.mean([one.ends for one in stints]) == pytest.approx(0.2, abs=0.02)
     assert {one.each[0] for one in stints if one.ends} == {5.0}
@@ -49,7 +53,7 @@ def test_a_forward_pass_is_read_between_what_was_measured_and_grows_beyond_it():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Draws(mean=-1.0), "mean=-1.0"),
+        (lambda: DurationDraws(mean=-1.0), "mean=-1.0"),
         (lambda: TrainingTimes(sample_s=float("nan")), "training.sample_s"),
         (lambda: PolicyTimes(by_size=((4, 1.0), (2, 1.0))), "must ascend"),
     ],

@@ -1,4 +1,4 @@
-"""What to change, where the numbers of a run ask for it."""
+"""Advice on settings, where the numbers of a run ask for it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rlinf_async.lab.report.advice import bounds, waits
 from rlinf_async.lab.report.advice.facts import Advice, Facts, Rule
 
-__all__ = ["RULES", "Advice", "Facts", "advise"]
+__all__ = ["ADVICE_RULES", "Advice", "Facts", "advise"]
 
-RULES: Sequence[Rule] = (
+ADVICE_RULES: Sequence[Rule] = (
     waits.overlap_training,
     waits.split_rollouts,
     bounds.more_simulators,
@@ -31,5 +31,5 @@ RULES: Sequence[Rule] = (
 
 
 def advise(facts: Facts) -> list[Advice]:
-    """What follows from the numbers; nothing where nothing follows."""
-    return [advice for rule in RULES if (advice := rule(facts)) is not None]
+    """Return the advice that follows from the numbers, if any."""
+    return [advice for rule in ADVICE_RULES if (advice := rule(facts)) is not None]

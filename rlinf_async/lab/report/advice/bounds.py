@@ -7,20 +7,20 @@ import math
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.lab.report.advice.facts import Advice, Facts
 
-FULL = 0.5
+FULL_PASSES_SHARE = 0.5
 """If a larger share of the forward passes is full, their limit counts."""
-ANCHORS = 0.1
+ANCHOR_SHARE = 0.1
 """If a larger share of training is neither micro-batches nor optimizer steps, the pass before them counts."""
-FREE_ENOUGH = 0.8
-"""What inference may be busy with the passes of the learner, too."""
-LOGLINEAR = (
+MAX_BUSY_WITH_SCORES = 0.8
+"""Most busy share of inference that can take the passes of the learner, too."""
+LOGLINEAR_PRICE = (
     "an interpolation, whose error train/proximal_error measures; with several optimizer steps a pass, ten "
     "seeds on two Meta-World tasks could not rule out that it learns more than 5 % less: -2.9 % of the area "
     "under the success curve [-6.5, +0.6]"
 )
-"""What it costs to interpolate the anchor; docs/learning.md has the rule that it failed."""
-PUBLICATION = 0.05
-"""What publication takes of the learner's time before a change is worth its price."""
+"""The price of an interpolated anchor; docs/learning.md has the rule that it failed."""
+PUBLICATION_SHARE = 0.05
+"""Least share of the learner's time that publication takes before a change is worth its price."""
 MOST_PROCESSES = 4
 """Processes of a shard's simulators that are advised at most."""
 
@@ -103,7 +103,7 @@ def more_inference(facts: Facts) -> Advice | None:
     share = facts.measures.busiest["inference"]
     busy = f"Inference bounds the run: its busiest rank works {share:.0%} of the time"
     limit, fair = facts.max_batch_size, -(-plan.total_envs // plan.inference_ranks)
-    if facts.on("rollout") and limit is not None and full > FULL and limit < fair:
+    if facts.on("rollout") and limit is not None and full > FULL_PASSES_SHARE and limit < fair:
         return Advice(
             rule="more inference",
             because=f"{busy}, and {full:.0%} of its forward passes are full",
@@ -130,7 +130,12 @@ def another_rank(facts: Facts, plan: ShardPlan, because: str) -> Advice | None:
 def cheaper_anchor(facts: Facts) -> Advice | None:
     """The learner bounds the run, and much of its training is the pass that anchors the correction."""
     share = facts.measures.beside_micro_batches or 0.0
-    if facts.bound != "learner" or not facts.corrects or facts.proximal != "recomputed" or share < ANCHORS:
+    if (
+        facts.bound != "learner"
+        or not facts.corrects
+        or facts.proximal != "recomputed"
+        or share < ANCHOR_SHARE
+    ):
         return None
     because = (
         f"The learner bounds the run, and {share:.0%} of its training is no micro-batch and no "
@@ -138,7 +143,7 @@ def cheaper_anchor(facts: Facts) -> Advice | None:
     )
     # Inference would spend on it what the learner does, if their devices are alike.
     inference = facts.measures.busiest.get("inference", 1.0)
-    if facts.streams and facts.scorer == "learner" and inference + share < FREE_ENOUGH:
+    if facts.streams and facts.scorer == "learner" and inference + share < MAX_BUSY_WITH_SCORES:
         return Advice(
             rule="cheaper anchor",
             because=f"{because}; the busiest inference rank, which has the same weights, works "
@@ -153,7 +158,7 @@ def cheaper_anchor(facts: Facts) -> Advice | None:
         setting="async.train.proximal",
         before="recomputed",
         after="loglinear",
-        but=LOGLINEAR,
+        but=LOGLINEAR_PRICE,
     )
 
 
@@ -179,7 +184,7 @@ def more_learners(facts: Facts) -> Advice | None:
 def cheaper_publication(facts: Facts) -> Advice | None:
     """Publication keeps the learner for a share of the time that is worth the price of the change."""
     share, seconds = facts.measures.busiest.get("publication", 0.0), facts.measures.publication_s or 0.0
-    if share <= PUBLICATION:
+    if share <= PUBLICATION_SHARE:
         return None
     copies = facts.waits("learner", "copy")
     because = f"Publication keeps the learner {share:.1%} of the time, {seconds * 1000:.0f} ms a step"

@@ -1,4 +1,4 @@
-"""What advice is given on, and what a piece of advice is."""
+"""The facts on which advice is given, and the parts of a piece of advice."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.observe.kinds import words
 
 VERL_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
-FREE = 1.0
-"""Cores that must be idle on average before something is added that needs one."""
-COMPANY = 1.5
+MIN_IDLE_CORES = 1.0
+"""Cores that must be idle on average before a part is added that needs one."""
+MIN_MEAN_BATCH_SIZE = 1.5
 """Smaller batches on average are mostly of one request: shards are then too small already."""
 
 
@@ -28,7 +28,7 @@ class Advice:
     before: str
     after: str
     but: str = ""
-    """What the change costs."""
+    """The price of the change."""
 
     @property
     def sentence(self) -> str:
@@ -38,7 +38,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What advice is given on: the measures of a run, and the settings that it could have had otherwise."""
+    """The facts on which advice is given: the measures of a run, and settings that could have been others."""
 
     measures: Measures
     machine: Machine
@@ -49,7 +49,7 @@ class Facts:
     max_batch_size: int | None
     max_wait_s: float
     update_epoch: int
-    """In one pass over a batch; 0 where nobody knows."""
+    """Passes over a batch; 0 where it is unknown."""
     advantage: str
     deterministic: bool
     corrects: bool
@@ -108,7 +108,7 @@ class Facts:
 
     @property
     def streams(self) -> bool:
-        """Whether training begins before a batch is complete."""
+        """True if training begins before a batch is complete."""
         deferred = self.normalization == "deferred" or (
             self.normalization == "auto" and self.update_epoch > 1
         )
@@ -121,17 +121,17 @@ class Facts:
 
     @property
     def has_idle_core(self) -> bool:
-        """Whether there is a core for one more simulator, or for one more rank on the CPU."""
-        return (self.idle_cores or 0.0) >= FREE
+        """True if there is a core for one more simulator, or for one more rank on the CPU."""
+        return (self.idle_cores or 0.0) >= MIN_IDLE_CORES
 
     @property
     def has_room_for_a_rank(self) -> bool:
-        """Whether nothing speaks against one more rank: of accelerators the records say nothing."""
+        """True if one more rank may fit: the records do not tell about accelerators."""
         return self.has_idle_core or not self.machine.on_cpu
 
     @property
     def room(self) -> str:
-        """What one more rank takes."""
+        """The words for the resource that one more rank takes."""
         return (
             "as far as there are processor cores"
             if self.machine.on_cpu
@@ -140,7 +140,7 @@ class Facts:
 
     @property
     def divisible(self) -> bool:
-        """Whether a shard could be divided: by its simulator, and without cutting a group."""
+        """True if a shard could be divided: by its simulator, and without cutting a group."""
         plan = self.plan
         return (
             plan is not None
@@ -153,12 +153,12 @@ class Facts:
         """Shards per env worker that would be the next to try; None where they are not to be split.
 
         Simulators that share their worker's process take turns in it, so that more than two shards gain
-        nothing there; all others need a core for what then steps beside the rest.
+        nothing there; all others need a core for the shard that then steps at the same time.
         """
         plan = self.plan
         if plan is None or not self.on("rollout") or not self.divisible or not self.has_idle_core:
             return None
-        if (self.measures.batch_size or 0.0) < COMPANY:
+        if (self.measures.batch_size or 0.0) < MIN_MEAN_BATCH_SIZE:
             return None
         apart = self.machine.simulators == "processes"
         most = min(
@@ -172,7 +172,7 @@ class Facts:
         idle, cores = self.idle_cores, self.machine.cores
         # Which of them waits for a core, the shares cannot say.
         on_cores = self.bound == "env" or (self.machine.on_cpu and self.bound in ("inference", "learner"))
-        if idle is None or cores is None or idle >= FREE or not on_cores:
+        if idle is None or cores is None or idle >= MIN_IDLE_CORES or not on_cores:
             return ""
         return (
             f"The run keeps about {min(cores, cores - idle):.2g} of {cores} processor cores busy: what "

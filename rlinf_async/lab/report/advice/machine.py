@@ -1,4 +1,4 @@
-"""Where simulators are, and how many processor cores a run leaves idle."""
+"""The place of the simulators, and the number of processor cores that a run leaves idle."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rlinf_async.observe.kinds import words
 Place = Literal["worker", "processes", "accelerator", "unknown"]
 """Simulators share their env worker's process, have processes of their own, or are on an accelerator."""
 
-SIMULATING = ("step", "reset")
+SIMULATOR_KINDS = ("step", "reset")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a run has to compute on, as far as its records say."""
+    """The resources of a run, as far as its records tell."""
 
     cores: int | None
     """Processor cores; None where that is unknown, or where there are several nodes."""
     on_cpu: bool
-    """Whether policy and learner cannot be on an accelerator."""
+    """True if policy and learner cannot be on an accelerator."""
     simulators: Place
     processes: int | None
     """The processes of a shard's simulators, of environments that have such a setting."""
@@ -44,7 +44,7 @@ class Machine:
 
     def busy_cores(self, plan: ShardPlan, measures: Measures) -> float:
         """About how many cores simulators, inference and learner kept busy on average, a core each."""
-        simulating = sum(measures.share("env", words(kind)) for kind in SIMULATING)
+        simulating = sum(measures.share("env", words(kind)) for kind in SIMULATOR_KINDS)
         at_once = self.simulators_at_once(plan) * simulating if self.simulators != "accelerator" else 0.0
         busy = measures.busy
         return (
@@ -54,13 +54,13 @@ class Machine:
         )
 
     def simulators_at_once(self, plan: ShardPlan) -> int:
-        """How many processes or threads step simulators when every shard steps."""
+        """Return the number of processes or threads that step simulators when every shard steps."""
         if self.simulators != "processes":
             return plan.shards
         return plan.shards * (self.processes or plan.envs_per_shard)
 
     def idle_cores(self, plan: ShardPlan | None, measures: Measures) -> float | None:
-        """How many cores the run left idle on average; None where that is unknown."""
+        """Return the mean number of cores that the run left idle; None where that is unknown."""
         if self.cores is None or plan is None or not measures.shares.get("env"):
             return None
         return self.cores - self.busy_cores(plan, measures)
@@ -76,7 +76,7 @@ def _place(simulator: object, processes: object) -> Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """What the settings are called that say how many there are of something; "" where there is none."""
+    """The names of the settings for numbers of processes and intervals; "" where there is none."""
 
     env_workers: str = ""
     inference_ranks: str = ""
@@ -88,18 +88,18 @@ class Keys:
     def of(cls, setting: Callable[[str], Any]) -> Keys:
         """By the sections that the config has; a run in one process has none of them."""
         if setting("cluster.component_placement") is not None:
-            return RLINF
-        return VERL if setting("vla") is not None else cls()
+            return RLINF_KEYS
+        return VERL_KEYS if setting("vla") is not None else cls()
 
 
-RLINF = Keys(
+RLINF_KEYS = Keys(
     env_workers="cluster.component_placement.env",
     inference_ranks="cluster.component_placement.rollout",
     learner_ranks="cluster.component_placement.actor",
     evaluation="runner.val_check_interval",
     saving="runner.save_interval",
 )
-VERL = Keys(
+VERL_KEYS = Keys(
     env_workers="env.workers",
     inference_ranks="vla.inference.ranks",
     learner_ranks="trainer.n_gpus_per_node",

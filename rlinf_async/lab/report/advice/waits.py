@@ -5,28 +5,28 @@ from __future__ import annotations
 from rlinf_async.lab.report.advice.bounds import another_rank
 from rlinf_async.lab.report.advice.facts import Advice, Facts
 
-WAITS = 0.2
+WAIT_SHARE = 0.2
 """A part that waits for a larger share of the time waits for something that can be changed."""
-IDLE = 0.4
+IDLE_SHARE = 0.4
 """Inference that is idle for a larger share of the time has room for more requests."""
-SPLIT = 0.5
+SPLIT_IDLE_SHARE = 0.5
 """Inference that is idle for a larger share of the time of rollouts could make twice as many passes, even if
 one for half of the environments took as long as one for all."""
-RESETS = 0.02
-"""Of the time of a shard. Where they take more, level 1 has them beside training, whatever the lag."""
-EVALUATION = 0.05
-"""Of the time, before evaluation or checkpoints are worth to be made rarer."""
-REFUSED = 0.01
-"""Of the trajectories that were trained, before those that were refused count."""
-OLDEST = 2
-"""Lags beyond this are not advised: what they cost in learning grows, and what they gain does not."""
+RESET_SHARE = 0.02
+"""Share of a shard's time. Where resets take more, level 1 hides them behind training, whatever the lag."""
+EVALUATION_SHARE = 0.05
+"""Least share of the time that evaluation or checkpoints take before rarer ones are advised."""
+REFUSED_SHARE = 0.01
+"""Least share of the trained trajectories that were refused before refusals count."""
+MAX_ADVISED_LAG = 2
+"""Largest lag that is advised: the cost in learning grows beyond it, and the gain does not."""
 
 
 def overlap_training(facts: Facts) -> Advice | None:
     """Learner and shards wait for each other in turn, and level 1 is off or allows no lag."""
     waits, gate = facts.waits("learner", "fetch"), facts.waits("env", "gate")
     off, zero = facts.off("train"), facts.on("train") and facts.max_staleness == 0
-    if waits < WAITS or gate < WAITS / 2 or not (off or zero):
+    if waits < WAIT_SHARE or gate < WAIT_SHARE / 2 or not (off or zero):
         return None
     return Advice(
         rule="overlap training",
@@ -42,10 +42,10 @@ def overlap_training(facts: Facts) -> Advice | None:
 def split_rollouts(facts: Facts) -> Advice | None:
     """Level 2 is off, shards wait for actions, and simulators are no batch of an accelerator."""
     waits, idle = facts.waits("env", "ask"), facts.waits("inference", "idle")
-    if not facts.off("rollout") or waits < WAITS or facts.bound == "env" or not facts.divisible:
+    if not facts.off("rollout") or waits < WAIT_SHARE or facts.bound == "env" or not facts.divisible:
         return None
     gate = facts.waits("env", "gate")  # in that time there is no rollout to answer
-    if idle - gate < SPLIT * (1 - gate):
+    if idle - gate < SPLIT_IDLE_SHARE * (1 - gate):
         return None
     return Advice(
         rule="split rollouts",
@@ -62,7 +62,7 @@ def stream(facts: Facts) -> Advice | None:
     """Level 3 is off, learner and shards wait for each other in turn, and the learner could stream."""
     waits, trains = facts.waits("learner", "fetch"), facts.waits("learner", "accept")
     streams = facts.advantage != "gae" or facts.update_epoch == 1
-    if not facts.off("streamer") or min(waits, trains) < WAITS or not streams or not _in_turn(facts):
+    if not facts.off("streamer") or min(waits, trains) < WAIT_SHARE or not streams or not _in_turn(facts):
         return None
     return Advice(
         rule="stream",
@@ -76,15 +76,17 @@ def stream(facts: Facts) -> Advice | None:
 
 
 def _in_turn(facts: Facts) -> bool:
-    """Whether shards wait for the learner, too: one that nobody waits for gains nothing by being faster."""
-    return facts.waits("env", "gate") >= WAITS / 2
+    """Return True if shards wait for the learner, too: a shard that no other part waits for gains nothing
+    by being faster.
+    """
+    return facts.waits("env", "gate") >= WAIT_SHARE / 2
 
 
 def stop_deferring(facts: Facts) -> Advice | None:
     """Level 3 is on, and learner and shards wait in turn, as advantages are normalised by whole batches."""
     waits = facts.waits("learner", "fetch")
     deferred = facts.advantage == "gae" and facts.normalization == "deferred" and facts.update_epoch == 1
-    if not facts.on("streamer") or not deferred or waits < WAITS or not _in_turn(facts):
+    if not facts.on("streamer") or not deferred or waits < WAIT_SHARE or not _in_turn(facts):
         return None
     return Advice(
         rule="stop deferring",
@@ -100,7 +102,7 @@ def stop_deferring(facts: Facts) -> Advice | None:
 def run_ahead(facts: Facts) -> Advice | None:
     """A lag of 1 is used up: the learner waits for trajectories, and shards wait at the gate."""
     waits, gate = facts.waits("learner", "fetch"), facts.waits("env", "gate")
-    if not facts.on("train") or facts.max_staleness != 1 or min(waits, gate) < WAITS:
+    if not facts.on("train") or facts.max_staleness != 1 or min(waits, gate) < WAIT_SHARE:
         return None
     return Advice(
         rule="run ahead",
@@ -116,7 +118,7 @@ def run_ahead(facts: Facts) -> Advice | None:
 def smaller_shards(facts: Facts) -> Advice | None:
     """Shards wait for actions while inference is idle, and `Facts.more_shards` are to be had."""
     asks, idle, shards = facts.waits("env", "ask"), facts.waits("inference", "idle"), facts.more_shards
-    if shards is None or facts.plan is None or facts.bound == "env" or asks < WAITS or idle < IDLE:
+    if shards is None or facts.plan is None or facts.bound == "env" or asks < WAIT_SHARE or idle < IDLE_SHARE:
         return None
     return Advice(
         rule="smaller shards",
@@ -132,7 +134,7 @@ def shorter_queue(facts: Facts) -> Advice | None:
     """Requests wait for company while inference is idle, or for an inference that is crowded."""
     queued, forward = facts.measures.queued_s or 0.0, facts.measures.forward_s or 0.0
     idle, busy = facts.waits("inference", "idle"), facts.measures.busy.get("inference", 0.0)
-    if facts.max_wait_s > 0 and idle >= WAITS and queued > facts.max_wait_s / 2:
+    if facts.max_wait_s > 0 and idle >= WAIT_SHARE and queued > facts.max_wait_s / 2:
         return Advice(
             rule="shorter queue",
             because=f"Requests wait {queued * 1000:.0f} ms for company while inference is idle {idle:.0%} of "
@@ -156,7 +158,7 @@ def refusals(facts: Facts) -> Advice | None:
     """A share of the trajectories that counts was refused as too old."""
     stale = (facts.measures.refused or {}).get("stale", 0)
     trained = facts.measures.steps * facts.plan.trajectories_per_batch if facts.plan is not None else 0
-    if stale <= REFUSED * trained or facts.max_staleness >= OLDEST:
+    if stale <= REFUSED_SHARE * trained or facts.max_staleness >= MAX_ADVISED_LAG:
         return None
     return Advice(
         rule="refusals",
@@ -171,7 +173,7 @@ def refusals(facts: Facts) -> Advice | None:
 def synchronous(facts: Facts) -> Advice | None:
     """Level 1 is on, no sample was older than 0 versions, and resets are short."""
     oldest = facts.measures.staleness_max
-    if facts.waits("env", "reset") > RESETS:
+    if facts.waits("env", "reset") > RESET_SHARE:
         return None
     if not facts.on("train") or facts.max_staleness == 0 or oldest != 0 or facts.measures.steps < 3:
         return None
@@ -197,7 +199,7 @@ def rarer_checkpoints(facts: Facts) -> Advice | None:
 
 def _rarer(facts: Facts, kind: str, what: str, key: str, every: int) -> Advice | None:
     share = facts.measures.driver.get(kind, 0.0)
-    if share < EVALUATION or every < 1:
+    if share < EVALUATION_SHARE or every < 1:
         return None
     return Advice(
         rule=what,
