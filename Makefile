@@ -1,13 +1,16 @@
 # One command each: `make setup`, `make demo`, `make test`, `make check`, `make docs`.
 
-PYTHON ?= python3.11
+# The first Python that is there and supported.
+PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3; do \
+	$$each -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2> /dev/null \
+	&& echo $$each && break; done)
 # The oldest and the newest that pyproject.toml names; `make check` types the code for both.
 PYTHONS := 3.11 3.13
 TYPES := $(PYTHONS:%=types-%)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-INSTALL := $(PIP) install -c .ci/constraints.txt
+INSTALL := $(PIP) install --quiet -c .ci/constraints.txt
 EXTRAS := rlinf rlinf-wheel rlinf-scripts metaworld bench report docs test dev
 
 # Where to take torch from when pip's default build does not suit this machine; see docs/install.md.
@@ -30,7 +33,7 @@ SETUP_MUTANTS := $(VENV)/.setup-mutants
 VENV_VERL := .venv-verl
 BIN_VERL := $(VENV_VERL)/bin
 PIP_VERL := $(BIN_VERL)/python -m pip
-INSTALL_VERL := $(PIP_VERL) install -c .ci/constraints-verl.txt
+INSTALL_VERL := $(PIP_VERL) install --quiet -c .ci/constraints-verl.txt
 EXTRAS_VERL := verl metaworld report test
 SETUP_VERL := $(VENV_VERL)/.setup
 TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/lab/demo/policies \
@@ -55,9 +58,9 @@ $(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py
 	# Files in between, so that a failing script stops make.
 	$(BIN)/python .ci/requirements.py --no-deps $(EXTRAS) > $(VENV)/no-deps.txt
 	$(BIN)/python .ci/requirements.py $(EXTRAS) > $(VENV)/requirements.txt
-	$(PIP) install --no-deps -r $(VENV)/no-deps.txt
+	$(PIP) install --quiet --no-deps -r $(VENV)/no-deps.txt
 	$(INSTALL) -r $(VENV)/requirements.txt
-	$(PIP) install --no-deps --no-build-isolation -e .
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 setup-libero: $(SETUP_LIBERO)
@@ -71,7 +74,7 @@ setup-simulators: setup
 $(SETUP_LIBERO) $(SETUP_MANISKILL): $(VENV)/.setup-%: $(SETUP)
 	$(BIN)/python .ci/requirements.py --no-deps $* > $(VENV)/no-deps-$*.txt
 	$(BIN)/python .ci/requirements.py $* > $(VENV)/requirements-$*.txt
-	$(PIP) install --no-deps -r $(VENV)/no-deps-$*.txt
+	$(PIP) install --quiet --no-deps -r $(VENV)/no-deps-$*.txt
 	$(INSTALL) -r $(VENV)/requirements-$*.txt
 	touch $@
 
@@ -82,7 +85,7 @@ $(SETUP_VERL): pyproject.toml .ci/constraints-verl.txt .ci/requirements.py
 	$(INSTALL_VERL) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
 	$(BIN_VERL)/python .ci/requirements.py $(EXTRAS_VERL) > $(VENV_VERL)/requirements.txt
 	$(INSTALL_VERL) -r $(VENV_VERL)/requirements.txt
-	$(PIP_VERL) install --no-deps --no-build-isolation -e .
+	$(PIP_VERL) install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 setup-vla test-vla $(TESTS_VLA): export VLA_SOURCES := $(VLA_SOURCES)
@@ -91,9 +94,9 @@ setup-vla: $(SETUP_VLA)
 
 $(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt .ci/vla-gr00t.txt
 	rm -rf $(VLA)
-	$(PIP) install --no-deps --target $(VLA)/openpi -r .ci/vla-openpi.txt
-	$(PIP) install --no-deps --target $(VLA)/openvla-oft -r .ci/vla-openvla-oft.txt
-	$(PIP) install --no-deps --target $(VLA)/gr00t -r .ci/vla-gr00t.txt
+	$(PIP) install --quiet --no-deps --target $(VLA)/openpi -r .ci/vla-openpi.txt
+	$(PIP) install --quiet --no-deps --target $(VLA)/openvla-oft -r .ci/vla-openvla-oft.txt
+	$(PIP) install --quiet --no-deps --target $(VLA)/gr00t -r .ci/vla-gr00t.txt
 	$(BIN)/python -m tests.vla.sources $(VLA)/openpi
 	touch $@
 
@@ -108,7 +111,7 @@ setup-scripts: $(SETUP_SCRIPTS)
 # For tests of RLinf's own scripts. Beside the environment: this torchvision is built for CUDA, and packages
 # that use it where it is installed would fail beside torch for CPU.
 $(SETUP_SCRIPTS): $(SETUP)
-	$(PIP) install --no-deps --upgrade --target $(VENV)/scripts torchvision==0.28.0
+	$(PIP) install --quiet --no-deps --upgrade --target $(VENV)/scripts torchvision==0.28.0
 	touch $@
 
 demo: setup

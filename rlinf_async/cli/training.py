@@ -110,7 +110,11 @@ def train(
         hush(said=worker_logs)
         console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
     threading.excepthook = _say_thread
-    with _ending_in_a_sentence(), recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)):
+    with (
+        _ending_in_a_sentence(),
+        recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)),
+        TERMINATION.through_ray(),
+    ):
         TERMINATION.install()  # and again where Ray has started, which takes SIGTERM for itself
         host.train(cfg, dashboard=dashboard)
 

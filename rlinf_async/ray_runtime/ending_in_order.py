@@ -51,7 +51,8 @@ class EndingInOrder:
         try:
             with recorded(lambda: self._launched.run_dir, judge=self._judge, summary=self._summary):
                 try:
-                    yield
+                    with TERMINATION.through_ray():
+                        yield
                     succeeded = True
                 except KeyboardInterrupt:
                     self._display.stop()

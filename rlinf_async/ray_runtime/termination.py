@@ -100,6 +100,23 @@ class Termination:
         """
         self._raise_if(self.asked)
 
+    @contextmanager
+    def through_ray(self) -> Iterator[None]:
+        """In this block a request stays what it is where Ray makes a bare exit of it.
+
+        Ray's waits, which look for signals themselves, catch the `SystemExit` that the handler raises, and
+        raise one of their own, `SystemExit(1)`, which no longer says that somebody has asked.
+
+        Raises:
+            Terminated: in the place of such an exit.
+        """
+        try:
+            yield
+        except SystemExit as error:
+            if not isinstance(error, Terminated):
+                self.end()
+            raise
+
     def _heed(self, number: int, _: object) -> None:
         if number in self._failures and (failure := self._failures[number]()) is not None:
             signal.signal(number, signal.SIG_IGN)

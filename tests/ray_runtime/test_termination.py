@@ -124,3 +124,43 @@ def test_a_run_that_has_ended_takes_nothing_for_a_failure():
         "SIGUSR1",
     )
     assert (ended.returncode, ended.stdout) == (0, "undisturbed\n")
+
+
+def test_an_exit_that_ray_makes_of_a_request_is_the_request():
+    ended = run(
+        """
+        with asked.through_ray():
+            with asked.patient():
+                os.kill(os.getpid(), number)
+            sys.exit(1)
+        """
+    )
+    assert ended.returncode == 143, ended.stderr
+
+
+def test_an_exit_that_nobody_asked_for_stays_what_it_is():
+    assert run("with asked.through_ray(): sys.exit(1)").returncode == 1
+
+
+@pytest.mark.ray
+def test_a_request_within_a_wait_of_ray_ends_the_process_with_its_status():
+    ended = run(
+        """
+        import threading
+        import ray
+
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+        asked.install()
+
+        @ray.remote
+        class Silent:
+            def answer(self):
+                threading.Event().wait()
+
+        waited = [Silent.remote().answer.remote()]
+        threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+        with asked.through_ray():
+            ray.wait(waited)
+        """
+    )
+    assert ended.returncode == 143, ended.stderr

@@ -23,6 +23,7 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
 from rlinf_async.ray_runtime.endings import ray_ending_of
 from rlinf_async.ray_runtime.starting import starting_ray
+from rlinf_async.ray_runtime.termination import TERMINATION
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
@@ -42,7 +43,7 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     set_aside(cfg, RunDisplay().note)
     observed = Observed(EmbodiedRunner)
     place = Path(cfg.runner.logger.log_path)
-    with recorded(lambda: place, judge=ray_ending_of, summary=observed.summary):
+    with recorded(lambda: place, judge=ray_ending_of, summary=observed.summary), TERMINATION.through_ray():
         _launch(cfg, observed, dashboard=dashboard)
 
 
