@@ -94,6 +94,12 @@ class Contract:
         self._name = type(env).__name__
         return self
 
+    @property
+    def who(self) -> str:
+        """The environments, in messages."""
+        name = f" ({self._name})" if self._name else ""
+        return f"the environments of shard {self._shard}{name}"
+
     def prove(self) -> None:
         """A rollout is complete: others that take the place of these environments are held to it, too."""
         self._proven = True
@@ -234,8 +240,7 @@ class Contract:
             raise ValueError(self._refusal(f"the {name} {path!r}", "no such field as at first"))
 
     def _refusal(self, given: str, expected: str) -> str:
-        who = f" ({self._name})" if self._name else ""
-        return f"the environments of shard {self._shard}{who} have given {given}; expected was {expected}"
+        return f"{self.who} have given {given}; expected was {expected}"
 
 
 def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:

@@ -162,7 +162,7 @@ def rlinf(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterat
             if not auto_reset:  # RLinf notes the end when it comes; who trains looks at all of a rollout
                 ended[:] = [done if first else ended[0] | done]
             asked = shard.observation(output)
-            rewards = torch.zeros(ENVS) if first else env.rewards.float().sum(dim=1)
+            rewards = torch.zeros(ENVS, dtype=torch.float32) if first else env.rewards.float().sum(dim=1)
             over = done if auto_reset else ended[0]
             return Output(asked["obs"], asked["final_obs"], rewards, over, output.info)
 

@@ -60,7 +60,7 @@ def settings_of(**changes):
     return LocalSettings(asynchrony=AsyncConfig.from_mapping(asynchrony), **{**sizes, **batch, **changes})
 
 
-def run(env_cls, monkeypatch, *, rollouts=None, policy=Linear, **changes):
+def run(env_cls, monkeypatch, *, rollouts=None, policy=Linear, on_fault=lambda fault: None, **changes):
     """A run whose learner's rollouts are added to `rollouts`."""
     if rollouts is not None:
         estimate = LocalTraining.estimate
@@ -71,7 +71,8 @@ def run(env_cls, monkeypatch, *, rollouts=None, policy=Linear, **changes):
     settings = settings_of(**changes)
     environments = declared.environments_of(OmegaConf.create({"env": {"env_class": "any"}}), settings)
     torch.manual_seed(1)
-    return LocalTrainer(settings, environments, policy=lambda **_: declared.DeclaredPolicy(policy())).run()
+    build = lambda **_: declared.DeclaredPolicy(policy())  # noqa: E731
+    return LocalTrainer(settings, environments, policy=build, on_fault=on_fault).run()
 
 
 @pytest.mark.parametrize("env_cls", [InPlaceArrays, InPlaceTensors])

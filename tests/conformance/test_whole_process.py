@@ -1,11 +1,25 @@
 """What environments do to the process that they are in, on every host."""
 
+import os
+import random
+import signal
+import sys
 import threading
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pytest
+import torch
 
+from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure
+from rlinf_async.hosts.local.whole_process import WholeProcess
 from tests.conformance.environments import Steady
 from tests.conformance.hosts import HOSTS, host_or_skip
+from tests.conformance.test_copies import same
+from tests.conformance.test_local_runs import Linear, run
 
 
 @pytest.fixture(params=HOSTS)
@@ -39,3 +53,181 @@ def test_all_of_a_rollout_is_done_in_the_one_thread_of_the_shard_with_what_comes
     assert len(threads) >= 11
     assert len(set(threads)) == 1
     assert threads[0] != threading.get_ident()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_changed():
+    place, dtype, threads, limit = (
+        Path.cwd(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        sys.getrecursionlimit(),
+    )
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    os.chdir(place)
+    torch.set_default_dtype(dtype)
+    torch.set_num_threads(threads)
+    sys.setrecursionlimit(limit)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def acting(act, where, base=Steady):
+    """Environments that do something to their process whenever they are built, reset or stepped."""
+
+    class Acting(base):
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
+            if where == "build":
+                act()
+
+        def reset(self):
+            if where == "reset":
+                act()
+            return super().reset()
+
+        def chunk_step(self, actions):
+            if where == "step":
+                act()
+            return super().chunk_step(actions)
+
+    return Acting
+
+
+def fork():
+    """What the child would do, were it not ended, is to step on."""
+    os.fork()
+
+
+HARMLESS = {
+    "another directory": lambda: os.chdir("/"),
+    "fewer threads": lambda: torch.set_num_threads(1),
+    "megabytes of output": lambda: sys.stdout.write("x" * 3_000_000),
+    "megabytes of errors": lambda: os.write(2, b"x" * 1_000_000),
+    "a fork": fork,
+    "random numbers": lambda: (torch.manual_seed(0), np.random.seed(0), random.seed(0)),
+    "gradients": lambda: torch.set_grad_enabled(True),
+    "warnings that are errors": lambda: warnings.simplefilter("error"),
+    "numpy that raises": lambda: np.seterr(all="raise"),
+}
+
+
+@pytest.mark.parametrize("where", ["build", "reset", "step"])
+@pytest.mark.parametrize("what", HARMLESS)
+def test_a_rollout_is_what_it_is_whatever_its_environments_do_that_is_theirs(host, what, where, capfd):
+    with warnings.catch_warnings(), host(Steady) as steady, host(acting(HARMLESS[what], where)) as other:
+        for found, expected in zip(other.play(2), steady.play(2), strict=True):
+            same(found, expected)
+    capfd.readouterr()
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_handlers_of_signals_are_for_the_main_thread_as_the_fault_says(host, where):
+    act = partial(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+    with host(acting(act, where)) as playing, pytest.raises(ShardFailure) as raised:
+        playing.play()
+    assert "signal only works in main thread" in str(raised.value.error)
+    assert "shard 1" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["workers", "rlinf"])
+@pytest.mark.parametrize("where", ["build", "reset", "step"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_in_a_process_of_their_own_environments_may_calculate_as_they_like(name, where, dtype):
+    with host_or_skip(name)(Steady) as steady:
+        expected = steady.play(2)
+    rewards = [output.rewards for output in expected]
+    with host_or_skip(name)(acting(partial(torch.set_default_dtype, dtype), where)) as other:
+        found = other.play(2)
+    for one, exact, reward in zip(found, expected, rewards, strict=True):
+        assert one.rewards.dtype is reward.dtype is torch.float32
+        assert torch.equal(one.rewards, reward)
+        assert torch.equal(one.observation["states"].double(), exact.observation["states"].double())
+
+
+SHARED = {
+    "torch's default type to torch.float64": lambda: torch.set_default_dtype(torch.float64),
+    "torch's default type to torch.bfloat16": lambda: torch.set_default_dtype(torch.bfloat16),
+    "the recursion limit of the whole process to 4000": lambda: sys.setrecursionlimit(4000),
+}
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+@pytest.mark.parametrize("what", SHARED)
+def test_beside_the_policy_they_may_not_and_it_is_put_back(what, where):
+    before = torch.get_default_dtype(), sys.getrecursionlimit()
+    with host_or_skip("local")(acting(SHARED[what], where)) as playing, pytest.raises(ShardFailure) as raised:
+        playing.play()
+    assert f"ValueError: the environments of shard 1 (Acting) have set {what}" in str(raised.value.error)
+    assert (torch.get_default_dtype(), sys.getrecursionlimit()) == before
+
+
+@pytest.mark.parametrize("what", SHARED)
+def test_nor_while_they_are_built_and_are_closed_then(what, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Steady, "close", lambda self: closed.append(self))
+    before = torch.get_default_dtype(), sys.getrecursionlimit()
+    blame = rf"^the environments of shard 1 cannot be built: .*\(Acting\) have set {what}"
+    with (
+        pytest.raises(EnvironmentsFailed, match=blame),
+        host_or_skip("local")(acting(SHARED[what], "build")),
+    ):
+        """It does not come to this."""
+    assert (torch.get_default_dtype(), sys.getrecursionlimit()) == before
+    assert [type(env).__name__ for env in closed] == ["Acting"]
+
+
+class Closes(Steady):
+    """Closes what it has not opened, once: the first of a run's event loops."""
+
+    victims: ClassVar[list[int]] = []
+
+    def chunk_step(self, actions):
+        if self.victims and self.age[0] == 1 and self.episode[0] == 2:
+            for descriptor in [self.victims.pop() for _ in range(len(self.victims))]:
+                os.close(descriptor)
+        return super().chunk_step(actions)
+
+
+@pytest.mark.parametrize("which", [slice(0, 1), slice(1, 2), slice(2, 3), slice(0, 3)])
+def test_descriptors_of_the_run_that_are_closed_are_open_again_and_it_is_said_by_whom(which, monkeypatch):
+    held, faults = [], []
+    hold = WholeProcess.hold
+
+    def holding(self, descriptors):
+        hold(self, descriptors)
+        held.append(descriptors)
+        if len(held) == 1:
+            Closes.victims = descriptors[which]
+
+    monkeypatch.setattr(WholeProcess, "hold", holding)
+    result = run(Closes, monkeypatch, batches=3, on_fault=faults.append)
+    assert len(result.reports) == 3
+    (fault,) = faults
+    numbers = ", ".join(map(str, sorted(held[0][which])))
+    assert f"(Closes) have closed descriptors of the run ({numbers})" in fault["error"]
+    assert fault["action"] == "environments built anew"
+
+
+class Notes(Linear):
+    """A policy that notes with how many threads it calculates, acting and trained."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def predict_action_batch(self, env_obs, mode="train", **_):
+        self.threads.add(torch.get_num_threads())
+        return super().predict_action_batch(env_obs, mode)
+
+    def forward(self, forward_inputs, **_):
+        self.threads.add(torch.get_num_threads())
+        return super().forward(forward_inputs)
+
+
+@pytest.mark.parametrize("where", ["build", "reset", "step"])
+def test_the_policy_calculates_with_as_many_threads_as_before_whatever_environments_are_told(
+    where, monkeypatch
+):
+    monkeypatch.setattr(Notes, "threads", set())
+    before = torch.get_num_threads()
+    run(acting(partial(torch.set_num_threads, before + 5), where), monkeypatch, policy=Notes)
+    assert Notes.threads == {before}

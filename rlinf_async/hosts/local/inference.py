@@ -15,6 +15,7 @@ import torch
 from rlinf_async.core.tensors import Tree, map_tensors, slice_samples
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.policy import ActorCritic
+from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import each_alike, storages
 from rlinf_async.loops.policy_thread import PolicyThread
 from rlinf_async.loops.request_broker import Pending
@@ -54,6 +55,7 @@ class InferenceRank:
         busy: BusyMeter,
         watch: Watch = unwatched,
         deadline_s: float = math.inf,
+        process: WholeProcess | None = None,
     ) -> None:
         self._rank = rank
         self._busy = busy
@@ -62,6 +64,7 @@ class InferenceRank:
         self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
         self._version = 0
         self._thread = DaemonThread(f"inference-{rank}")
+        self._thread.submit((process or WholeProcess()).pin_threads)
         self._policy = PolicyThread(f"inference rank {rank}", self._thread, deadline_s=deadline_s)
 
     async def act(self, batch: Sequence[Pending]) -> list[Any]:

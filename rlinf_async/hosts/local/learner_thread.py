@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
@@ -23,11 +24,20 @@ class LearnerThread:
     is ended by an error.
     """
 
-    def __init__(self, learner: Learner, *, streaming: bool, spans: SpanLog = UNRECORDED) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        *,
+        streaming: bool,
+        spans: SpanLog = UNRECORDED,
+        process: WholeProcess | None = None,
+    ) -> None:
         self._learner = learner
         self._streaming = streaming
         self._spans = spans
+        self._process = process or WholeProcess()
         self._thread = DaemonThread("learner")
+        self._thread.submit(self._process.pin_threads)
 
     async def train(self, batch: int, buffer: FailingPieces) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
@@ -57,8 +67,7 @@ class LearnerThread:
             streaming=self._streaming,
             spans=self._spans,
         )
-        # Not the loop that asyncio would choose: environments of this process may have told it to.
-        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        with asyncio.Runner(loop_factory=self._process.loop) as runner:
             return runner.run(learning)
 
 

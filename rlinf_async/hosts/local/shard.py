@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,11 +17,15 @@ from rlinf_async.hosts.local.envs import EnvFactory, Environments, Outcome
 from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.policy import Seen
 from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.local.whole_process import WholeProcess, kept
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.finite import check_shown, not_finite
+from rlinf_async.loops.foreign import let_go
 from rlinf_async.loops.simulator_thread import SimulatorThread, nothing_to_abort
 from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.meters import BusyMeter
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,18 @@ class Noise:
 class Shard:
     """Fills `loops.ports.ShardEnv`; the environments are built and used in the shard's own thread."""
 
-    def __init__(self, shard: int, *, settings: LocalSettings, build: EnvFactory, busy: BusyMeter) -> None:
+    def __init__(
+        self,
+        shard: int,
+        *,
+        settings: LocalSettings,
+        build: EnvFactory,
+        busy: BusyMeter,
+        process: WholeProcess | None = None,
+    ) -> None:
         self.size = settings.plan.envs_per_shard
         self.horizon = settings.horizon
-        self._shard, self._build = shard, build
+        self._shard, self._build, self._process = shard, build, process or WholeProcess()
         self._first = shard * self.size
         self._busy = busy
         self._thread = DaemonThread(f"shard-{shard}")
@@ -69,7 +82,8 @@ class Shard:
         self._contract = Contract(shard, self.size)
         with ExitStack() as unless_built:
             unless_built.callback(self._leave)
-            self._envs: Environments = self._simulators.build_first(lambda: build(self._first, self.size))
+            self._envs: Environments
+            self._simulators.build_first(self._make_first)
             unless_built.pop_all()
         self._resets, self._left_out = 0, 0
         self._taken_on: tuple[int, int] | None = None
@@ -89,7 +103,7 @@ class Shard:
 
     async def reset(self) -> ShardOutput:
         """As `start`, beside the work of the shard; see `loops.ports.SpareEnv`."""
-        return self._finite(*await self._simulators.reset(self._start))
+        return self._finite(*await self._simulators.reset(partial(self._kept, self._start)))
 
     def skip(self) -> None:
         """Leave the next rollout out, with the chance in its actions, when the next is reset to."""
@@ -107,7 +121,8 @@ class Shard:
 
     async def step(self, answer: Answer) -> ShardOutput:
         with self._busy.busy(self._shard):
-            return self._finite(*await self._simulators.step(lambda: self._step(answer)))
+            step = partial(self._kept, partial(self._step, answer))
+            return self._finite(*await self._simulators.step(step))
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
         return {"states": output.states, "noise": output.noise}
@@ -128,7 +143,7 @@ class Shard:
         """Build the environments anew; where they can, they go on after the episodes that have begun."""
         with suppress(ShardFailure):
             await self._simulators.build(self._envs.close)
-        await self._simulators.build(self._rebuild)
+        await self._simulators.build(partial(self._kept, self._rebuild))
 
     def close(self) -> None:
         """Free the environments, once the step that may still be running has ended, if it ever does.
@@ -138,16 +153,32 @@ class Shard:
         """
         try:
             if not self._simulators.stuck:
-                self._simulators.close(self._envs.close)
+                self._simulators.close(partial(self._kept, self._envs.close))
         finally:
             self._leave()
 
     def _leave(self) -> None:
         self._thread.shutdown(wait=not self._simulators.stuck)
 
+    def _kept(self, function: Callable[[], T]) -> T:
+        """What `function` of the environments returns; called in their thread."""
+        return kept(self._process, lambda: self._contract.who, function)
+
+    def _make_first(self) -> None:
+        try:
+            self._kept(self._make)
+        except BaseException:
+            if hasattr(self, "_envs"):
+                let_go(self._envs.close)
+            raise
+
+    def _make(self) -> None:
+        self._envs = self._build(self._first, self.size)
+        self._contract.of(getattr(self._envs, "declared", self._envs))
+
     def _rebuild(self) -> None:
         self._contract.forget()
-        self._envs = self._build(self._first, self.size)
+        self._make()
         if self.can_skip:
             self._envs.skip(self._resets)  # type: ignore[attr-defined]
 

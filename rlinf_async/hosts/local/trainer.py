@@ -26,6 +26,7 @@ from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFa
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard
+from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.loops.env import no_preparation, run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
@@ -103,33 +104,30 @@ class LocalTrainer:
 
     def run(self) -> LocalResult:
         """Train all batches; not to be called where an event loop is running."""
-        plan = self.settings.plan
+        plan, process = self.settings.plan, WholeProcess()
         env, inference = BusyMeter(width=plan.shards), BusyMeter(width=plan.inference_ranks)
         learning = BusyMeter()
         with ExitStack() as stack:
             shards, spares = (
-                [stack.enter_context(self._shard(number, env)) for number in range(count)]
+                [stack.enter_context(self._shard(number, env, process)) for number in range(count)]
                 for count in (plan.shards, plan.shards * self.settings.asynchrony.rollout.reset_ahead)
             )
             self._check(shards[0])
             model = self._model(shards[0].state_dim, shards[0].action_dim)
+            deadline_s = self.settings.asynchrony.advanced.deadline_s
+            own: dict[str, Any] = {"watch": self._watch, "deadline_s": deadline_s, "process": process}
             ranks = [
-                stack.enter_context(
-                    closing(
-                        InferenceRank(
-                            rank,
-                            model=model,
-                            busy=inference,
-                            watch=self._watch,
-                            deadline_s=self.settings.asynchrony.advanced.deadline_s,
-                        )
-                    )
-                )
+                stack.enter_context(closing(InferenceRank(rank, model=model, busy=inference, **own)))
                 for rank in range(plan.inference_ranks)
             ]
             spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in LOOP_PROCESSES}
             learner = local_learner(self.settings, model, learning, self._watch, spans[Process.LEARNER])
-            thread = LearnerThread(learner, streaming=self.settings.run.streams, spans=spans[Process.LEARNER])
+            thread = LearnerThread(
+                learner,
+                streaming=self.settings.run.streams,
+                spans=spans[Process.LEARNER],
+                process=process,
+            )
             stack.enter_context(closing(thread))
             self._run = run = LocalRun(
                 self.settings,
@@ -144,8 +142,7 @@ class LocalTrainer:
                 faults=self._faults,
                 keep_steps=self._keep_steps,
             )
-            # Not the loop that asyncio would choose: environments, which are there, may have told it to.
-            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            with asyncio.Runner(loop_factory=process.loop) as runner:
                 return runner.run(interruptible(run.train()))
 
     def _check(self, shard: Shard) -> None:
@@ -163,9 +160,9 @@ class LocalTrainer:
             )
 
     @contextmanager
-    def _shard(self, number: int, busy: BusyMeter) -> Iterator[Shard]:
+    def _shard(self, number: int, busy: BusyMeter, process: WholeProcess) -> Iterator[Shard]:
         """A shard, which is closed after the block. Closing that fails costs nothing: it is put down."""
-        shard = Shard(number, settings=self.settings, build=self._environments, busy=busy)
+        shard = Shard(number, settings=self.settings, build=self._environments, busy=busy, process=process)
         try:
             yield shard
         finally:

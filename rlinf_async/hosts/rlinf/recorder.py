@@ -53,8 +53,11 @@ class ShardRecorder:
                 prev_logprobs=answer["prev_logprobs"],
                 prev_values=answer["prev_values"],
                 forward_inputs=inputs,
-                # One version makes a whole answer; RLinf repeats it for every log-probability.
-                versions=torch.full((len(answer["prev_logprobs"]), 1), float(answer["version"])),
+                # One version makes a whole answer; RLinf repeats it for every log-probability. Environments
+                # may have set another default type, in which it would be rounded.
+                versions=torch.full(
+                    (len(answer["prev_logprobs"]), 1), float(answer["version"]), dtype=torch.float32
+                ),
                 **self._outcome(output, answer),
             )
         )

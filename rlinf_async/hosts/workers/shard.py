@@ -239,7 +239,12 @@ class EvalShard(_Shard):
 def started(observation: Observation, size: int) -> ShardOutput:
     """Return the output with which a rollout of `size` environments begins."""
     none = torch.zeros(size, dtype=torch.bool)
-    return ShardOutput(observation=observation, rewards=torch.zeros(size), ended=none, truncated=none.clone())
+    return ShardOutput(
+        observation=observation,
+        rewards=torch.zeros(size, dtype=torch.float32),
+        ended=none,
+        truncated=none.clone(),
+    )
 
 
 def _chosen(statistics: Mapping[str, Any] | None, where: torch.Tensor | None) -> dict[str, torch.Tensor]:

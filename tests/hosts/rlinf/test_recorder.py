@@ -72,9 +72,16 @@ def test_the_policy_that_only_values_the_last_observation_does_not_act():
         assert (piece.oldest, piece.newest) == (4, 5)
 
 
-def test_each_decision_keeps_the_version_that_made_it():
-    made = [4, 3, 6, 5, 5]
-    for piece in pieces_of(made)[0]:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_decision_keeps_the_version_that_made_it(dtype):
+    """Whatever type environments have made the default: a half has no number 1003."""
+    made = [1004, 1003, 1006, 1005, 1005]
+    torch.set_default_dtype(dtype)
+    try:
+        pieces = pieces_of(made)[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for piece in pieces:
         versions = piece.payload["versions"]
         assert versions.dtype == torch.float32
         assert versions.shape == (HORIZON, 3, 1)

@@ -1,0 +1,126 @@
+"""What belongs to the whole process, and environments that live in it may not change.
+
+On other hosts environments have processes of their own, and do there what they like. Here a policy calculates
+beside them, by torch's default type, and event loops wait by their descriptors. So after each call of the
+environments it is looked at what has become of these: it is put back, and the environments have failed.
+
+It cannot be seen who of several that step at the same time has done it; those are blamed that were seen
+first, and all are of one class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from selectors import DefaultSelector
+from threading import Lock
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+FIRST_SPARE = 512
+"""Copies of descriptors have at least this number: who closes what is not theirs closes low ones."""
+
+
+class WholeProcess:
+    """The settings and descriptors of a run in this process, as they are when this is made."""
+
+    def __init__(self) -> None:
+        self._dtype, self._recursion = torch.get_default_dtype(), sys.getrecursionlimit()
+        self._threads = torch.get_num_threads()
+        self._lock = Lock()
+        self._spares: dict[int, tuple[int, os.stat_result]] = {}
+        """Of descriptors: a copy, and what is open there."""
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """An event loop whose descriptors are its own until it is closed.
+
+        It is not the one that asyncio would choose: environments of this process may have told it to.
+        """
+        return _Loop(self)
+
+    def pin_threads(self) -> None:
+        """Have this thread calculate with as many threads as the run began with, whatever others are told."""
+        torch.set_num_threads(self._threads)
+        torch.get_num_threads()  # the first use in a thread takes on what any thread has been told last
+
+    def check(self, who: str) -> None:
+        """Put back what is not as it was.
+
+        Raises:
+            ValueError: there was something; `who` is said to have done it.
+        """
+        changes = list(self._changes())
+        if changes:
+            raise ValueError(f"{who} have {' and '.join(changes)}; it is as it was again")
+
+    def hold(self, descriptors: list[int]) -> None:
+        """Keep these open."""
+        with self._lock:
+            for each in descriptors:
+                spare = fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE)
+                self._spares[each] = spare, os.fstat(each)
+
+    def let_go(self, descriptors: list[int]) -> None:
+        """They are about to be closed."""
+        with self._lock:
+            for each in descriptors:
+                spare, _ = self._spares.pop(each, (None, None))
+                if spare is not None:
+                    with suppress(OSError):
+                        os.close(spare)
+
+    def _changes(self) -> Iterator[str]:
+        if (dtype := torch.get_default_dtype()) is not self._dtype:
+            torch.set_default_dtype(self._dtype)
+            yield f"set torch's default type to {dtype}, by which the policy would calculate, too"
+        if (limit := sys.getrecursionlimit()) != self._recursion:
+            sys.setrecursionlimit(self._recursion)
+            yield f"set the recursion limit of the whole process to {limit}"
+        with self._lock:
+            closed = [each for each, (_, opened) in self._spares.items() if not _is_open(each, opened)]
+            for each in closed:
+                with suppress(OSError):  # the copy was closed, too: who uses it will say so
+                    os.dup2(self._spares[each][0], each, inheritable=False)
+        if closed:
+            yield f"closed descriptors of the run ({', '.join(map(str, sorted(closed)))})"
+
+
+def kept(process: WholeProcess, who: Callable[[], str], function: Callable[[], T]) -> T:
+    """What `function` of environments returns, which `who` names afterwards; see `WholeProcess.check`."""
+    try:
+        result = function()
+    except BaseException:
+        with suppress(ValueError):  # they have failed anyhow
+            process.check("they")
+        raise
+    process.check(who())
+    return result
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self, process: WholeProcess) -> None:
+        selector = DefaultSelector()
+        super().__init__(selector)
+        # The end of its pipe that others write into is known to nobody else.
+        own = [selector.fileno(), *selector.get_map(), self._csock.fileno()]  # type: ignore[attr-defined]
+        self._process, self._own = process, own
+        process.hold(own)
+
+    def close(self) -> None:
+        if not self.is_closed():
+            self._process.let_go(self._own)
+        super().close()
+
+
+def _is_open(descriptor: int, opened: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), opened)
+    except OSError:
+        return False
