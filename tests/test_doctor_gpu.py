@@ -39,7 +39,11 @@ def test_a_gpu_that_somebody_else_uses_is_warned_of_by_its_number():
     ("found", "environ", "remedy"),
     [
         (Gpus(None, (), "Torch not compiled with CUDA enabled"), {}, "torch that is built for this driver"),
-        (Gpus("12.4", (), "no CUDA GPUs are available"), {gpu.VISIBLE: ""}, "unset CUDA_VISIBLE_DEVICES"),
+        (
+            Gpus("12.4", (), "no CUDA GPUs are available"),
+            {gpu.VISIBLE_VARIABLE: ""},
+            "unset CUDA_VISIBLE_DEVICES",
+        ),
         (Gpus("13.0", (), "The NVIDIA driver on your system is too old"), {}, "older torch"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the commands share: arguments, consoles, and how a command ends without a traceback."""
+"""The common parts of the commands: arguments, consoles, and an end without a traceback."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Chosen:
         return or_exit(locate, self.name, self.directory)
 
     def compose(self) -> DictConfig:
-        """What is wrong with the config or the overrides ends the command."""
+        """Compose the config; an error in it or in the overrides ends the command."""
         return compose(*self.place, overrides=self.overrides)
 
 

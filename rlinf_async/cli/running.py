@@ -72,25 +72,26 @@ NO_BLOCK = (
     "This config has no async block, or an empty one: the framework's own, synchronous loop runs it. With "
     "the block async: {mode: full}, or +async.mode=full here,"
 )
-WOULD = "with_mode_full"
-"""The key under which plain data have what a config without a block would do with one."""
+PRESET_KEY = "with_mode_full"
+"""The key under which plain data have the explanation of a config without a block, as it would run with
+`mode: full`."""
 
 
 def _explained(host: Host, cfg: DictConfig, cluster: AssumedCluster) -> dict[str, Any]:
-    """What a config will do; of one without a block, also what it would do with `mode: full`, if it can."""
+    """Explain a config; of one without a block, explain it also with `mode: full`, if that can run."""
     from rlinf_async.hosts.async_block import read_block, with_preset
 
     facts = host.explain(cfg, cluster)
     if not read_block(cfg):
         try:
-            facts[WOULD] = host.explain(with_preset(cfg, "full"), cluster)
+            facts[PRESET_KEY] = host.explain(with_preset(cfg, "full"), cluster)
         except ValueError as error:
-            facts[WOULD] = {"refused": str(error)}
+            facts[PRESET_KEY] = {"refused": str(error)}
     return facts
 
 
 def _show(host: Host, facts: dict[str, Any]) -> None:
-    would = facts.get(WOULD)
+    would = facts.get(PRESET_KEY)
     if would is None:
         host.show(facts, console)
     elif "refused" in would:

@@ -53,8 +53,9 @@ REMEMBERED_CALLS = {
     False: ("RAY_task_events_report_interval_ms", "0"),
     True: ("RAY_task_events_max_num_task_in_gcs", "5000"),
 }
-"""What Ray remembers of calls: nothing, or the last ones, which a dashboard shows. By default it is the last
-100,000, which takes half a gigabyte; 5,000 grow for hours."""
+"""The environment of Ray that bounds its memory of calls: none of them, or the last ones, which a
+dashboard shows. By default Ray remembers the last 100,000, which takes half a gigabyte; 5,000 grow for
+hours."""
 RestartWait = Annotated[float, typer.Option(min=0, help="Seconds before it is started again.")]
 
 
@@ -140,14 +141,16 @@ def _ending_in_a_sentence() -> Iterator[None]:
 
 
 def _say_thread(failed: threading.ExceptHookArgs) -> None:
-    """In one line: whoever waits for a thread says what has become of its work; SystemExit is no error."""
+    """Report the error of a thread in one line: the loop that waits for the thread tells the consequences;
+    SystemExit is no error.
+    """
     error, thread = failed.exc_value, failed.thread
     if error is not None and thread is not None and not isinstance(error, SystemExit):
         _say(f"a thread of the driver, {thread.name}, has ended by {short(in_words(error))}")
 
 
 def _judge(cluster: RayCluster) -> Judge:
-    """What says of an exception how a run has ended."""
+    """Return the function that tells of an exception how a run has ended."""
     if cluster == "none":
         return ending_of
     from rlinf_async.ray_runtime.endings import ray_ending_of
@@ -156,7 +159,7 @@ def _judge(cluster: RayCluster) -> Judge:
 
 
 def _end_at_once(nothing: NothingLeftError) -> NoReturn:
-    """Whoever starts the same command until it is done has no error when it is."""
+    """End the command: a command that is repeated until the run is done must not fail when it is."""
     if not nothing.automatic:
         fail(str(nothing))
     _say(str(nothing))

@@ -11,10 +11,10 @@ from pathlib import Path
 from rlinf_async.observe.check import Check, output_of, skipped
 
 GIB = 1 << 30
-DRIVER = Path("/proc/driver/nvidia/version")
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-MOSTLY = 0.9
-"""Of a GPU's memory; with less than that free, somebody else uses it."""
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
+MIN_FREE_SHARE = 0.9
+"""Share of a GPU's memory; with less than that free, another process uses it."""
 
 GPU_PROBE = """
 import json, torch
@@ -42,7 +42,7 @@ print(".".join(map(str, torch.cuda.nccl.version())))
 
 @dataclass(frozen=True)
 class Gpus:
-    """What torch sees."""
+    """The GPUs as torch sees them."""
 
     build: str | None
     """The CUDA or ROCm that torch was built for."""
@@ -61,7 +61,7 @@ class Gpus:
         return cls(facts["build"], tuple(map(tuple, facts["gpus"])), facts["why"])
 
 
-def driver(path: Path = DRIVER) -> str | None:
+def driver(path: Path = DRIVER_FILE) -> str | None:
     """The version of NVIDIA's driver; None where none is loaded."""
     if not path.is_file():
         return None
@@ -70,7 +70,7 @@ def driver(path: Path = DRIVER) -> str | None:
 
 
 def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os.environ) -> Check:
-    """Whether torch computes on the GPUs of this machine, and whether they are free."""
+    """Check that torch computes on the GPUs of this machine, and that they are free."""
     if not gpus.gpus and driver is None:
         return Check("gpu", "ok", "none here: runs use the CPU")
     if not gpus.gpus:
@@ -81,7 +81,7 @@ def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os
     busy = [
         f"GPU {index} has {free / GIB:.0f} of {total / GIB:.0f} GiB free"
         for index, (_, free, total) in enumerate(gpus.gpus)
-        if free < MOSTLY * total
+        if free < MIN_FREE_SHARE * total
     ]
     if busy:
         return Check("gpu", "warn", f"{detail}; {', '.join(busy)}", "nvidia-smi names the processes on them")
@@ -89,15 +89,17 @@ def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os
 
 
 def _remedy(gpus: Gpus, environ: Mapping[str, str]) -> str:
-    if environ.get(VISIBLE, "0") in ("", "-1"):
-        return f"unset {VISIBLE}, which hides them"
+    if environ.get(VISIBLE_VARIABLE, "0") in ("", "-1"):
+        return f"unset {VISIBLE_VARIABLE}, which hides them"
     if gpus.build is None:
         return "install the torch that is built for this driver: docs/install.md, torch for a GPU"
     return "nvidia-smi; a driver that is older than torch's CUDA needs an older torch, or an update"
 
 
 def check_nccl(gpus: Gpus, code: str = NCCL_PROBE) -> Check:
-    """Whether NCCL adds up over all GPUs of this machine, which learner ranks do in every optimizer step."""
+    """Check that NCCL adds up over all GPUs of this machine, which learner ranks do in every optimizer
+    step.
+    """
     if not gpus.gpus:
         return skipped("nccl", "no GPU")
     number, failure = output_of(code, ground=["import torch"])

@@ -55,7 +55,7 @@ def check_torch(installed: str | None) -> Check:
 
 
 def check_extras(versions: Mapping[str, str | None]) -> Check:
-    """Whether pages and charts can be made; runs need none of it."""
+    """Check that pages and charts can be made; runs need none of it."""
     missing = [package for package, installed in versions.items() if installed is None]
     if missing:
         detail = f"without {', '.join(missing)}: no pages of `report`, or no charts of `bench` and `sweep`"
@@ -64,7 +64,7 @@ def check_extras(versions: Mapping[str, str | None]) -> Check:
 
 
 def check_entry_points(points: Sequence[EntryPoint]) -> Check:
-    """Whether every class that is offered under our groups can be imported."""
+    """Check that every class that is offered under our groups can be imported."""
     if not points:
         return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
     output, failure = output_of(

@@ -21,10 +21,10 @@ LEAST_OPEN_FILES = 4096
 LEAST_MEMORY = 4 * GIB
 LEAST_DISK = 5 * GIB
 FULL_DISK = 0.95
-"""Of a file system; above that Ray writes no objects to it any more."""
+"""Share of a file system; when it is fuller, Ray writes no objects to it any more."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FEW_CORES = 16
-"""Up to this many, one thread pool per worker process is sure to oversubscribe the machine."""
+"""Up to this number, one thread pool per worker process is sure to oversubscribe the machine."""
 
 RENDER_PROBE = """
 import mujoco
@@ -88,7 +88,7 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 def check_memory(*, available: int, memory: int) -> Check:
-    """Whether there is main memory for a run."""
+    """Check that there is main memory for a run."""
     available = min(available, memory)
     detail = f"{available / GIB:.1f} of {memory / GIB:.1f} GiB free"
     if available < LEAST_MEMORY:
@@ -99,13 +99,17 @@ def check_memory(*, available: int, memory: int) -> Check:
 
 
 def folders(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Where a run writes: Ray, and run directories, which by default are made where it is started."""
+    """Return the folders into which a run writes: Ray's, and run directories, which by default are made
+    where it is started.
+    """
     temporary = environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or "/tmp"
     return {"Ray's files": Path(temporary), "run directories": Path.cwd()}
 
 
 def check_disk(used: Mapping[str, tuple[Path, int, int]]) -> Check:
-    """Whether there is room where a run writes: by what is written, the folder, its free and all bytes."""
+    """Check that there is room in the folders of a run, given by what is written: folder, free bytes, all
+    bytes.
+    """
     small = [
         f"{path} ({what})"
         for what, (path, free, total) in used.items()
@@ -119,7 +123,7 @@ def check_disk(used: Mapping[str, tuple[Path, int, int]]) -> Check:
 
 
 def check_rendering(backends: Sequence[str] = ("egl", "osmesa"), code: str = RENDER_PROBE) -> Check:
-    """Which OpenGL back end draws a picture without a screen."""
+    """Check which OpenGL back end draws a picture without a screen."""
     if not is_here("mujoco"):
         return skipped("rendering", "mujoco is not installed")
     failures = {name: probe(code, env={"MUJOCO_GL": name, "PYOPENGL_PLATFORM": name}) for name in backends}
@@ -137,7 +141,7 @@ def check_rendering(backends: Sequence[str] = ("egl", "osmesa"), code: str = REN
 def check_ray_address(
     commands: Sequence[Sequence[str]], *, noted: str | None, environ: Mapping[str, str]
 ) -> Check:
-    """Whether a framework's `ray.init` would join a cluster that nobody meant."""
+    """Check that a framework's `ray.init` would not join a cluster by accident."""
     address = environ.get("RAY_ADDRESS", "")
     if problem := unanswered(environ):
         return Check("ray address", "fail", problem, "export RAY_ADDRESS=local, or start that cluster")
@@ -156,14 +160,16 @@ def check_ray_address(
 
 
 def check_sockets(environ: Mapping[str, str]) -> Check:
-    """Whether a Ray that starts here can make its sockets."""
+    """Check that a Ray that starts here can make its sockets."""
     if problem := misplaced_sockets(environ):
         return Check("ray files", "fail", problem, SHORT_FOLDER_REMEDY)
     return Check("ray files", "ok", f"in {folder_of_ray(environ)[0]}")
 
 
 def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
-    """Whether a running dashboard, through which jobs are submitted, listens beyond this machine."""
+    """Check that a running dashboard, through which jobs are submitted, does not listen beyond this
+    machine.
+    """
     dashboards = [
         command for command in commands if any(arg.endswith("dashboard/dashboard.py") for arg in command)
     ]
@@ -180,7 +186,7 @@ def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
 
 
 def check_shared_memory(*, free: int, memory: int) -> Check:
-    """Whether Ray's object store, by default 30 % of the memory, fits into /dev/shm."""
+    """Check that Ray's object store, by default 30 % of the memory, fits into /dev/shm."""
     need = max(LEAST_SHARED_MEMORY, 3 * memory // 10)
     detail = f"{free / GIB:.1f} GiB free in /dev/shm"
     if free < need:
@@ -199,7 +205,7 @@ def check_open_files(limit: int) -> Check:
 
 
 def check_threads(*, cores: int, threads: str | None) -> Check:
-    """Whether every worker process would start a thread per core."""
+    """Check that not every worker process would start a thread per core."""
     if threads is None and cores <= FEW_CORES:
         detail = f"{cores} CPU cores and OMP_NUM_THREADS is not set: worker processes will fight for them"
         return Check("threads", "warn", detail, "export OMP_NUM_THREADS=1")
