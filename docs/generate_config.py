@@ -20,7 +20,7 @@ from typing import Any
 from generated import fill
 
 from rlinf_async.config import MODE_LEVELS, AdvancedConfig, AsyncConfig
-from rlinf_async.config.removed import REMOVED
+from rlinf_async.config.removed import REMOVED_KEYS
 
 PAGE = Path(__file__).with_name("config.md")
 WRONG = "?"
@@ -126,7 +126,7 @@ def modes() -> str:
 
 def removed() -> str:
     """Keys and values that are gone."""
-    rows = [f"| `{name}` | {instead} |" for name, instead in REMOVED.items()]
+    rows = [f"| `{name}` | {instead} |" for name, instead in REMOVED_KEYS.items()]
     return "\n".join(["| key | instead |", "|---|---|", *rows])
 
 

@@ -7,7 +7,7 @@ Read the package from the bottom up:
 * ``observe``      spans, meters, the status of a run, its directory
 * ``loops``        the env, inference and learner loops (asyncio), and the ports that a host fills
 * ``ray_runtime``  what any host on Ray needs: messages, memory, channels, workers, the run
-* ``hosts``        one package per framework, the only place that imports it; what they decide alike is beside
+* ``hosts``        one package per framework, the only place that imports it; common parts beside
 * ``plugin``       ``register()``, which entry points, Hydra and ``RLINF_EXT_MODULE`` call
 * ``doctor``       checks of the installation and the machine
 * ``supervise``    starts a command that has failed again, from its newest checkpoint

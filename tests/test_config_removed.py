@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.config.removed import REMOVED
+from rlinf_async.config.removed import REMOVED_KEYS
 
 
 def block_of(name: str) -> dict:
@@ -28,15 +28,15 @@ def known() -> dict[str, type | None]:
     return found
 
 
-@pytest.mark.parametrize("name", REMOVED)
+@pytest.mark.parametrize("name", REMOVED_KEYS)
 def test_a_key_or_value_that_is_gone_is_refused_with_what_to_write_instead(name):
-    with pytest.raises(ValueError, match=re.escape(f"{name} is gone: {REMOVED[name]}")):
+    with pytest.raises(ValueError, match=re.escape(f"{name} is gone: {REMOVED_KEYS[name]}")):
         AsyncConfig.from_mapping(block_of(name))
 
 
-@pytest.mark.parametrize("name", REMOVED)
+@pytest.mark.parametrize("name", REMOVED_KEYS)
 def test_what_to_write_instead_is_something_that_can_be_written(name):
-    for named in re.findall(r"async\.[a-z_.]*[a-z_]", REMOVED[name]):
+    for named in re.findall(r"async\.[a-z_.]*[a-z_]", REMOVED_KEYS[name]):
         assert named in known()
 
 

@@ -65,7 +65,7 @@ def test_a_command_that_is_not_of_the_lab_loads_nothing_of_it(command):
 
 def test_a_command_of_the_lab_is_found_by_its_entry_point():
     assert "rlinf_async.lab.commands.reading" in loaded_by(COMMAND.format(command="report"))
-    assert {point.name for point in entry_points(group=cli.GROUP)} >= {
+    assert {point.name for point in entry_points(group=cli.COMMANDS_GROUP)} >= {
         "bench",
         "chaos",
         "plan",

@@ -15,7 +15,7 @@ from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
 from rlinf_async.observe.ending import INTERRUPTED
 
-GROUP = "rlinf_async.commands"
+COMMANDS_GROUP = "rlinf_async.commands"
 """Entry points that bring further commands, by name; those of this package are in `rlinf_async.lab`."""
 
 
@@ -26,12 +26,12 @@ class Commands(TyperGroup):
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        self._bring(names_of(GROUP))
+        self._bring(names_of(COMMANDS_GROUP))
         return super().list_commands(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
-            further = names_of(GROUP)
+            further = names_of(COMMANDS_GROUP)
             # All of them for a name that nobody has: the nearest is suggested.
             self._bring([cmd_name] if cmd_name in further else further)
         return super().get_command(ctx, cmd_name)
@@ -41,7 +41,7 @@ class Commands(TyperGroup):
         for name in names:
             if name not in self.commands:
                 further = typer.Typer(add_completion=False)
-                further.command(name)(or_exit(load_class, GROUP, name))
+                further.command(name)(or_exit(load_class, COMMANDS_GROUP, name))
                 self.commands[name] = typer.main.get_command(further)
 
     def invoke(self, ctx: Any) -> Any:

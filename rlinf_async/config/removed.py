@@ -22,7 +22,7 @@ _MOVED = {
 }
 """Keys that are in `async.advanced` now, by their old paths."""
 
-REMOVED = {
+REMOVED_KEYS = {
     "async.adapt": (
         "it gained nothing where it was measured; give async.train.max_staleness and "
         "async.rollout.max_wait_ms yourself, `rlinf-async plan RUN` says what another value would give"
@@ -60,5 +60,5 @@ and why."""
 def check_not_removed(path: str, value: Any = None) -> None:
     """Refuse the key at `path`, or its `value`, if a former version had it."""
     for name in (path, f"{path}={value}"):
-        if name in REMOVED:
-            raise ValueError(f"{name} is gone: {REMOVED[name]}")
+        if name in REMOVED_KEYS:
+            raise ValueError(f"{name} is gone: {REMOVED_KEYS[name]}")

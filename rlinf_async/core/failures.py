@@ -69,7 +69,7 @@ class FailedForGood(RuntimeError):
 
 
 class PolicyFailure(FailedForGood):
-    """The policy has failed: nobody can act."""
+    """The policy has failed, so no shard can act."""
 
 
 class EnvironmentsFailed(FailedForGood):

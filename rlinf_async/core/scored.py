@@ -1,9 +1,9 @@
-"""How much of what made an action its log-probability is of, and the weight that makes up for the rest.
+"""The part of an action that its log-probability is of, and the weight that makes up for the rest.
 
 A policy that matches flows makes an action in K denoise steps. Its log-probability may be that of one step,
 drawn at random, which had all of the noise, or the mean over all steps and the noise that they began with.
 A change of weights moves the action in every step, so that the ratio of such log-probabilities is about 1 / K
-of the change. docs/flow-weight.md derives what is here, and says what it leaves.
+of the change. docs/flow-weight.md derives the formulas, and names the error that they leave.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import torch
 from rlinf_async.core.weight_bounds import MAX_WEIGHT_OF_ALL_STEPS, MAX_WEIGHT_OF_ONE_STEP
 
 LOG_BOUND = 20.0
-"""Where a log-ratio is cut before it is exponentiated, so that no ratio is infinite: an infinite one times a
-gradient or an advantage of 0 is no number."""
+"""Bound on a log-ratio before it is exponentiated, so that no ratio is infinite: infinity times a
+gradient or an advantage of 0 is not a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What a log-probability is of: the action, one of `steps` denoise steps, or the mean over them all.
+    """The event that a log-probability is of: the action, one of `steps` denoise steps, or the mean over
+    them all.
 
     The mean is over `steps` + 1 numbers: the noise that a chain begins with counts, and no policy changes it.
     """
@@ -36,7 +37,7 @@ class Scored:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the action's own: that of a Gaussian, of tokens, or of a single step."""
+        """True if it is the action's own: that of a Gaussian, of tokens, or of a single step."""
         return self.steps == 1 and not self.joint
 
     @property
@@ -46,7 +47,7 @@ class Scored:
 
     @property
     def most(self) -> float:
-        """What a weight is at most, whatever the correction."""
+        """The largest weight, whatever the correction."""
         if self.whole:
             return math.inf
         return MAX_WEIGHT_OF_ALL_STEPS if self.joint else MAX_WEIGHT_OF_ONE_STEP

@@ -33,7 +33,7 @@ VECTORISED_SIMULATORS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ShardPlan:
-    """How `total_envs` environments are split, the same arithmetic in every process.
+    """The division of `total_envs` environments, the same arithmetic in every process.
 
     A shard is a batch of environments that step together. Its rollout is cut into pieces of
     `piece_size` trajectories: the largest size that serves every learner rank with equal pieces.

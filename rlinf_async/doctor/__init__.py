@@ -20,7 +20,7 @@ from rlinf_async.observe.forking import shared_interpreter
 
 __all__ = ["Check", "run_checks"]
 
-GROUP = "rlinf_async.checks"
+CHECKS_GROUP = "rlinf_async.checks"
 """Entry points of functions without arguments that check this machine for a simulator."""
 
 
@@ -66,7 +66,7 @@ def _machine() -> list[Check]:
     disks = {what: (path, shutil.disk_usage(path)) for what, path in machine.folders(os.environ).items()}
     return [
         machine.check_rendering(),
-        *(load_class(GROUP, name)() for name in names_of(GROUP)),
+        *(load_class(CHECKS_GROUP, name)() for name in names_of(CHECKS_GROUP)),
         machine.check_ray_address(commands, noted=machine.noted_cluster(os.environ), environ=os.environ),
         machine.check_sockets(os.environ),
         machine.check_dashboard(commands),

@@ -10,8 +10,9 @@ from rlinf_async.extras import INSTALL_AGAIN, pip_install
 from rlinf_async.hosts.rlinf.checks import GROUND
 from rlinf_async.observe.check import Check, output_of, release
 
-MODELS = "import transformers.modeling_utils"
-"""What most models stand on, and veRL too, whose check comes later: seconds of imports, made once."""
+MODELS_IMPORT = "import transformers.modeling_utils"
+"""The module that most models import, and veRL too, whose check comes later: seconds of imports, made
+once."""
 LOAD_ALL = """
 from importlib.metadata import EntryPoint
 from rlinf_async.extras import remedy
@@ -68,7 +69,7 @@ def check_entry_points(points: Sequence[EntryPoint]) -> Check:
     if not points:
         return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
     output, failure = output_of(
-        LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]), ground=(*GROUND, MODELS)
+        LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]), ground=(*GROUND, MODELS_IMPORT)
     )
     if failure:
         return Check(

@@ -56,7 +56,7 @@ def flag_values(commands: Sequence[Sequence[str]], flag: str) -> set[str]:
 
 
 MAX_NOTE_BYTES = 1000
-"""Of the file in which `ray start` notes an address."""
+"""Most bytes of the file in which `ray start` notes an address."""
 
 
 def noted_cluster(environ: Mapping[str, str]) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_HEADER_BYTES = 100_000_000
-"""Of a safetensors file, by the library's own limit."""
+"""Most bytes of a safetensors file's header, by the library's own limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

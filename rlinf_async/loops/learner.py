@@ -36,7 +36,7 @@ async def learn_batch(
     `compute` does the learner's work; if that is elsewhere than in this thread, the next pieces are
     fetched meanwhile.
 
-    Leaves the spans `fetch`, a wait for trajectories, perhaps beside training on earlier ones, `accept`,
+    Leaves the spans `fetch`, a wait for trajectories, perhaps during training on earlier ones, `accept`,
     which names the trajectories, and `finish`. Among the metrics are the seconds in which there was nothing
     to train on, under `WAITING_METRIC`.
     """

@@ -14,9 +14,9 @@ from rlinf_async.loops.watched_thread import WatchedThread, ends
 
 T = TypeVar("T")
 
-OF_A_DEADLINE = 0.9
-"""Of `async.advanced.deadline_s`, how long a policy may take: who waits for it would else be the first to
-say so, and does not know why."""
+DEADLINE_SHARE = 0.9
+"""Share of `async.advanced.deadline_s` that a policy may take: the asker that waits for it would else
+be the first to report, without knowing the cause."""
 
 
 class PolicyThread:
@@ -26,19 +26,21 @@ class PolicyThread:
     """
 
     def __init__(self, who: str, executor: Executor, *, deadline_s: float = math.inf) -> None:
-        self._who, self._limit_s = who, min(OF_A_DEADLINE * deadline_s, threading.TIMEOUT_MAX)
+        self._who, self._limit_s = who, min(DEADLINE_SHARE * deadline_s, threading.TIMEOUT_MAX)
         self._executor = executor
         self._thread = WatchedThread(executor, blaming_the_policy(who))
 
     async def call(self, function: Callable[[], T]) -> T:
-        """What `function` returns: a forward pass, or a change of the policy."""
+        """Return the result of `function`: a forward pass, or a change of the policy."""
         future = self._thread.start(function)
         if not await ends(future, self._limit_s):
             raise self._silent(f"the policy has not answered on {self._who}", self._thread)
         return future.result()
 
     def build(self, function: Callable[[], T], name: str) -> T:
-        """What `function` returns: the policy, which the config calls `name`. It is waited for."""
+        """Return the policy that `function` builds, which the config calls `name`. The caller is blocked
+        meanwhile.
+        """
         thread = WatchedThread(self._executor, blaming_the_policy(self._who, built=name))
         future = thread.submit(function)
         if not wait([future], self._limit_s).done:

@@ -9,9 +9,9 @@ to themselves. So each leaves out the draws of the rollouts that the other plays
 every other one, and the spare the very first one, too. The k-th rollout of the shard then begins where its
 k-th rollout without a spare would have begun.
 
-The two change places when the next rollout starts, and not when one has ended: until then whatever fails has
-failed in the set that has just played, which is the one to be built anew. What fails in a reset ahead is kept
-for the start that wants it, by which time that set is the one that plays.
+The two change places when the next rollout starts, and not when one has ended: until then any failure is one
+of the set that has just played, which is the one to be rebuilt. A failure of a reset ahead is kept for the
+start that wants it, by which time that set is the one that plays.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Training(Protocol):
 
     @property
     def scored(self) -> Scored:
-        """What of an action its log-probabilities are of, known from the first rollout on."""
+        """The part of an action that its log-probabilities are of, known from the first rollout on."""
 
     def working(self) -> AbstractContextManager[None]:
         """The block in which the learner computes."""

@@ -1,12 +1,11 @@
 """A free shard takes on the tasks of the next place of a batch: `async.train.balance=tasks`.
 
-Theory of operation. A batch has a place for every rollout that the synchronous loop would train: a shard
-and an epoch. The gate hands out the places of batch after batch to the shard that asks first; a ticket says
-which.
-With `free` the shard plays its own tasks there, so that the fast ones fill the batch. With `tasks` it plays
-those of the place. They are known by the place and the number of the rollout alone, so that a batch holds the
-tasks, and the groups, of the synchronous one, whoever collects them. A place that is given back (a fault, a
-process that died, a refusal of the buffer) is handed out again before any later one, with the same tasks.
+Theory of operation. A batch has a place for every rollout that the synchronous loop would train: a shard and
+an epoch. The gate hands out the places of batch after batch to the shard that asks first; a ticket says
+which. The shard plays the tasks of the place. They are known by the place and the number of the rollout
+alone, so that a batch holds the tasks, and the groups, of the synchronous one, whichever shard collects them.
+A place that is given back (a fault, a process that died, a refusal of the buffer) is handed out again before
+any later one, with the same tasks.
 
 Within a batch the places come first that took longest before. A slow task that begins last would keep the
 batch waiting, and with it every shard at the gate; a shard that has played a fast task takes on a slow one of

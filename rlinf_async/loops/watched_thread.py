@@ -16,9 +16,9 @@ from rlinf_async.loops.foreign import AsOurs, contained
 
 T = TypeVar("T")
 
-STDLIB = os.path.dirname(threading.__file__) + os.sep
-PACKAGES = ("site-packages", "dist-packages")
-"""Folders, perhaps within that one, of what is not Python's own."""
+STDLIB_FOLDER = os.path.dirname(threading.__file__) + os.sep
+PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+"""Folders, perhaps within that one, of packages that are not Python's own."""
 
 
 class WatchedThread:
@@ -38,8 +38,9 @@ class WatchedThread:
         return asyncio.get_running_loop().run_in_executor(self._executor, self._called, function)
 
     def stands(self) -> str:
-        """Where the thread stands: the place, outside of Python's own files, and on further lines how it
-        has come there."""
+        """Return the place where the thread is, outside of Python's own files, and on further lines its
+        stack.
+        """
         frame = sys._current_frames().get(self._ident or 0)
         if frame is None:
             return "nobody knows where"
@@ -96,11 +97,11 @@ class DaemonThread(Executor):
 
 
 def _of_python(file: str) -> bool:
-    return file.startswith(STDLIB) and not any(folder in file for folder in PACKAGES)
+    return file.startswith(STDLIB_FOLDER) and not any(folder in file for folder in PACKAGE_FOLDERS)
 
 
 async def ends(future: asyncio.Future[T], seconds: float) -> bool:
-    """Whether it ends within `seconds`. Whoever is cancelled meanwhile lets go of it."""
+    """Return True if `future` ends within `seconds`. A cancelled caller cancels the future, too."""
     try:
         await asyncio.wait({future}, timeout=seconds)
     except asyncio.CancelledError:

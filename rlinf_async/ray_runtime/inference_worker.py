@@ -157,7 +157,7 @@ class InferenceWorker(Inspectable):
         self.begin_sampling(version)
 
     def begin_sampling(self, version: int) -> None:
-        """Where `sampling_seed` is given, sample by `version` as every run does, whatever came before."""
+        """If `sampling_seed` is given, draw by `version` what every run draws, whatever came before."""
         if self.sampling_seed is not None:
             seed_version(self.sampling_seed, version)
 

@@ -1,9 +1,9 @@
 """The books and the buffer as a part of a checkpoint, in files that can be read without running anything.
 
 async_state.json              the version and the ledger
-buffer/pieces.json            what the pieces are, and of which run
-buffer/0.safetensors, ...     what they hold
-buffer/known.safetensors      what the processes of the run know beside it
+buffer/pieces.json            the pieces, and the run that they are of
+buffer/0.safetensors, ...     the data of the pieces
+buffer/known.safetensors      further facts that the processes of the run know
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INDEX_FILE = "pieces.json"
 KNOWN_FILE = "known.safetensors"
 
 MAX_INDEX_BYTES = 64 << 20
-"""Of the index; a piece has about 300 bytes of it."""
+"""Most bytes of the index; a piece has about 300 bytes of it."""
 PAYLOAD_NAME = re.compile(r"\d+\.safetensors")
 
 Opened = Callable[[Piece], Awaitable[Any]]

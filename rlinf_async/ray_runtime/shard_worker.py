@@ -121,11 +121,12 @@ class ShardWorker(Inspectable):
         in_processes: bool,
         doing: str = "be built",
     ) -> list[T]:
-        """What `build` makes for the first time of numbers from 0 on, in the threads of `stages`; see `each`.
+        """Return the results of `build` for numbers from 0 on, each made in the thread of one of `stages`;
+        see `each`.
 
         Raises:
-            EnvironmentsFailed: it has failed for a shard, whatever it has raised.
-            StuckThread: it hangs.
+            EnvironmentsFailed: `build` has failed for a shard, with any error.
+            StuckThread: `build` hangs.
         """
         starts = [
             partial(self.simulators(mode, stage).begin, partial(build, number), doing=doing)

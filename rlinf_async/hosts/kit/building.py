@@ -12,8 +12,8 @@ import torch
 from omegaconf import OmegaConf
 from torch.overrides import TorchFunctionMode
 
-DRAWS = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "orthogonal_")
-"""How the names of torch's functions end that fill a tensor with random numbers."""
+DRAWING_SUFFIXES = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "orthogonal_")
+"""The last parts of the names of torch's functions that fill a tensor with random numbers."""
 
 
 class NothingDrawn(TorchFunctionMode):
@@ -22,15 +22,15 @@ class NothingDrawn(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         tensor = args[0] if args else given.get("tensor")
-        if isinstance(tensor, torch.Tensor) and tensor.is_meta and func.__name__.endswith(DRAWS):
+        if isinstance(tensor, torch.Tensor) and tensor.is_meta and func.__name__.endswith(DRAWING_SUFFIXES):
             return tensor
         return func(*args, **given)
 
 
 def parameters_of(build: Callable[..., Any], section: Mapping[str, Any], *, small: bool = False) -> int:
-    """How many parameters the policy has that `build` makes of `section`; they hold nothing.
+    """Return the number of parameters of the policy that `build` makes of `section`; they hold no data.
 
-    A `small` one is made as it is: arithmetic on parameters that hold nothing loads torch's compiler.
+    A `small` policy is made for real: arithmetic on parameters without data loads torch's compiler.
     """
     with NothingDrawn(), torch.device("cpu" if small else "meta"):
         policy = build(OmegaConf.create(dict(section)), torch.float32)

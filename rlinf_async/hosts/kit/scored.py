@@ -1,4 +1,4 @@
-"""What log-probabilities are of, as the samples themselves say it."""
+"""The part of an action that log-probabilities are of, as the samples themselves show it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import torch
 from rlinf_async.core.scored import WHOLE, Scored
 
 DENOISE_STEPS = "denoise_inds"
-"""How the name of the forward input ends that says which denoise steps are scored, [B, K]: in RLinf's models
-that match flows, one step K times over, or all K in their order where log-probabilities are joint."""
+"""The last part of the name of the forward input with the denoise steps that are scored, [B, K]: in
+RLinf's models that match flows, one step K times over, or all K in their order where log-probabilities
+are joint."""
 
 
 def scored_in(forward_inputs: Any) -> Scored:
-    """What is scored of samples with these inputs, [B, ...] each; the action, where nothing says otherwise.
+    """Return what is scored of samples with these inputs, [B, ...] each; the whole action where no input
+    tells.
 
     A chain of one step is taken for one that is scored by itself.
     """

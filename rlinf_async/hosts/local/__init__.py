@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalResult", "LocalSettings", "LocalTrainer", "PointReach", "point_reach"]
 
-MODULES = {
+MODULE_OF_CLASS = {
     "LocalResult": "trainer",
     "LocalSettings": "settings",
     "LocalTrainer": "trainer",
@@ -25,6 +25,6 @@ MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in MODULES:
+    if name not in MODULE_OF_CLASS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{MODULE_OF_CLASS[name]}"), name)

@@ -15,7 +15,7 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.presence import unwritable
 from rlinf_async.hosts.reasons import Reason, refuse, unknown
 
-ENVS = "rlinf_async.envs"
+ENVS_GROUP = "rlinf_async.envs"
 
 
 def settings_of(cfg: DictConfig) -> LocalSettings:
@@ -47,13 +47,13 @@ def checked(cfg: DictConfig) -> LocalSettings:
 
 
 def check_declared(cfg: DictConfig) -> None:
-    """See that packages declare what a config names, importing none of it.
+    """Check that packages declare the classes that a config names, importing none of them.
 
     Raises:
-        ValueError: it names none, nobody provides it, or the environments are to reset themselves.
+        ValueError: a class is not named or not provided, or the environments are to reset themselves.
     """
     reasons = []
-    for section, key, group in (("env", "env_class", ENVS), ("model", "model_type", MODELS)):
+    for section, key, group in (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS)):
         name, names = named(cfg, section, key), sorted(entry_points(group=group).names)
         if name not in names:
             reasons.append(unknown(f"{section}.{key}", name, names, f"an entry point of {group}"))

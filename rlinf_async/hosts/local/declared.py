@@ -23,7 +23,7 @@ from rlinf_async.hosts.decisions import decided
 from rlinf_async.hosts.kit.models import MODELS
 from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.local.chance import OwnChance
-from rlinf_async.hosts.local.config import ENVS, named
+from rlinf_async.hosts.local.config import ENVS_GROUP, named
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -43,7 +43,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         ValueError: it names none, nobody provides it, or the environments are to take on tasks, which they
             cannot.
     """
-    make = load_class(ENVS, named(cfg, "env", "env_class"))
+    make = load_class(ENVS_GROUP, named(cfg, "env", "env_class"))
     envs = plain(cfg.env)
     section = {
         "total_num_envs": settings.total_envs,

@@ -20,7 +20,7 @@ class ActorCritic(nn.Module):
 
     value_head: nn.Module
     scored: Scored = WHOLE
-    """What of an action its log-probabilities are of."""
+    """The part of an action that its log-probabilities are of."""
 
     @property
     def critic(self) -> nn.Module:

@@ -1,11 +1,11 @@
-"""What belongs to the whole process, and environments that live in it may not change.
+"""State of the whole process, which environments that live in it may not change.
 
-On other hosts environments have processes of their own, and do there what they like. Here a policy calculates
-beside them, by torch's default type, and event loops wait by their descriptors. So after each call of the
-environments it is looked at what has become of these: it is put back, and the environments have failed.
+On other hosts environments have processes of their own, and may change them. Here a policy computes in the
+same process, by torch's default type, and event loops wait by their descriptors. So this state is checked
+after each call of the environments: a change is undone, and the environments have failed.
 
-It cannot be seen who of several that step at the same time has done it; those are blamed that were seen
-first, and all are of one class.
+The check cannot tell which of several environments that step at the same time made a change; those are blamed
+that were checked first, and all are of one class.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WholeProcess:
                 self._spares[each] = spare, os.fstat(each)
 
     def let_go(self, descriptors: list[int]) -> None:
-        """They are about to be closed."""
+        """Give up the spares of descriptors that are about to be closed."""
         with self._lock:
             for each in descriptors:
                 spare, _ = self._spares.pop(each, (None, None))
@@ -93,7 +93,9 @@ class WholeProcess:
 
 
 def kept(process: WholeProcess, who: Callable[[], str], function: Callable[[], T]) -> T:
-    """What `function` of environments returns, which `who` names afterwards; see `WholeProcess.check`."""
+    """Return the result of `function` of environments, which `who` names afterwards; see
+    `WholeProcess.check`.
+    """
     try:
         result = function()
     except BaseException:

@@ -72,7 +72,7 @@ def check_trainer(code: str = TRAINER_PROBE) -> Check:
 
 
 def check_platform(environ: Mapping[str, str], code: str = GPUS_PROBE) -> Check:
-    """Whether veRL's own command will look for the accelerator that is there."""
+    """Check that veRL's own command will look for the accelerator of this machine."""
     platform = environ.get(PLATFORM_VARIABLE)
     output, _ = output_of(code, ground=["import torch"])
     gpus = int(output or 0)

@@ -30,7 +30,8 @@ def explain(config: DictConfig) -> dict[str, Any]:
     return {
         **explanation.level_facts(settings.asynchrony),
         "classes": {
-            f"{workers.GROUP}.{name}": find(workers.GROUP, name).value for name in ("env", "inference")
+            f"{workers.WORKERS_GROUP}.{name}": find(workers.WORKERS_GROUP, name).value
+            for name in ("env", "inference")
         },
         "exactness": exactness(cfg, settings),
         "device": value_at(cfg, "trainer.device"),

@@ -53,7 +53,9 @@ def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
     """Ray's handles, by rank; environments are built by `initialise`."""
     cfg = plain(config)
     modes = ("train", "eval") if evaluates(cfg) else ("train",)
-    actor = ray.remote(load_class(workers.GROUP, "env")).options(num_cpus=1, **restarts(settings, "env"))
+    actor = ray.remote(load_class(workers.WORKERS_GROUP, "env")).options(
+        num_cpus=1, **restarts(settings, "env")
+    )
     sections = {mode: section(cfg, mode) for mode in modes}
     horizons = {mode: horizon(cfg, mode) for mode in modes}
     return [actor.remote(sections, settings, horizons, rank) for rank in range(settings.plan.env_workers)]
@@ -62,7 +64,7 @@ def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
 def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu: bool) -> list[Any]:
     """Ray's handles, by rank; policies are built by `initialise`."""
     cfg = plain(config)
-    actor = ray.remote(load_class(workers.GROUP, "inference")).options(
+    actor = ray.remote(load_class(workers.WORKERS_GROUP, "inference")).options(
         num_cpus=1, num_gpus=int(on_gpu), **restarts(settings, "inference")
     )
     arguments = (value_at(cfg, "vla.model"), value_at(cfg, "vla.ckpt_path"), settings)

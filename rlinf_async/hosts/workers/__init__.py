@@ -3,5 +3,5 @@
 They import no framework: what a process of them needs is the package of its environments or of its policy.
 """
 
-GROUP = "rlinf_async.verl_workers"
-"""Of the entry points that name them."""
+WORKERS_GROUP = "rlinf_async.verl_workers"
+"""The group of the entry points that name them."""
