@@ -46,6 +46,8 @@ def exchange_all(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> None:
     """
     with torch.no_grad():
         for one, other in zip(a, b, strict=True):
+            # On the device of `one`: the copies below are asynchronous, and this temporary is freed in the
+            # order of its stream.
             copy = one.clone()
             one.copy_(other, non_blocking=True)
             other.copy_(copy, non_blocking=True)

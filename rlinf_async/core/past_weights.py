@@ -68,6 +68,8 @@ class PastWeights:
         if version == self._present:
             yield
             return
+        # If the parameters changed since the last copy, they exist nowhere else: they are saved before they
+        # are overwritten.
         present = self._save() if self._present is None else self._copies[self._present]
         try:
             copy_all(self._parameters(), past)
@@ -91,6 +93,7 @@ class PastWeights:
         first = order[0]
         if first == min(self._copies) and len(self._copies) == self._keep and present not in self._copies:
             self._copies[present] = self._copies.pop(first)
+            # The device now holds version `first`, and its former place on the CPU the present parameters.
             exchange_all(self._parameters(), self._copies[present])
         else:
             self.remember(present)
@@ -102,6 +105,7 @@ class PastWeights:
                 copy_all(self._parameters(), self._copies[version])
                 visitor(version)
         finally:
+            # Even after an error: training on past weights would go unnoticed.
             copy_all(self._parameters(), self._copies[present])
 
     def _save(self) -> Copy:

@@ -58,6 +58,7 @@ class PublicationBoard:
     def _publish(self) -> None:
         versions = [version for rank, version in enumerate(self._has) if rank not in self._lost]
         versions_of_living = [version for version in versions if version is not None]
+        # A rank that is not lost and has no weights yet holds up every version.
         if versions_of_living and len(versions_of_living) == len(versions):
             self.published = min(versions_of_living)
 

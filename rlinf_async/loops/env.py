@@ -80,6 +80,8 @@ class _ShardLoop:
         last: asyncio.Task[None] | None = None
         while True:
             await self._mend()
+            # Taken before the wait at the gate: a rollout that ends meanwhile may have been refunded, and the
+            # gate is then asked again instead of the loop being left.
             complete = last is None or last.done()
             with self.spans.span("gate", shard=self.shard):
                 ticket = await self.trajectories.admit(self.shard)
@@ -87,10 +89,14 @@ class _ShardLoop:
                 return
             if ticket is not None:
                 await self._mend()  # the end of the rollout before may have failed meanwhile
+                # Set by `_rollout` when the environments are free; without `overlaps` it stays unset, and
+                # only the end of the rollout counts.
                 free = asyncio.get_running_loop().create_future()
                 ending, last = last, group.create_task(self._rollout(ticket, free if overlaps else None))
                 await asyncio.wait({free, last}, return_when=asyncio.FIRST_COMPLETED)
                 if ending is not None:
+                    # At most one ending at a time: the rollout before must be handed over before a third one
+                    # begins.
                     await ending
             if last is not None and (ticket is None or last.done()):
                 await last  # it may have been refused, or given up, and is to be collected again then
@@ -110,10 +116,14 @@ class _ShardLoop:
             async with self.policy.rollout(self.shard):
                 output, last = await self._play(record)
                 if free is not None:
+                    # The last value is asked for after this, while the next rollout may already step the
+                    # environments: `last` must not share memory that a step writes.
                     free.set_result(None)
                 answer = await _ask(last, self.policy, self.spans)
             pieces = record.build(output, answer)
         except ShardFailure as failure:
+            # The refund comes before the rebuild, so that another shard can take the place meanwhile
+            # (`balance: tasks`).
             await self.trajectories.abandon(ticket, failure.reason)
             self.failed = failure, f"a rollout for batch {ticket.batch}"
         else:
@@ -215,4 +225,5 @@ async def first_failure() -> AsyncIterator[asyncio.TaskGroup]:
             yield group
     except BaseExceptionGroup as errors:
         cause = first_cause([errors])
+        # The bare error, and not the group: callers judge a run's end by the type of one error.
         raise cause from cause.__cause__ or errors

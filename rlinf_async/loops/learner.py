@@ -49,6 +49,7 @@ async def learn_batch(
             began = now()
             arrived, last = await taking
             waited += now() - began
+            # Before `accept`, so that the next pieces are fetched while these are trained on.
             if not last:
                 taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
             with spans.span("accept", batch=batch, pieces=[_facts(piece) for piece in arrived]):
@@ -57,6 +58,7 @@ async def learn_batch(
             metrics: dict[str, float] = await compute(learner.finish)
         return {**metrics, WAITING_METRIC: waited}
     finally:
+        # Of the last take nothing is lost: either it is done, or an error ends the run.
         taking.cancel()
 
 

@@ -49,6 +49,8 @@ class Mailbox:
         self._release()
         if not self._ready and self._due:
             self._call = asyncio.get_running_loop().create_future()
+            # A later call may have released this one with nothing to return: that is no error, the later call
+            # waits instead.
             await self._call
         ready, self._ready = self._ready, []
         return ready

@@ -100,6 +100,7 @@ class SharedQueues:
         yield from scores
         yield own
         rest = (queue for queue in self if queue is not own and queue not in scores)
+        # While one of the other node's own ranks waits, it takes these requests itself.
         yield from (queue for queue in rest if not queue.bell.waited_for)
 
     def taken(self, rank: int, queue: Queue[Any]) -> None:
@@ -109,6 +110,7 @@ class SharedQueues:
             self._scores_next.add(rank)
 
     def wake(self, queue: Queue[Any]) -> None:
+        # One rank only: a woken rank that leaves requests wakes the next.
         for bell in (queue.bell, *(other.bell for other in self)):
             if bell.waited_for:
                 return bell.ring(1)
@@ -179,6 +181,7 @@ class BarrierQueues:
             bell.ring()
 
     def _at(self, shard: int) -> Queue[BarrierBatcher[Any]]:
+        # Evaluation shards are numbered on from the training shards.
         return self._queues[self._keys[shard % len(self._keys)]]
 
     def _barrier(self, key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Any]:

@@ -124,6 +124,7 @@ class RequestBroker:
         number = next(self._numbers)
         if self._closed or not self._shards.lives(request.shard, request.generation):
             why = "inference had closed" if self._closed else "its env worker was lost"
+            # Called within `ask`: an asker must have noted the request before it asks.
             asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
             return number
         pending = Pending(number=number, request=request, arrived=_now())
@@ -173,6 +174,7 @@ class RequestBroker:
     def rank_lost(self, rank: int, generation: int) -> None:
         """`rank` has died: what it had taken waits again, before the rest. Its successor is `generation`."""
         self._ranks.begin([rank], generation)
+        # Newest first, as each is put in front of the queue: the order of arrival comes out as it was.
         for number in [number for number, by in reversed(self._taken.items()) if by == rank]:
             del self._taken[number]
             pending, _ = self._asked[number]
@@ -204,6 +206,8 @@ class RequestBroker:
             if batch:
                 self._queues.taken(rank, queue)
                 numbers = (pending.number for pending in batch)
+                # A request whose asker has given up is still in its batcher, and is answered for nothing: to
+                # remove it would cost a search of the queue.
                 self._taken.update({number: rank for number in numbers if number in self._asked})
                 if batch[0].request.mode != "score":
                     self.batch_size.add(sum(pending.size for pending in batch))

@@ -48,6 +48,7 @@ class ScoredPieces:
             self._begin(self._arrivals())
 
         def attempt() -> Taken | None:
+            # `_arrivals` is one of the tasks: while it runs, more pieces may come.
             if self._tasks and (whole or not self._ready):
                 return None
             ready, self._ready = self._ready, []
@@ -139,6 +140,8 @@ class InferenceScorer:
     async def _has(self, version: int) -> None:
         if self._there is None or self._there[0] != version:
             self._there = version, asyncio.ensure_future(self._published(version))
+        # Shielded, as all pieces of a batch wait for one future: a cancelled piece must not cancel it for the
+        # others.
         await asyncio.shield(self._there[1])
 
     async def _ask(self, samples: Tree, version: int) -> Tree:
@@ -150,6 +153,8 @@ class InferenceScorer:
             mode="score",
         )
         answer = await self._policy.act(request)
+        # The learner publishes no newer version before this batch is trained, so that another one here is a
+        # bug.
         if answer["version"] != version:
             raise RuntimeError(
                 f"a batch that is anchored at version {version} was scored by version {answer['version']}"

@@ -148,6 +148,8 @@ class StreamingLearner:
         self._samples: list[Tree] = []
         self._trained = self._streamed = self._seen = 0
         self._later: list[list[Tree]] = [[] for _ in range(self._settings.optimizer_steps)]
+        # Seeded by batch, so that a resumed run shuffles as the one that was interrupted; 1009 keeps
+        # the seeds of up to that many ranks apart.
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._rank + 1009 * batch)
         with self.training.working():
             self.training.begin(batch)
@@ -166,6 +168,7 @@ class StreamingLearner:
                 self._arrived.append(piece)
                 self._missing -= 1
                 if len(self._arrived) == self._settings.pieces_taken_together or not self._missing:
+                    # Sorted, so that pieces that are taken in together have one order, whichever came first.
                     self._take_in(sorted(self._arrived, key=lambda piece: piece.key))
                     self._arrived.clear()
 
@@ -198,6 +201,7 @@ class StreamingLearner:
             self._scale.observe(rollout["advantages"], mask)  # type: ignore[arg-type]
 
     def _finish(self) -> dict[str, float]:
+        # In the order of the synchronous loop, whatever arrived first.
         whole = concatenate([self._kept[key] for key in sorted(self._kept)], dim=1) if self._kept else None
         self._kept.clear()
         if whole is not None and not self._settings.streams:
@@ -207,6 +211,8 @@ class StreamingLearner:
                 return metrics
         if whole is not None:
             self._estimate(whole)
+        # Between estimating and training: a deferred batch is normalised by its own statistics, and a
+        # streamed one has used those of the batch before.
         self._scale.close()
         if whole is not None:
             self._train_rollout(whole)
@@ -259,6 +265,8 @@ class StreamingLearner:
         """The update epochs after the first, over the whole batch, shuffled once."""
         if self._settings.update_epoch == 1:
             return
+        # The pieces were shuffled one by one; without this, later epochs would train on them in their order
+        # of arrival.
         samples = self._samples[0] if len(self._samples) == 1 else self._shuffled(concatenate(self._samples))
         self._samples.clear()
         for _ in range(self._settings.update_epoch - 1):

@@ -101,6 +101,8 @@ class TrajectoryBroker:
         admitted = self._outstanding.pop(ticket, None)
         if admitted is None:
             return
+        # The time from the gate to the hand-over, which includes waits for inference: the order of places
+        # wants the rollout's whole length.
         self.gate.record_duration(ticket, asyncio.get_running_loop().time() - admitted)
         refused = [self.buffer.put(piece) for piece in pieces]
         if "stale" in refused:
@@ -116,6 +118,8 @@ class TrajectoryBroker:
         """
         if self._outstanding.pop(ticket, None) is None:
             return
+        # Conservation holds without the pieces: a rollout that never arrived counts as produced and as
+        # refused.
         count = self._plan.envs_per_shard
         self.ledger.produced += count
         self.ledger.refused[reason] += count
@@ -126,6 +130,7 @@ class TrajectoryBroker:
         """The env worker of `shards` has died; how many rollouts are lost. Its successor is `generation`."""
         self._generations.begin(shards, generation)
         tickets = [ticket for ticket in self._outstanding if ticket.shard in shards]
+        # Refunds are handed out again in the order in which they come.
         for ticket in sorted(tickets, key=lambda ticket: (ticket.batch, ticket.epoch)):
             await self.abandon(ticket, reason)
         self._gate_bell.ring()
@@ -141,6 +146,7 @@ class TrajectoryBroker:
             return self.buffer.take(batch, rank)
 
         pieces = await self._buffer_bell.first(attempt, waiting_for=lambda: self._trajectories(rank, batch))
+        # After the take, without an await: no other piece can have come in between.
         return pieces, self.buffer.missing(batch, rank) == 0
 
     async def collected(self, version: int) -> None:
@@ -159,9 +165,11 @@ class TrajectoryBroker:
 
     def publish(self, version: int) -> None:
         """Note that all inference ranks act by `version`, so that every batch before it is trained."""
+        # Several versions may be published at once, when a slow rank skips some.
         for batch in range(self.gate.version, version):
             self._trained[batch] = TrainedBatch.of(self.buffer.finish(batch))
         self.gate.publish(version)
+        # Checked at every version, so that a lost trajectory ends the run soon after it was lost.
         self.ledger.check(self.buffer.held())
         self._gate_bell.ring()
         self._buffer_bell.ring()

@@ -44,6 +44,8 @@ class Bell:
         """
         for waiter in list(islice(self._waiters, waiters)):
             _wake(waiter)
+            # Removed here and not by the waiter, which runs later: a second `ring(1)` before that would wake
+            # the same one, and be lost.
             del self._waiters[waiter]
 
     def fail(self, error: BaseException) -> None:
@@ -70,6 +72,7 @@ class Bell:
         while True:
             if self._error is not None:
                 raise self._error
+            # No await between a try that fails and the wait below: a change in between cannot be missed.
             if (result := attempt()) is not None:
                 return result
             timeout = give_up - loop.time()

@@ -56,6 +56,8 @@ class WeightBroker:
         """
         self._board.offer(version)
         if self._keeps:
+            # A partial payload follows the whole one before it, which a successor needs first; a later
+            # partial one replaces the earlier, as it holds all that training changes.
             self._whole = () if whole else self._whole or self._payload
         self._payload = payload
         self._offered_at[version] = asyncio.get_running_loop().time()
@@ -73,6 +75,7 @@ class WeightBroker:
             version = self._board.wanted(rank)
             if version is None:
                 return None
+            # A partial payload alone would leave the frozen weights of a successor as it was built.
             new = rank in self._successors
             return ((version, [*self._whole, *self._payload] if new and self._whole else self._payload),)
 
@@ -80,6 +83,8 @@ class WeightBroker:
             attempt, waiting_for=lambda: f"new weights on inference rank {rank}: {self._board}"
         )
         if offered is not None:
+            # From the hand-over on, publication waits for the successor: what it applies next must not be
+            # older than a version that is published meanwhile.
             self._board.rank_back(rank)
         return offered
 
@@ -105,6 +110,7 @@ class WeightBroker:
         published = self._board.published
         if published is None or published == before:
             return
+        # Without these references Ray can free the memory in its store.
         if published == self._board.offered and not self._keeps:
             self._payload = ()
         now = asyncio.get_running_loop().time()

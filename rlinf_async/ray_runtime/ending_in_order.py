@@ -61,6 +61,7 @@ class EndingInOrder:
         finally:
             if not succeeded:
                 TERMINATION.ignore_failures()
+                # A second signal must not stop the kill half way: processes would be left over.
                 with undisturbed():
                     self._display.stop()
                     self._fleet.kill()
@@ -70,6 +71,7 @@ class EndingInOrder:
             return
         self._display.note("interrupted: closing the gate, waiting for rollouts that have started")
         self._launched.coordinator.close_gate.remote()
+        # Not through `Fleet.wait`, which would raise the failures of watched calls and end the drain.
         in_order = self._fleet.ended(loops, DRAIN_TIMEOUT_S)
         self._display.note("all rollouts have ended" if in_order else "ending rollouts that still run")
 

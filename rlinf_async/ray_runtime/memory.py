@@ -37,9 +37,13 @@ class MemoryFile:
         lengths = [part.nbytes for part in parts]
         *starts, size = _starts(lengths)
         if len(self._map) < size:
+            # The file grows and keeps its inode: readers of the value before still see their own mapping.
             self._map.resize(size)
         for part, start in zip(parts, starts, strict=True):
+            # The one copy of the data on its way; the reader maps these pages.
             self._map[start : start + part.nbytes] = part
+        # The inode tells a reader whether the descriptor still is this file: numbers of processes and
+        # descriptors are given again.
         return [os.getpid(), self._file, os.fstat(self._file).st_ino, head, lengths]
 
     def close(self) -> None:
@@ -87,6 +91,7 @@ def read(place: Sequence[Any]) -> Any:
         os.close(file)
     *starts, _ = _starts(lengths)
     buffers = [mapped[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
 
 

@@ -194,11 +194,14 @@ class Fleet:
             if not self._is_absent(reference)
         }
         calls = [call for loop in self._loops.values() if loop.revival for call in _unfinished(loop.calls)]
+        # `ray.wait` returns at once for an empty list: the caller's loop would spin.
         if not watched and not calls:
             time.sleep(max(0.0, soon))
             return []
+        # At most one call comes back, though others may have ended, too: they come in the next rounds.
         ready, _ = ray.wait([*watched, *calls], num_returns=1, timeout=max(0.0, soon))
         results = [watched[call] for call in ready if call in watched]
+        # The death of a kept loop is no result: its reference now stands for the loop of the successor.
         results = [reference for reference in results if not self._died(reference)]
         self._raise_failures(results, pending, lenient=lenient)
         for reference in results:
@@ -252,6 +255,7 @@ class Fleet:
         errors = [error for call in loop.calls if not late and (error := _error_of(call)) is not None]
         try:
             if late:
+                # The revival decides: it may start the process once more, or give up and raise.
                 wait = revival.throw(TimeoutError("a process that was started again does not answer"))
             else:
                 wait = revival.throw(errors[0]) if errors else next(revival)
@@ -267,6 +271,7 @@ class Fleet:
         errors = [error for call in calls if (error := _error_of(call)) is not None]
         if not errors:
             return
+        # A `PeerError` is an echo of a failure elsewhere, which may arrive a moment later.
         if all(isinstance(error, PeerError) for error in errors):
             echoes = [
                 self._call(other)
@@ -303,6 +308,7 @@ def _result_of_living(call: Any) -> Any:
 
 def _error_of(reference: Any) -> BaseException | None:
     try:
+        # Called for calls that have ended, so that it does not block.
         ray.get(reference)
     except (ray.exceptions.RayError, PeerError, DeadlineError) as error:
         return error

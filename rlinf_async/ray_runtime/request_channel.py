@@ -75,6 +75,7 @@ class RequestChannel(Inspectable):
                 node=node,
                 generation=generation,
             )
+            # `expect` comes first: `ask` may answer at once.
             self._broker.ask(request, mailbox.expect(number))
         answers = await mailbox.collect()
         # A call that was overtaken may come here late, when the name has a new mailbox.

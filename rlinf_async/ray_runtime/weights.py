@@ -72,10 +72,12 @@ class WeightSender:
         began = time.monotonic()
         await self.sent()  # the memory of one copy serves all: it must have left
         with spans.span("copy", version=version):
+            # On every rank, even if it does not send: gathering shards is a collective.
             chunks = self._copy.take()
         copied()
         if self._sends:
             names = {name for chunk in chunks for name in chunk}
+            # The first copy holds all weights; a later one that names fewer is partial.
             self._all = self._all or names
             whole = names == self._all
             self._sending = self._thread.submit(_send, coordinator, version, chunks, spans, whole)
@@ -90,6 +92,7 @@ class WeightSender:
 def apply(model: torch.nn.Module, chunks: Sequence[dict[str, Any]]) -> None:
     """Write a copy, packed, into `model`: in place, types converted; what it does not name stays as it is."""
     for chunk in chunks:
+        # `borrow` maps read-only memory of Ray's store; `load_state_dict` only reads from it.
         model.load_state_dict(borrow(chunk), strict=False)
 
 
@@ -111,6 +114,7 @@ class WeightClient:
         if offered is None:
             return None
         version, references = offered
+        # Awaiting a reference leaves the event loop free, which `ray.get` would block.
         return version, list(await asyncio.gather(*references))
 
     async def applied(self, version: int) -> None:
@@ -153,6 +157,7 @@ def _no_wider(target: torch.dtype, dtype: torch.dtype) -> torch.dtype:
 def _send(coordinator: Handle, version: int, chunks: Sequence[Chunk], spans: SpanLog, whole: bool) -> None:
     with spans.span("send", version=version):
         for chunk in chunks:
+            # Here, off the learner's path: a NaN is found before any rank acts by it.
             check_weights(version, chunk)
         references = [ray.put(pack(chunk)) for chunk in chunks]
         # Not ray.get, which in the process of an asynchronous actor warns of blocking its event loop.
