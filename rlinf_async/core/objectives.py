@@ -51,6 +51,7 @@ def importance_weight(
     """
     if correction == "none":
         return torch.ones_like(proximal, dtype=torch.float32)
+    # In float32: the difference of two bfloat16 log-probabilities has few digits left.
     rho = scored.weight(proximal.detach().float() - behaviour.detach().float())
     if correction == "decoupled":
         return rho

@@ -59,6 +59,8 @@ class SpanLog:
     def open_spans(self) -> list[dict[str, Any]]:
         """Return the open spans, the oldest first: `kind`, `seconds` since it began, and facts."""
         now = self.now()
+        # A copy, as other threads begin and end spans while this one sorts; `dict.copy` is one step of the
+        # interpreter.
         spans = sorted(self._open_spans.copy().values(), key=lambda span: span[1])
         return [{**facts, "kind": kind, "seconds": now - began} for kind, began, facts in spans]
 
@@ -68,6 +70,7 @@ class SpanLog:
 
     def _enter(self, kind: str, facts: Span) -> float:
         began = self.now()
+        # The block holds `facts` until it leaves, so that its `id` is not given again.
         self._open_spans[id(facts)] = (kind, began, facts)
         return began
 
@@ -91,9 +94,12 @@ class SpanLog:
 
     def _append(self, path: Path, line: bytes) -> None:
         if self._size + len(line) > self._limit:
+            # Under the lock: another thread would write to a descriptor that is closed, or another file's by
+            # then.
             os.close(self._file)
             path.replace(path.with_suffix(".before.jsonl"))
             self._open(path)
+        # One write per line, in append mode: a reader never sees half of one, unless the disk is full.
         self._size += os.write(self._file, line)
 
     def _open(self, path: Path) -> None:

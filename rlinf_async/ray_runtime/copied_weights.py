@@ -49,10 +49,13 @@ class CopiedWeights:
         chunks = chunks_of(self._memory)
         self._complete = True
         if self._memory.keys() != set(self._later):
+            # The first copy is larger than all later ones: its memory would stay unused.
             self._memory = {}
         return chunks
 
 
 def write(place: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy `tensor`, converted on its own device; it may go on after this has returned."""
+    # Converted on the device first, so that fewer bytes travel; the caller waits for the stream before
+    # anything reads `place`.
     place.copy_(tensor.detach().to(place.dtype), non_blocking=True)

@@ -101,11 +101,13 @@ class Revivals:
         who, began = (group, rank), time.monotonic()
         name = PROCESS_OF_GROUP[group].numbered(rank)
         if not self.working:
+            # Started again it would only die again, for minutes, of the same mistake.
             raise RuntimeError(f"{name} has died before a step was trained") from died
         self._away.add(who)
         what: What = "silent" if who in self._silent else DEATH_WORDS[group]
         places = None
         while True:
+            # A new life begins: `_forget` tells the other processes, which then ignore calls of the old one.
             self._generations[who] += 1
             wait = self._budget(who).take(time.monotonic())
             if wait is None:
@@ -115,10 +117,12 @@ class Revivals:
                 raise RuntimeError(self._too_often(name, died)) from died
             self._say(f"{name}: {what}; it is started again")
             here = yield from self._forget(who)
+            # What the first death lost: a second one, while the process starts, has lost nothing more.
             places = here if places is None else places
             yield Wait(seconds=wait)
             try:
                 loop = yield from self._bring_back(who, name)
+            # The successor died or hung while it was built: once more, within the same budget.
             except (ray.exceptions.RayActorError, TimeoutError) as again:
                 if isinstance(again, ray.exceptions.RayTaskError):
                     raise  # what it says of others
@@ -202,6 +206,7 @@ class Revivals:
             return "nothing: what it had been asked is asked again"
         plan = self._settings.plan
         shards = list(plan.shards_of_worker(rank))
+        # Both processes must know before the successor asks: a shard number is the same in both lives.
         rollouts = self._coordinator.shards_lost.remote(shards, generation)
         # Those of evaluation are numbered on.
         everything = shards + [plan.shards + shard for shard in shards]
@@ -219,6 +224,7 @@ class Revivals:
             clock=self._coordinator,
             generation=self._generations[who],
         )
+        # The clock and the records come first, so that faults while it is built are recorded.
         yield self._soon(joined)
         yield self._soon(getattr(actor, self._rebuild[group]).remote())
         if group == "env":
@@ -253,6 +259,8 @@ class Revivals:
     def _end(self, who: Member) -> None:
         """End a process, and have Ray start it again."""
         group, rank = who
+        # `no_restart=False`: Ray starts it again behind the same handle, without a limit; the budget is kept
+        # here.
         ray.kill(self._fleet.actors(group)[rank], no_restart=False)
         self._kill(who)
 

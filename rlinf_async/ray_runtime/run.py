@@ -103,6 +103,7 @@ class AsyncRun:
         """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
         with self.ending_in_order(), TERMINATION.patient():
             self._inference_loops = self._begin_loops("inference", "serve", "inference")
+            # Before env shards begin: nothing may be sampled from weights that are not the learner's.
             self._publication.first(self.step)
             self._env_loops = self._begin_loops("env", "run_shards", "env shards")
             self.display.start(title_of(self.settings), step=self.step, total=self.total)
@@ -161,6 +162,7 @@ class AsyncRun:
                 before=lambda: self._end_step(trained, {**evaluation, SAVE_FAILURES: 0.0}, report=True)
             )
             evaluation[SAVE_FAILURES] = float(self.saver.failed)
+        # Otherwise the save has ended the step already.
         if self._ended < self.step:
             self._end_step(trained, evaluation)
         self._learn()
@@ -200,6 +202,7 @@ class AsyncRun:
             published = self._unreported[0].published
             what = f"learn, or version {self._unreported[0].step} to reach the inference ranks"
             self.fleet.first([*published, *self._learning], what)
+            # The learner has ended first: it comes before the report.
             if not self.fleet.ended(published, 0):
                 break
             self._report(self._unreported.popleft())
@@ -259,9 +262,11 @@ class AsyncRun:
         self._report_all()
         self.fleet.let_go()
         self.fleet.wait(self._env_loops, "the env shards to hang up")
+        # After the shards have hung up: a request that waits when this is called is still answered.
         self.fleet.run("requests", "close_requests")
         self.fleet.run("coordinator", "close_weights")
         self.fleet.wait(self._inference_loops, "the inference ranks to drain")
+        # After everything is trained, a simulator that cannot be closed costs nothing.
         self.fleet.run_on_living("env", "close_envs")
         self.display.stop()
         summary = self._endings.tally.summary(self.fetch_ledger(), count_failures(self._run_dir))

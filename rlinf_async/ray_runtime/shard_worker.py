@@ -278,6 +278,7 @@ class ShardWorker(Inspectable):
             what, _, stack = str(stuck).partition("\n")
             self._record(what="simulator hangs", error=what, trace=stack, action=action)
             if again:
+                # A thread that hangs in a simulator cannot be ended, and a normal exit would wait for it.
                 os._exit(STUCK_EXIT_STATUS)
             raise
 

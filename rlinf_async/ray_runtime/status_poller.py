@@ -71,12 +71,14 @@ class StatusPoller:
         """Ask, or collect answers, if it is time for that; the seconds until there is something to do."""
         now = time.monotonic()
         if self._asked:
+            # `timeout=0`: the driver's wait calls this, and must not be held up by a worker that is silent.
             answered, late = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
             if late and now - self._asked_at < PATIENCE_S:
                 return 0.2
             self._notice_silence(late, now)
             self._look(self._answers(answered))
         if now - self._asked_at >= self._every_s:
+            # Answered on the event loop of a worker, so that a worker whose loop is blocked counts as silent.
             self._asked = {actor.doing.remote(): name for name, actor in self._actors.items()}
             self._asked_at = now
             return 0.2
@@ -110,6 +112,8 @@ class StatusPoller:
             if not self._guard.watches(name):
                 continue
             owed, since = self._unheard.get(name, (question, self._asked_at))
+            # The old question is kept until it is answered: each round asks a new one, and a slow worker may
+            # always answer one round late.
             if ray.wait([owed], num_returns=1, timeout=0)[0]:
                 owed, since = question, self._asked_at
             unheard[name] = owed, since

@@ -76,6 +76,8 @@ def sealed(value: object, memory: MemoryPool | None) -> Iterator[bytes | list[An
         yield _sealed(packed, size)
     else:
         with memory.holding(packed) as place:
+            # Valid in this block only: afterwards the file holds another value, and the reader must have
+            # copied.
             yield place
 
 
@@ -103,6 +105,7 @@ async def _fetched(payload: bytes | list[Any]) -> Any:
 
 
 def _sealed(packed: object, size: int) -> bytes | list[Any]:
+    # A list with one reference, as Ray passes on references in lists without fetching what they refer to.
     return pickle.dumps(packed, protocol=5) if size <= INLINE_BYTES else [ray.put(packed)]
 
 
@@ -117,6 +120,7 @@ def _opened(payload: bytes | list[Any]) -> Any:
 def pack(value: Any) -> Any:
     """Replace every tensor in nested dicts, lists and tuples by an array; the rest stays as it is."""
     if isinstance(value, torch.Tensor):
+        # On a CPU tensor that is contiguous neither call copies: the array shares the tensor's memory.
         tensor = value.detach().cpu().contiguous()
         if tensor.dtype in _NUMPY_TYPES:
             return tensor.numpy()
@@ -162,6 +166,8 @@ class _Unmarked:
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
+        # The flag says writable, which is not true of the store's pages: a write would end the process.
+        # `self._array` keeps the memory alive.
         self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 

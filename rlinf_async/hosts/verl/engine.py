@@ -48,6 +48,7 @@ class PolicyEngine(FSDPEngine):
         )
         blame = blaming_the_policy(f"learner rank {self.rank}", built=str(section["model_type"]))
         policy = contained(build, blame)
+        # Every rank has built the same weights; from here on their draws (dropout) differ.
         torch.manual_seed(self.model_config.seed + 1 + self.rank)
         self._check_units(policy)
         return dress(policy, section)
@@ -122,6 +123,7 @@ class PolicyEngine(FSDPEngine):
         """This rank's parts of the parameters that are trained, always in one order, to read or write."""
         self.reshard()
         trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        # Views: a write to them changes the policy.
         return [p.to_local() if isinstance(p, DTensor) else p.detach() for p in trained]
 
     skipped: SkippedSteps | None = None
@@ -138,6 +140,7 @@ class PolicyEngine(FSDPEngine):
         """Make sums of gradients means over `count`."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
+                # A step without a valid sample has gradients of 0: divided by 0 they would be NaN.
                 parameter.grad.div_(max(1.0, count))
 
 

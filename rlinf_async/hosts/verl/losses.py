@@ -54,6 +54,7 @@ class PolicyLoss:
     def __call__(
         self, *, model_output: Mapping[str, torch.Tensor], data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
+        # veRL's losses read these from the config, and not from arguments.
         self.actor.global_batch_info.update(
             dp_size=data["dp_size"],
             batch_num_tokens=data["batch_num_tokens"],
@@ -97,6 +98,7 @@ class PolicyLoss:
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, Any]]:
         """`log pi_prox`, around which the ratio is clipped, and the weight of each entry."""
         train, correction = self.settings.asynchrony.train, self.settings.asynchrony.correction
+        # Masked entries first: a NaN there would pass through `0 * NaN` into the gradient.
         anchor = without_masked(mask, data["old_log_probs"])
         if correction == "none":
             return anchor, None, {}

@@ -152,6 +152,7 @@ class EngineTraining:
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         assert self.premise is not None
+        # Popped: it has one row per environment, which the slices and shuffles of samples do not fit.
         bootstrap = rollout.pop("bootstrap_inputs", None)
         values = self._critic and not self.premise.keeps_values
         if scores is not None:
@@ -201,6 +202,7 @@ class EngineTraining:
         return at_level(leaf(rollout, name).float().flatten(0, 1), self._settings)
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
+        # One forward pass each: the cut was made before, by counts that are the same on every rank.
         data = self.batch_of(samples, micro_batch_size=size_of(samples))
         with self._spans.span("micro-batch"):
             output = self._engine.forward_backward_batch(data, self._loss, forward_only=False)
@@ -213,6 +215,7 @@ class EngineTraining:
     def _step(self) -> None:
         divisor = self._count if self._loss.divides_later else 1.0
         with self._spans.span("optimizer step"):
+            # Before the step, which clips the norm: the norm of a sum would be clipped at another place.
             self._engine.divide_gradients(divisor)
             norm = self._engine.optimizer_step()
             self._engine.optimizer_zero_grad()
