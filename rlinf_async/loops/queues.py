@@ -77,8 +77,8 @@ class SharedQueues:
         self._batcher, self._deadline_s = batcher, deadline_s
         self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
         self._scores: list[Queue[DynamicBatcher[Any]]] = []
-        """Where learner ranks wait, if they ask. A rank serves them and env shards by turns, while both wait:
-        those who ask for actions would otherwise leave no time for scores, one by one."""
+        """The queue of learner ranks, if they ask. A rank serves it and env shards by turns, while both
+        wait: the many requests for actions would otherwise leave no time for scores."""
         self._scores_next: set[int] = set()
         """Ranks whose last batch was one of actions."""
 

@@ -38,7 +38,7 @@ class ScoredPieces:
         self._batch = -1
         self._ready: list[Piece] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        """What will bring more of the batch."""
+        """Tasks that will bring more of the batch."""
         self._bell = Bell(deadline_s=deadline_s)
 
     async def take(self, batch: int, *, whole: bool) -> Taken:

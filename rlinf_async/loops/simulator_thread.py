@@ -62,7 +62,7 @@ class SimulatorThread:
         self._longest = {"reset_s": 0.0, "step_s": 0.0}
         """The seconds of the longest call, by the key that bounds it."""
         self.stuck = False
-        """Whether a call has never come back, so that nobody should wait for the thread."""
+        """True if a call has never come back, so that no one should wait for the thread."""
 
     @property
     def shard(self) -> int:

@@ -57,7 +57,8 @@ class NothingLeftError(ValueError):
     def __init__(self, message: str, *, automatic: bool) -> None:
         super().__init__(message)
         self.automatic = automatic
-        """Whether the run was to go on from whatever there is: then it has ended, and nothing is wrong."""
+        """True if the run was to go on from any checkpoint that there is: then it has ended, and
+        nothing is wrong."""
 
 
 def check_left(step: int, steps: int, *, key: str, automatic: bool) -> None:

@@ -27,7 +27,7 @@ class Pace:
         self._seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
         self._rates: deque[float] = deque(maxlen=BASELINE_STEPS)
         self._points: list[tuple[float, int]] = []
-        """Of the curve: a sum, and of how many values."""
+        """Points of the curve: a sum, and the number of its values."""
         self._steps_a_point = 1
         self._steps = 0
         self.elapsed = 0.0

@@ -71,7 +71,7 @@ class Fleet:
         """Called again and again during every wait; returns the seconds until it wants to be called again."""
         self._background: dict[Any, str] = {}
         self._loops: dict[Any, _Loop] = {}
-        """What is kept, by the first call of each."""
+        """Loops that are kept, by the first call of each."""
         self._ending = False
 
     def actors(self, name: str) -> list[Any]:

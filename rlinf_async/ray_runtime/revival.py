@@ -67,17 +67,17 @@ class Revivals:
         self._rebuild, self._run_dir, self._say = rebuild, run_dir, say
         self._survive, self._advanced = settings.asynchrony.survive, settings.asynchrony.advanced
         self.working = False
-        """Whether a step has been trained: before, a death is a mistake of the set-up."""
+        """True if a step has been trained: a death before is a mistake of the set-up."""
         self._spans = SpanLog(None)
         self.readable: list[bool] = []
-        """Whether inference can read the memory of each env worker; see `ShardWorker.share_memory`."""
+        """True for each env worker whose memory inference can read; see `ShardWorker.share_memory`."""
         self._places: dict[Member, tuple[str, int]] = {}
         self._generations: Counter[Member] = Counter()
         self._budgets: dict[Member, RestartBudget] = {}
         self._silent: set[Member] = set()
-        """Those that were ended because they did not answer."""
+        """Processes that were ended because they did not answer."""
         self._away: set[Member] = set()
-        """Those that are being brought back."""
+        """Processes that are being brought back."""
         self._restarts: Counter[str] = Counter()
 
     def of(self, group: str) -> bool:

@@ -63,11 +63,11 @@ class Saver:
         }
         self._bytes = 0
         self._written: set[Path] = set()
-        """What this process has written, and need not read again before an older one goes."""
+        """Checkpoints of this process, which it need not read again before an older one is removed."""
         self.saved: int | None = None
         """The step of the checkpoint that was written last."""
         self.failed = 0
-        """How many have failed since."""
+        """The number of checkpoints that have failed since."""
 
     def save(self, step: int, *, last: bool = False, before: Callable[[], None] = lambda: None) -> bool:
         """Write the checkpoint after `step`; whether it is there now.

@@ -36,7 +36,7 @@ class WholeProcess:
         self._threads = torch.get_num_threads()
         self._lock = Lock()
         self._spares: dict[int, tuple[int, os.stat_result]] = {}
-        """Of descriptors: a copy, and what is open there."""
+        """By descriptor: a copy of it, and the file that is open there."""
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """An event loop whose descriptors are its own until it is closed.

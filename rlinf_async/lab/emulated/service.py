@@ -111,7 +111,7 @@ class EmulatedBatch:
     ) -> None:
         self.service = service
         self.first = first
-        """They are known by the numbers from this one on: their own, or those whose tasks they have."""
+        """The number of the first environment whose tasks these have: their own, or that of others."""
         self._envs = envs = range(first, first + size)
         self._slower = [1.0] * size
         self._device = device

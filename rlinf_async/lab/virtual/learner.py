@@ -138,7 +138,7 @@ class VirtualLearner:
             probe_size=MAX_PROBE_SAMPLES,
         )
         self.trained_at = 0.0
-        """When the last micro-batch ended."""
+        """The time at which the last micro-batch ended."""
 
     async def learn(self, batch: int) -> None:
         """Train global batch `batch`."""
