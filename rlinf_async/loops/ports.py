@@ -141,14 +141,14 @@ class TrajectoryPort(Protocol):
         """Give up the rollout of `ticket`, which is counted as refused for `reason` and collected again."""
 
 
-Taken = tuple[Sequence[Piece], bool]
+TakenPieces = tuple[Sequence[Piece], bool]
 """Pieces of a batch, and whether they are its last."""
 
 
 class PiecePort(Protocol):
     """The learner side of the buffer, for one rank."""
 
-    async def take(self, batch: int, *, whole: bool) -> Taken:
+    async def take(self, batch: int, *, whole: bool) -> TakenPieces:
         """Pieces of `batch` that have arrived and are not taken yet, and whether they are the last.
 
         Waits for at least one, or for all of them when `whole`.

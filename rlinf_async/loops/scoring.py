@@ -22,7 +22,7 @@ from typing import Any
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.tensors import Tree, concatenate, in_parts, map_tensors, size_of
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
-from rlinf_async.loops.ports import PiecePort, PolicyPort, Scorer, Taken
+from rlinf_async.loops.ports import PiecePort, PolicyPort, Scorer, TakenPieces
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.waiting import Bell
 
@@ -41,13 +41,13 @@ class ScoredPieces:
         """Tasks that will bring more of the batch."""
         self._bell = Bell(deadline_s=deadline_s)
 
-    async def take(self, batch: int, *, whole: bool) -> Taken:
+    async def take(self, batch: int, *, whole: bool) -> TakenPieces:
         """As of the other port; what is scored comes in the order in which its scores do."""
         if batch != self._batch:
             self._batch = batch
             self._begin(self._arrivals())
 
-        def attempt() -> Taken | None:
+        def attempt() -> TakenPieces | None:
             # `_arrivals` is one of the tasks: while it runs, more pieces may come.
             if self._tasks and (whole or not self._ready):
                 return None

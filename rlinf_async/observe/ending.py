@@ -22,7 +22,7 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import FailedForGood, Terminated
 from rlinf_async.observe.failures import (
     FaultCounts,
-    What,
+    FaultKind,
     count_failures,
     in_words,
     record_failure,
@@ -35,7 +35,11 @@ from rlinf_async.observe.secrets import said_without_secrets
 from rlinf_async.observe.summary import RunSummary, Tally
 
 How = Literal["interrupted", "terminated", "failed"]
-RECORDS: dict[How, What] = {"interrupted": "interrupted", "terminated": "terminated", "failed": "run failed"}
+RECORDS: dict[How, FaultKind] = {
+    "interrupted": "interrupted",
+    "terminated": "terminated",
+    "failed": "run failed",
+}
 INTERRUPTED = 128 + signal.SIGINT
 FULL = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")

@@ -18,7 +18,7 @@ from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.secrets import said_without_secrets
 
-What = Literal[
+FaultKind = Literal[
     "env failed",
     "simulator died",
     "simulator hangs",
@@ -92,7 +92,7 @@ def record_failure(
     run_dir: Path,
     *,
     process: str,
-    what: What,
+    what: FaultKind,
     error: str,
     action: str,
     shard: int | None = None,
@@ -160,7 +160,7 @@ def _lines_of(path: Path) -> list[str]:
 def _faults(lines: Iterable[str]) -> list[dict[str, Any]]:
     records = records_of(lines)
     known = (one for one in records if isinstance(one.get("what"), str) and finite(one.get("time")))
-    return [shapes.fault(one) for one in known if one["what"] in get_args(What)]
+    return [shapes.fault(one) for one in known if one["what"] in get_args(FaultKind)]
 
 
 class FailureReader:

@@ -14,7 +14,7 @@ from rlinf_async.observe.ending import Ending, recorded, undisturbed
 from rlinf_async.observe.failures import FaultCounts
 from rlinf_async.observe.summary import RunSummary, Tally
 from rlinf_async.ray_runtime.endings import START_AGAIN, is_echo, ray_ending_of
-from rlinf_async.ray_runtime.launched import Launched
+from rlinf_async.ray_runtime.launched import LaunchedRun
 from rlinf_async.ray_runtime.ray_processes import dead_process
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.revival import PROCESS_OF_GROUP
@@ -33,7 +33,7 @@ class EndingInOrder:
     that knows it may be the one that dies.
     """
 
-    def __init__(self, fleet: Fleet, launched: Launched, *, display: RunDisplay) -> None:
+    def __init__(self, fleet: Fleet, launched: LaunchedRun, *, display: RunDisplay) -> None:
         self._fleet, self._launched, self._display = fleet, launched, display
         self.tally, self.ledger = Tally(), Ledger()
         self.saved: int | None = launched.step if launched.checkpoint is not None else None

@@ -13,7 +13,7 @@ from rlinf_async.ray_runtime.run_hooks import RunHooks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launched:
+class LaunchedRun:
     """The parts of a run that `ray_runtime.run` drives. No process has been called yet."""
 
     settings: RunSettings

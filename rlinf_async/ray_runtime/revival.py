@@ -20,7 +20,7 @@ import ray
 
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.failures import What, in_words, record_failure
+from rlinf_async.observe.failures import FaultKind, in_words, record_failure
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime.handles import Handle
@@ -40,7 +40,7 @@ PROCESS_OF_GROUP = {
 }
 """The groups of a run, and the names of their processes in records."""
 RESTART_METRICS = {"env": "async/restarts/env_worker", "inference": "async/restarts/inference"}
-DEATH_WORDS: dict[str, What] = {"env": "env worker died", "inference": "inference rank died"}
+DEATH_WORDS: dict[str, FaultKind] = {"env": "env worker died", "inference": "inference rank died"}
 LOOP_METHODS = {"env": "run_shards", "inference": "serve"}
 
 Member = tuple[str, int]
@@ -104,7 +104,7 @@ class Revivals:
             # Started again it would only die again, for minutes, of the same mistake.
             raise RuntimeError(f"{name} has died before a step was trained") from died
         self._away.add(who)
-        what: What = "silent" if who in self._silent else DEATH_WORDS[group]
+        what: FaultKind = "silent" if who in self._silent else DEATH_WORDS[group]
         places = None
         while True:
             # A new life begins: `_forget` tells the other processes, which then ignore calls of the old one.

@@ -16,7 +16,7 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime.ending_in_order import EndingInOrder
 from rlinf_async.ray_runtime.joining import begin_records, join_run, title_of
-from rlinf_async.ray_runtime.launched import Launched
+from rlinf_async.ray_runtime.launched import LaunchedRun
 from rlinf_async.ray_runtime.publication import Publication
 from rlinf_async.ray_runtime.ray_processes import RayWatch
 from rlinf_async.ray_runtime.remote_calls import Fleet
@@ -38,7 +38,7 @@ class AsyncRun:
     has made travel to inference, and that step is reported.
     """
 
-    def __init__(self, launched: Launched, *, display: RunDisplay | None = None) -> None:
+    def __init__(self, launched: LaunchedRun, *, display: RunDisplay | None = None) -> None:
         self.settings = settings = launched.settings
         self.step, self.total = launched.step, launched.total
         self.display = display or RunDisplay()

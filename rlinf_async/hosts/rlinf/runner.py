@@ -24,7 +24,7 @@ from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
-from rlinf_async.ray_runtime.launched import Launched
+from rlinf_async.ray_runtime.launched import LaunchedRun
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.run import AsyncRun
 
@@ -58,7 +58,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.logger = get_logger()
         self.display = RunDisplay()
         self._outlet = metrics_outlet(partial(MetricLogger, cfg), self.display.note)
-        launched = Launched(
+        launched = LaunchedRun(
             settings=self.settings,
             workers={"env": _actors(env), "inference": _actors(rollout), "learner": _actors(actor)},
             requests=self._launch_channel("requests", self.settings),

@@ -21,7 +21,7 @@ from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.tracking import LastingTracking
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.ray_runtime.launched import Launched
+from rlinf_async.ray_runtime.launched import LaunchedRun
 from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.run import AsyncRun
 from rlinf_async.ray_runtime.termination import TERMINATION
@@ -76,7 +76,7 @@ class VLAAsyncTrainer(PPOTrainer):
             "inference": start_inference_ranks(config, self.settings, on_gpu=on_gpu),
         }
         self._learners = start_learners(config, self.settings)
-        launched = Launched(
+        launched = LaunchedRun(
             settings=self.settings,
             workers={**workers, "learner": self._learners.workers},
             requests=requests,
