@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from rlinf_async import __version__
 from rlinf_async.cli import looking, running, training
@@ -19,7 +19,26 @@ COMMANDS_GROUP = "rlinf_async.commands"
 """Entry points that bring further commands, by name; those of this package are in `rlinf_async.lab`."""
 
 
-class Commands(TyperGroup):
+FURTHER_PANEL = "Reports and experiments"
+"""The heading of the commands of entry points in the list of commands."""
+
+
+class PlainFlags:
+    """Shows switches as such in the help, and not as options that take a value, as Typer does."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in params:
+            if getattr(one, "is_flag", False) and one.metavar is None:
+                one.metavar = ""
+        return params
+
+
+class PlainCommand(PlainFlags, TyperCommand):
+    """A command with plain switches."""
+
+
+class Commands(PlainFlags, TyperGroup):
     """The commands of this module and those of entry points, which are imported when they are asked for.
 
     A command that needs an extra ends with a sentence that says which, an interrupted one with 130.
@@ -41,7 +60,9 @@ class Commands(TyperGroup):
         for name in names:
             if name not in self.commands:
                 further = typer.Typer(add_completion=False)
-                further.command(name)(or_exit(load_class, COMMANDS_GROUP, name))
+                further.command(name, cls=PlainCommand, rich_help_panel=FURTHER_PANEL)(
+                    or_exit(load_class, COMMANDS_GROUP, name)
+                )
                 self.commands[name] = typer.main.get_command(further)
 
     def invoke(self, ctx: Any) -> Any:
@@ -79,5 +100,5 @@ def options(
     """Asynchronous RL post-training of vision-language-action models, as a plugin for RLinf and veRL."""
 
 
-for command in (training.train, running.explain, running.configs, running.doctor, looking.status):
-    app.command()(command)
+for command in (running.explain, training.train, looking.status, running.doctor, running.configs):
+    app.command(cls=PlainCommand)(command)

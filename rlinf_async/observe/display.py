@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -122,6 +123,7 @@ class RunDisplay:
         if (faults := count_failures(Path(run_dir))).kinds:
             table.add_row("outlived", f"{faults}  (failures.jsonl)")
         table.add_row("run directory", escape(run_dir))
+        table.add_row("look closer", escape(f"rlinf-async report {shlex.quote(run_dir)}"))
         self._print(table)
 
     def _print(self, *what: RenderableType, **options: Any) -> None:
