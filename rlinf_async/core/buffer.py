@@ -59,6 +59,7 @@ class TrajectoryBuffer:
     def refusal(self, piece: Piece) -> Refusal | None:
         """Why `piece` cannot be trained any more, or None."""
         place = (piece.ticket.batch, piece.rank)
+        # Too late for any rank: its batch has been closed without it.
         if piece.ticket.batch < self._batch:
             return "closed"
         if piece.key in self._waiting.get(place, {}) or piece.key in self._taken.get(place, {}):
@@ -70,6 +71,7 @@ class TrajectoryBuffer:
     def put(self, piece: Piece) -> Refusal | None:
         """Store a piece, or count it as refused and say why."""
         reason = self.refusal(piece)
+        # Counted before it is refused, or the ledger would not add up.
         self.ledger.produced += piece.size
         if reason is None:
             self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
@@ -107,6 +109,7 @@ class TrajectoryBuffer:
         """
         places = [place for place in self._taken if place[0] == batch]
         untrained = sum(self.missing(*place) for place in places)
+        # Pieces that no rank has begun to take have no entry in `_taken`.
         untrained += sum(len(waiting) for place, waiting in self._waiting.items() if place[0] == batch)
         if untrained:
             raise RuntimeError(
@@ -143,5 +146,7 @@ class TrajectoryBuffer:
         for piece in accepted:
             self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
         if missing := ledger.in_flight - self.held():
+            # By the difference: whatever was in flight when the checkpoint was written is lost, for whatever
+            # reason.
             ledger.refused["lost at resume"] += missing
         return accepted

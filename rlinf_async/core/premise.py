@@ -61,6 +61,7 @@ def compare(samples: Tree, versions: torch.Tensor, version: int, *, most: int, s
         most: samples that one pass may have.
     """
     rows = torch.nonzero(versions == version).flatten()[: min(most, MAX_PROBE_SAMPLES)]
+    # One sample at least: a rank that left out the pass would leave the others waiting in its collectives.
     pairs = score(map_tensors(lambda tensor: tensor[rows if len(rows) else [0]], samples))
     sums = _difference(*pairs["logprobs"], "logprobs", torch.abs)
     if "values" in pairs:
@@ -98,6 +99,7 @@ def judge(
     logprobs = sums["logprobs/off"] / sums["logprobs/count"]
     values = (sums["values/off"] / max(sums["values/stored"], 1e-12)) ** 0.5 if "values/off" in sums else 0.0
     field = f"{model}: {prefix}logprobs"
+    # Written so that NaN is refused, too.
     if not logprobs <= MAX_LOGPROB_DIFFERENCE:
         raise RuntimeError(
             f"{field} of the first batch, scored again by the learner at the weights that "
@@ -111,6 +113,7 @@ def judge(
             f"{logprobs:.3g} on average, where rounding explains {tolerance.logprobs:g}; importance weights "
             "correct it, at the price of variance: see train/mismatch"
         )
+    # As above: NaN counts as a difference.
     keeps_values = not values <= tolerance.values
     if keeps_values:
         warn(

@@ -38,6 +38,7 @@ def joined(
     Raises:
         FloatingPointError: a number is not finite; it would end up in the weights.
     """
+    # To the CPU pass by pass: the device need not hold the scores of the whole batch.
     scores = torch.cat([output[name].float().cpu() for output in outputs])[:first]
     share = 1 - scores.isfinite().float().mean().item()
     if share:

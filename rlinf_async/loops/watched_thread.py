@@ -41,6 +41,7 @@ class WatchedThread:
         """Return the place where the thread is, outside of Python's own files, and on further lines its
         stack.
         """
+        # A look from another thread: the frames may move on while they are printed, and that does no harm.
         frame = sys._current_frames().get(self._ident or 0)
         if frame is None:
             return "nobody knows where"

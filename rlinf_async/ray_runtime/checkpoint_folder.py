@@ -84,6 +84,7 @@ def written_aside(
         yield aside
         _complete(aside, facts, step=step_of(folder), sequence=newest_sequence(folder.parent) + 1)
         before()
+        # The rename is the moment at which the checkpoint exists: nothing may be written into it afterwards.
         _move(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -136,6 +137,7 @@ def prune(parent: Path, keep: int | Literal["all"], *, written: Container[Path] 
         if problem_of(folder, digests=not enough and folder not in written) is None:
             kept += 1
             removed += [folder] if enough else []
+    # The oldest first: killed in between, this leaves the newer ones.
     for folder in reversed(removed):
         _remove(folder)
     return removed[::-1]

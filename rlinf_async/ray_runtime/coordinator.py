@@ -56,8 +56,12 @@ class Coordinator(Inspectable):
         What a call returns belongs to the caller. So the data stays where it is made and does not come here,
         and is there for the learner when the worker has died.
         """
+        # One object per piece, so that each learner rank fetches its own; the receipt is small and travels in
+        # the reply.
         give = self._workers[client].give_rollout.options(num_returns=len(pieces) + 1)
         *data, receipt = give.remote(number)
+        # Only now the data is known to be made: a worker that died before it is an error here, and its
+        # rollout is given up.
         await receipt
         pieces_held = [replace(piece, payload=[one]) for piece, one in zip(pieces, data, strict=True)]
         await self._broker.put(ticket, pieces_held)
@@ -111,6 +115,7 @@ class Coordinator(Inspectable):
 
         `whole`: whether they are all weights, and not only those that training has changed.
         """
+        # The first version has no rollouts before it to wait for.
         if self._deterministic and self._weights.version is not None:
             # No sooner than the rollouts that need the version before have ended.
             await self._broker.collected(version)
@@ -173,6 +178,7 @@ class TrajectoryClient:
         try:
             await self._coordinator.put_rollout.remote(ticket, empty, self._name, number)
         finally:
+            # Ray has the data by now, or the call has failed: it is not needed here either way.
             del self._rollouts[number]
 
     def give(self, number: int) -> tuple[Any, ...]:
@@ -192,6 +198,7 @@ class PieceClient:
 
     async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
+        # Fetched from where it was made, past the coordinator.
         data = await asyncio.gather(*(piece.payload[0] for piece in pieces))
         return [
             replace(piece, payload=unpack(payload)) for piece, payload in zip(pieces, data, strict=True)

@@ -117,8 +117,10 @@ class InferenceWorker(Inspectable):
 
         Where a request cannot be read, as its env worker has died, the answer is a `PeerError`.
         """
+        # Before the lock: fetching may wait for another node, and weights may change meanwhile.
         payloads = await fetch_each([pending.request.payload for pending in batch])
         readable = [not isinstance(payload, PeerError) for payload in payloads]
+        # The lock keeps a whole batch apart from a change of weights: its answers are of one version.
         async with self._model_lock:
             with self._busy.busy():
                 readable_part = list(compress(batch, readable)), list(compress(payloads, readable))
@@ -166,6 +168,7 @@ class InferenceWorker(Inspectable):
         for index, pending in enumerate(batch):
             if pending.request.mode == "score":
                 answers[index] = self._scored(**payloads[index])
+        # Apart, as a policy samples in one mode and takes the mean in the other.
         for mode in ("train", "eval"):
             indices = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
             if indices:

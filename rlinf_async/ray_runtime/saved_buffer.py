@@ -67,6 +67,7 @@ async def save_buffer(
     Raises:
         OSError: the disk is full, or the folder cannot be written.
     """
+    # Both are taken here, without an await in between: together they are the state of one moment.
     pieces, ledger = buffer.untrained(), buffer.ledger
     if settings.renews:
         pieces, ledger = _before(version + settings.asynchrony.max_staleness, pieces, ledger)
@@ -139,8 +140,10 @@ def resume_buffer(
     except (OSError, ValueError, KeyError, TypeError) as error:
         filled, why = [], f"{BUFFER_FOLDER} cannot be read: {error}"
     resumed = buffer.restore(version, ledger, filled)
+    # Or the gate would have these rollouts collected a second time.
     gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in resumed)
     losses = ledger.refused["lost at resume"] - before
+    # A reason with a count of 0 is not to be printed.
     if not ledger.refused["lost at resume"]:
         del ledger.refused["lost at resume"]
     return Resumed(
@@ -218,6 +221,7 @@ def _piece(entry: Mapping[str, Any]) -> Piece:
         ValueError, KeyError, TypeError: the entry is none that `save_buffer` writes.
     """
     piece = Piece(**{**entry, "ticket": Ticket(**entry["ticket"])})
+    # A checkpoint may come from others: a name with a path would read a file outside of the buffer.
     if not PAYLOAD_NAME.fullmatch(piece.payload):
         raise ValueError(f"{INDEX_FILE} names {piece.payload!r:.40}, which is no file of the buffer")
     return piece

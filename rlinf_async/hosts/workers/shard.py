@@ -91,6 +91,7 @@ class _Shard:
 
     async def _build(self, build: Callable[[], Any]) -> None:
         """Others take the place of the environments."""
+        # Other environments may show other fields, if those before never completed a rollout.
         self._contract.forget()
         self._env = await self._simulators.build(build)
 
