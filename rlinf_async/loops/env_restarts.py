@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rlinf_async.config import AdvancedConfig, SurviveConfig
-from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure, kind_of
+from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure, StuckThread, kind_of
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.ports import ShardEnv
 from rlinf_async.observe.failures import in_words, trace_of
@@ -83,6 +83,9 @@ class ShardRestarts:
                 except ShardFailure as again:
                     self._note(failure, "building the environments anew has failed", loss)
                     failure, loss = again, "nothing more"
+                except StuckThread:
+                    self._note(failure, "building the environments anew hangs", loss)
+                    raise
                 else:
                     break
         self._count += 1
