@@ -148,6 +148,8 @@ class Contract:
             raise ValueError(
                 self._refusal(f"the {name} with a field that cannot be copied ({error})", "arrays")
             ) from error
+        for nameless in _nameless(own):
+            raise ValueError(self._refusal(f"the {name} with a field named {nameless!r:.50}", "a text"))
         fields = dict(_fields(own))
         for path, found in fields.items():
             if found.shape is not None and found.shape[0] != self._size:
@@ -263,6 +265,15 @@ def last(values: object) -> Any:
     if isinstance(values, list | tuple):
         return values[-1] if values else None
     return values
+
+
+def _nameless(tree: Mapping[Any, Any]) -> Iterator[Any]:
+    """Names of fields that are no texts, at any depth."""
+    for name, value in tree.items():
+        if not isinstance(name, str):
+            yield name
+        elif isinstance(value, Mapping):
+            yield from _nameless(value)
 
 
 def _fields(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Field]]:

@@ -332,3 +332,16 @@ def test_environments_that_have_failed_so_are_built_anew_and_play_on(host):
     with host(altered(put("rewards", lambda value: value[:, :1]))) as playing:
         output = playing.read(asyncio.run(mended(playing)))
     assert output.rewards.shape == (ENVS,)
+
+
+@pytest.mark.parametrize("name", SEEN_WHOLE)
+@pytest.mark.parametrize("field", [1, None, ("states", 0)])
+def test_fields_are_named_by_texts_at_any_depth(name, field):
+    """Policies are shown what several shards show as one batch, which is put together by names."""
+    for shown in ({field: torch.zeros(ENVS)}, {"camera": {"left": {field: torch.zeros(ENVS)}}}):
+        with (
+            host_or_skip(name)(altered(show(**{"camera": shown}), since=0)) as playing,
+            pytest.raises(ShardFailure) as raised,
+        ):
+            playing.play()
+        assert f"with a field named {field!r}; expected was a text" in str(raised.value.error)

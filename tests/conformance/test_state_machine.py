@@ -2,7 +2,7 @@
 
 At each call of environments Hypothesis says what it comes to. The env loop, the request broker, the buffer
 with its ledger and the host's shard are real; the clock is virtual, so that a hang costs nothing, and whoever
-would wait for ever is an error at once. `HYPOTHESIS_PROFILE=nightly` searches further.
+would wait for ever is an error at once. `make nightly` searches further.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from tests.hostile_errors import ALL_RAISED
 from tests.making import piece, plan
 
 BATCHES, STEP_S = 3, 1.0
-NIGHTLY = settings().max_examples > 100
 PLAN = plan(total_envs=ENVS, env_workers=1, shards_per_worker=1)
 
 
@@ -312,14 +311,23 @@ class Machine(RuleBasedStateMachine):
             assert self.raised.total() + self.hung + self.altered > min(self.budget, 1)
 
 
-@pytest.mark.parametrize(("name", "examples"), [("local", 50), ("workers", 50), ("rlinf", 8)])
+EXAMPLES = {"local": 50, "workers": 50, "rlinf": 8}
+MANY = [
+    pytest.param(name, 20 * count, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])
+    for name, count in EXAMPLES.items()
+]
+
+
+@pytest.mark.parametrize(("name", "examples"), [*EXAMPLES.items(), *MANY])
 def test_a_run_goes_on_or_ends_with_one_sentence_whatever_its_environments_do(name, examples):
     host_or_skip(name)
     machine = type("Machine", (Machine,), {"name": name})
-    times = 20 if NIGHTLY else 1
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=times * examples, stateful_step_count=20, derandomize=not NIGHTLY, deadline=None
+            max_examples=examples,
+            stateful_step_count=20,
+            derandomize=examples == EXAMPLES[name],
+            deadline=None,
         ),
     )
