@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +17,7 @@ from ray._private import services
 from rlinf_async.observe.ending import short
 from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.access import require_token
+from rlinf_async.ray_runtime.loopback import on_loopback
 from rlinf_async.ray_runtime.termination import TERMINATION
 
 WAITS_S = (5.0, 20.0)
@@ -34,9 +35,9 @@ class RayNotStarted(RuntimeError):
 def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Iterator[None]:
     """In this block `ray.init` is tried again where it fails to start a cluster of the run's own.
 
-    `options` are given to it in that case, and the cluster asks for a token (`access`). A cluster that exists
-    is joined, or is not, as ever. Signals are heeded as `TERMINATION` has it once Ray is there, which would
-    answer SIGTERM by aborting the process.
+    `options` are given to it in that case, the cluster asks for a token (`access`), and it listens where only
+    this machine reaches it (`loopback`). A cluster that exists is joined, or is not, as ever. Signals are
+    heeded as `TERMINATION` has it once Ray is there, which would answer SIGTERM by aborting the process.
     """
     start: Init = ray.init
     if getattr(start, "tried_again", False):
@@ -48,7 +49,10 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
         given = {**kwargs, **(options or {})} if own else kwargs
         if own:
             require_token(os.environ, shared=bool(given.get("include_dashboard")))
-        context = tried_again(lambda: start(*args, **given), say=say) if own else start(*args, **given)
+            with nullcontext() if "_node_ip_address" in given else on_loopback():
+                context = tried_again(lambda: start(*args, **given), say=say)
+        else:
+            context = start(*args, **given)
         TERMINATION.install()
         return context
 

@@ -202,16 +202,24 @@ def damage(draw, run, outside):
 
 @contextmanager
 def within(seconds):
-    def late(number, frame):
-        raise Late
+    """So many seconds of the processor; and ten times as many of waiting, however busy the machine is."""
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    def late(number, frame):
+        raise Late(f"more than {seconds:g} s" if number == signal.SIGPROF else "it waits")
+
+    timers = {
+        signal.SIGPROF: (signal.ITIMER_PROF, seconds),
+        signal.SIGALRM: (signal.ITIMER_REAL, 10 * seconds),
+    }
+    before = {number: signal.signal(number, late) for number in timers}
+    for timer, limit in timers.values():
+        signal.setitimer(timer, limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, (timer, _) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
 
 
 COMMANDS = {

@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 
 import ray
+from ray._private import ray_constants
 
-from rlinf_async.ray_runtime import starting
+from rlinf_async.ray_runtime import loopback, starting
 from rlinf_async.ray_runtime.starting import WAITS_S, RayNotStarted, children, starting_ray, tried_again
 
 LATE = Exception("The current node timed out during startup.")
@@ -107,6 +108,34 @@ def test_the_token_of_a_cluster_with_a_dashboard_can_be_had_from_ray(monkeypatch
     with starting_ray(say=lambda text: None, options={"include_dashboard": True}):
         ray.init()
     assert init.asked == [{"shared": True}]
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "for_others"),
+    [({}, None, False), ({"_node_ip_address": "10.0.0.7"}, None, True), ({}, "1", True)],
+)
+def test_a_cluster_of_its_own_listens_where_only_this_machine_reaches_it(
+    monkeypatch, init, given, variable, for_others
+):
+    """Unless its user has said otherwise; tests of whole runs look at the sockets."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.delenv(loopback.SWITCH_VARIABLE, raising=False)
+    if variable:
+        monkeypatch.setenv(loopback.SWITCH_VARIABLE, variable)
+    seen = []
+    monkeypatch.setattr(ray, "init", lambda **_: seen.append(ray_constants.ENABLE_RAY_CLUSTER))
+    with starting_ray(say=lambda text: None):
+        ray.init(**given)
+    assert seen == [for_others]
+    assert ray_constants.ENABLE_RAY_CLUSTER
+
+
+def test_a_ray_without_the_switch_starts_as_ever(monkeypatch, init):
+    monkeypatch.setattr(loopback, "SWITCH_NAME", "NO_SUCH_SWITCH")
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    with starting_ray(say=lambda text: None):
+        ray.init()
+    assert init.errors == []
 
 
 @pytest.mark.parametrize("given", [{"address": "auto"}, {}, {"address": "127.0.0.1:6379"}])

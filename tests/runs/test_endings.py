@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.observe.failures import read_failures
-from tests.runs.conftest import COMMAND, SMALL, Runner
+from tests.listening import beyond_loopback
+from tests.runs.conftest import COMMAND, ROOT, SMALL, Runner
 
 pytestmark = pytest.mark.ray
 
+SECURITY_PAGE = ROOT / "docs" / "security.md"
 MOST_LINES = 10
 """On the terminal, beside the lines of the steps."""
 OF_RAY = {"raylet": "/raylet/raylet ", "gcs_server": "/gcs/gcs_server "}
@@ -50,6 +52,8 @@ def test_what_has_died_is_named_with_what_to_do_and_the_sum_is_there(
     while "2/100000" not in (line := process.stdout.readline()):
         lines.append(line)
         assert line, "".join(lines)
+    said_to_listen = set(re.findall(r"`(ray::\w+)`", SECURITY_PAGE.read_text()))
+    assert {listener.partition(" ")[0] for listener in beyond_loopback(process.pid)} <= said_to_listen
     number = number_of(victim, process.pid, run_dir)
     os.kill(number, signal.SIGKILL)
     rest, _ = process.communicate(timeout=120)

@@ -11,6 +11,7 @@ pytest.importorskip("verl", reason="veRL is not installed")
 pytest.importorskip("metaworld", reason="Meta-World is not installed")
 
 from rlinf_async.observe.failures import read_failures
+from tests.listening import beyond_loopback
 from tests.runs.conftest import Run
 from tests.runs_verl.conftest import VerlRunner
 
@@ -29,6 +30,7 @@ def test_a_run_outlives_the_death_of_its_env_worker_and_of_its_inference_rank(
     while f"2/{STEPS}" not in (line := process.stdout.readline()):
         seen.append(line)
         assert line, "".join(seen)
+    assert {listener.partition(" ")[0] for listener in beyond_loopback(process.pid)} <= {"ray::LearnerWorker"}
     doing = json.loads((run_dir / "status.json").read_text())["processes"]
     for name in ("env worker 0", "inference rank 0"):
         os.kill(doing[name]["pid"], signal.SIGKILL)
