@@ -67,7 +67,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return await super().learn(batch, settings, requests, coordinator)
 
     async def offer_weights(self, version: int, coordinator: Handle) -> float:
-        """Label the weights, copy them, and send them during later work; return the seconds of copying."""
+        """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
         self.set_global_step(version)
         if self.is_weight_offloaded:
             self.load_param_and_grad(self.device)
@@ -88,8 +88,6 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 if not self.is_optimizer_offloaded:
                     self.offload_optimizer()
                 self.offload_param_and_grad(True)
-                # Every rank must have left: inference comes onto all of these accelerators when it has the
-                # weights.
                 dist.barrier()
 
     def correct(self, base_loss: str, train: TrainConfig) -> None:

@@ -11,7 +11,7 @@ from rlinf.algorithms.registry import calculate_adv_and_returns, get_adv_and_ret
 
 from rlinf_async.core.objectives import without_signal
 
-GRPO_TYPE = "grpo"
+GRPO = "grpo"
 
 
 class GroupAdvantages:
@@ -22,13 +22,13 @@ class GroupAdvantages:
     """
 
     def __init__(self) -> None:
-        own = get_adv_and_returns(GRPO_TYPE)
+        own = get_adv_and_returns(GRPO)
         self._base: Callable[..., Any] = own._base if isinstance(own, GroupAdvantages) else own
         self._silent = 0
 
     def register(self) -> GroupAdvantages:
         """Make this what RLinf finds under the name of GRPO, in this process."""
-        register_advantage(GRPO_TYPE)(self)
+        register_advantage(GRPO)(self)
         return self
 
     def __call__(self, **kwargs: Any) -> Any:

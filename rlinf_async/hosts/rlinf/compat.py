@@ -1,9 +1,9 @@
-"""The differences between the versions of RLinf that these classes extend: the only place that knows them.
+"""What differs between the versions of RLinf that these classes extend: the only place that knows.
 
 RLinf's users have checkouts on `PYTHONPATH`, of which two different ones call themselves 0.3.0, and wheels.
-So the version of RLinf is decided by the files that `import rlinf` finds and by the contents of its classes,
-never by the metadata of an installed distribution. The sources are read rather than imported: importing
-RLinf's workers takes seconds and needs the packages of simulators and models.
+So what RLinf is here is decided by what `import rlinf` finds and by what its classes contain, never by the
+metadata of an installed distribution. The sources are read rather than imported: importing RLinf's workers
+takes seconds and needs the packages of simulators and models.
 
 The names of `LOCATIONS` can be imported from this module, wherever the RLinf that is here keeps them.
 """
@@ -102,9 +102,9 @@ class RLinfTree:
     root: Path
     """The folder of the package."""
     version: str
-    """The version that the tree gives itself, or `of unknown version`."""
+    """What it calls itself, or `of unknown version`."""
     missing: tuple[str, ...]
-    """Names that our classes need and the tree lacks, as `Class` or `Class.method`."""
+    """What our classes need and it does not have, as `Class` or `Class.method`."""
 
     def __str__(self) -> str:
         return f"RLinf {self.version} in {self.root}"
@@ -112,9 +112,7 @@ class RLinfTree:
 
 @cache
 def rlinf_tree() -> RLinfTree | None:
-    """Return the RLinf of this environment; None where `import rlinf` finds none. Nothing of it is
-    imported.
-    """
+    """Which RLinf is here; None where `import rlinf` finds none. Nothing of it is imported."""
     spec = find_spec("rlinf")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -286,7 +284,7 @@ def _definitions(path: Path) -> dict[str, ast.stmt]:
 
 
 def _version(root: Path) -> str:
-    """Return the version of a tree: from the project file next to it, or from an installed distribution."""
+    """What the tree calls itself: in the project file beside it, or as an installed distribution."""
     project = root.parent / "pyproject.toml"
     if project.is_file():
         match = re.search(r'^version\s*=\s*"([^"]+)"', project.read_text(), re.MULTILINE)

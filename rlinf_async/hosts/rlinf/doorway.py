@@ -1,5 +1,4 @@
-"""The calls with which a run of RLinf begins, and the test if it asks for this package: for
-`plugin.watch`.
+"""Where a run of RLinf begins, and whether it asks for this package: what `plugin.watch` has to know.
 
 It imports little more than the standard library, as it is loaded wherever Hydra starts.
 """
@@ -11,7 +10,7 @@ from typing import Any
 
 from rlinf_async.core.block_name import misplaced
 
-WATCHED_CALLS = {
+CALLS = {
     "rlinf.scheduler.cluster.cluster": ("Cluster", "__init__"),
     "rlinf.scheduler.worker.worker": ("Worker", "create_group"),
 }
@@ -19,9 +18,7 @@ WATCHED_CALLS = {
 
 
 def asks(argument: object) -> bool:
-    """Return True if `argument` is, or is a part of, a config that names this package or a part that it
-    brings.
-    """
+    """Whether it is, or is a part of, a config that names this package or something that it brings."""
     if not hasattr(argument, "_get_root"):
         return False
     root = argument._get_root()

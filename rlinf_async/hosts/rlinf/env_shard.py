@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ShardOutput:
-    """The outputs of the environments, with the episode statistics that came with them."""
+    """What the environments showed, with the episode statistics that came with it."""
 
     env: EnvOutput
     info: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Bordered:
 
 
 class _Shard:
-    """The common part of a shard for training and one for evaluation."""
+    """What a shard for training and one for evaluation have in common."""
 
     def __init__(self, worker: Any, stage: int, simulators: SimulatorThread, size: int) -> None:
         self._worker = worker
@@ -59,9 +59,7 @@ class _Shard:
         return Bordered(env, self._contract, self._worker.model_cfg.num_action_chunks)
 
     def _bad(self, output: EnvOutput) -> list[str]:
-        """Return the sentences about observations and rewards that are not finite; called in the shard's
-        thread.
-        """
+        """What the policy is shown, and what counts, that is not finite; called in the shard's thread."""
         batch = output.to_dict()
         fields = shown(batch["obs"], output.rewards, batch["final_obs"])
         return not_finite(self._simulators.advanced, fields)
@@ -125,7 +123,7 @@ class TrainShard(_Shard):
         return output
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
-        """Return the fields of an env output that RLinf's rollout worker reads."""
+        """What RLinf's rollout worker reads of an env output."""
         batch = output.env.to_dict()
         return {"obs": batch["obs"], "final_obs": batch["final_obs"]}
 
@@ -139,7 +137,6 @@ class TrainShard(_Shard):
     async def restart(self) -> None:
         self._contract.forget()
         await self._simulators.build(lambda: self._worker.rebuild("train", self._stage))
-        # With `auto_reset` the next rollout begins from `last_obs_list`, which `rebuild` has filled.
         self._last = None
 
     async def renew(self, step: int) -> None:

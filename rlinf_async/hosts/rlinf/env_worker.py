@@ -146,7 +146,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     @property
     def _apart(self) -> bool:
-        """True if shards may be built at the same time: simulators with a process each."""
+        """Whether shards may be built at the same time: simulators with a process each."""
         return simulators_apart(self.cfg.env.train)
 
     def _init_env(self) -> None:

@@ -1,4 +1,4 @@
-"""Tells for each level if it computes what RLinf's synchronous loop would, and if not, why."""
+"""Whether each level computes what RLinf's synchronous loop would, and if not, why."""
 
 from __future__ import annotations
 

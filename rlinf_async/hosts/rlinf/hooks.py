@@ -1,4 +1,4 @@
-"""The way of the plugin into RLinf: class-level, reversible, and only for runs that ask for it."""
+"""How the plugin enters RLinf: class-level, reversible, and only for runs that ask for it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from rlinf_async.ray_runtime.starting import starting_ray
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
-"""The variable that keeps the user's extension module while ours has its place."""
-OWN_MODULE = "rlinf_async.plugin"
+"""Where the user's extension module is kept while ours has its place."""
+OURS = "rlinf_async.plugin"
 
 ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
 
@@ -88,16 +88,16 @@ def _absent(cfg: DictConfig) -> list[Reason]:
 def load_in_workers(active: bool) -> None:
     """Name this package as RLinf's extension module; a module of the user's is loaded, too.
 
-    Our worker classes install the plugin by themselves and leave the user's module in its place. RLinf's own
-    classes load only one module: it is ours, which then loads the user's.
+    Our worker classes install the plugin by themselves and leave his module in its place. RLinf's own
+    classes load only one module: it is ours, which then loads his.
     """
-    present = os.environ.setdefault(EXT_MODULE, OWN_MODULE)
-    if present != OWN_MODULE and not active:
-        os.environ[USERS_MODULE], os.environ[EXT_MODULE] = present, OWN_MODULE
+    present = os.environ.setdefault(EXT_MODULE, OURS)
+    if present != OURS and not active:
+        os.environ[USERS_MODULE], os.environ[EXT_MODULE] = present, OURS
 
 
 def _load_users_module() -> None:
-    """Load the extension module that the user has named, as RLinf does."""
+    """What RLinf does with the extension module that the user has named."""
     if name := os.environ.get(USERS_MODULE):
         register = getattr(importlib.import_module(name), "register", None)
         if callable(register):
@@ -132,7 +132,6 @@ class Hooks:
         self._replace(cluster, "allocate", _restarting(cluster.allocate))
         self._replace(runner, "__new__", staticmethod(_choose_runner), fallback=staticmethod(_new))
         register_models()
-        # RLinf sets it in worker processes only.
         if "WORKER_NAME" in os.environ:
             provide_cpu_platform(worker)
             _load_users_module()
@@ -148,7 +147,6 @@ class Hooks:
             self._undo.pop()()
 
     def _replace(self, owner: Any, name: str, value: Any, *, fallback: Any = None) -> None:
-        # From `__dict__`, and not by `getattr`, which would bind a classmethod: it is put back as it was.
         before = owner.__dict__.get(name, fallback)
         setattr(owner, name, value)
         self._undo.append(lambda: setattr(owner, name, before))
@@ -156,8 +154,6 @@ class Hooks:
     def _checking_config(self, start: Callable[..., None]) -> Callable[..., None]:
         def check(cluster: Any, *args: Any, **kwargs: Any) -> None:
             cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
-            # A config of the cluster alone does not tell the run: its classes are chosen when worker groups
-            # are created.
             if not isinstance(cluster_cfg, DictConfig) or cluster_cfg._get_root() is cluster_cfg:
                 start(cluster, *args, **kwargs)
                 return
@@ -188,8 +184,8 @@ class Hooks:
         return choose
 
 
-PROCESS_HOOKS = Hooks()
-"""The hooks of this process."""
+HOOKS = Hooks()
+"""Those of this process."""
 
 
 WRONG_RUNNER = (
@@ -202,7 +198,7 @@ class InstallsPlugin:
     """A worker that installs the plugin in its process before RLinf loads the user's extension module."""
 
     def _load_user_extensions(self) -> None:
-        PROCESS_HOOKS.install()
+        HOOKS.install()
         super()._load_user_extensions()  # type: ignore[misc]
 
 
@@ -229,7 +225,6 @@ def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
         group = getattr(cls, "restart_group", None)
         if group is None or group not in resolve(cfg).restartable:
             return allocate(cluster, cls, *args, **kwargs)
-        # RLinf calls `ray.remote(cls)` inside: for this one call that is a decorator with our options.
         with patch.object(ray, "remote", ray.remote(**STARTED_AGAIN)):
             return allocate(cluster, cls, *args, **kwargs)
 

@@ -23,10 +23,10 @@ from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check, skipped
 
-CONFIG_SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
-"""Sections of every config of an RLinf run."""
-SUPPORTED_TASKS = ("embodied", "embodied_eval")
-"""Tasks whose workers `train` starts; RLinf's scripts for others start their own."""
+SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
+"""What every config of an RLinf run has."""
+TASKS = ("embodied", "embodied_eval")
+"""Runs whose workers `train` starts; RLinf's scripts for others start their own."""
 
 
 class RLinfHost:
@@ -40,22 +40,22 @@ class RLinfHost:
     def installed(self) -> bool:
         if not self.available:
             return False
-        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
+        from rlinf_async.hosts.rlinf.hooks import HOOKS
 
-        return PROCESS_HOOKS.installed
+        return HOOKS.installed
 
     def install(self) -> None:
-        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
+        from rlinf_async.hosts.rlinf.hooks import HOOKS
 
-        PROCESS_HOOKS.install()
+        HOOKS.install()
 
     def remove(self) -> None:
-        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
+        from rlinf_async.hosts.rlinf.hooks import HOOKS
 
-        PROCESS_HOOKS.remove()
+        HOOKS.remove()
 
     def serves(self, cfg: DictConfig) -> bool:
-        return all(section in cfg for section in CONFIG_SECTIONS)
+        return all(section in cfg for section in SECTIONS)
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"
@@ -67,9 +67,9 @@ class RLinfHost:
 
         refuse(TABLE.misshapen(plain(cfg)))
         task = cfg.runner.get("task_type")
-        if task not in SUPPORTED_TASKS:
+        if task not in TASKS:
             raise ValueError(
-                f"runner.task_type={task!r} is none of {', '.join(SUPPORTED_TASKS)}, which this command runs"
+                f"runner.task_type={task!r} is none of {', '.join(TASKS)}, which this command runs"
             )
         if not asks_for_levels(cfg):
             check_presence(cfg)  # of runs with a level on `prepare` says everything at once
@@ -122,9 +122,7 @@ class RLinfHost:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of this package, of RLinf as `import rlinf` gives it, and of the packages that
-    both need.
-    """
+    """Of this package, of RLinf as `import rlinf` gives it, and of what both stand on."""
     tree = compat.rlinf_tree()
     own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
     return {**own, **{name: version(name) for name in ("ray", "torch")}}

@@ -22,20 +22,20 @@ from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_di
 from rlinf_async.hosts.rlinf.losses import at_ratio_level
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import anchor, forward, recompute, samples_of
-from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES, RLinfSettings
+from rlinf_async.hosts.rlinf.settings import LOSSES, RLinfSettings
 from rlinf_async.hosts.rlinf.shards import TrainedShards
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.reporting import prefixed
 
-REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
-"""Fields of a rollout from which RLinf's rollout metrics are made."""
+REPORTED = ("rewards", "advantages", "returns", "loss_mask")
+"""Fields of a rollout that RLinf's rollout metrics are made of."""
 
 
 def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
     """The learner of one rank, which from now on is trained by `actor`."""
     if settings.asynchrony.correction != "none":
-        actor.correct(ON_POLICY_LOSSES[settings.loss], settings.asynchrony.train)
+        actor.correct(LOSSES[settings.loss], settings.asynchrony.train)
     return StreamingLearner(
         FSDPTraining(actor, settings),
         settings,
@@ -75,7 +75,6 @@ class FSDPTraining:
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         trees = [{name: value for name, value in piece.payload.items() if value != {}} for piece in pieces]
-        # Taken out, as their leading dimension is not that of the rollout.
         bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
         self.scored = scored_in(trees[0]["forward_inputs"])
         rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
@@ -86,9 +85,7 @@ class FSDPTraining:
         return rollout
 
     def _examine(self, rollout: Tree) -> Premise:
-        """Compare scores before anything is trained: the weights are those that the newest samples were
-        drawn with.
-        """
+        """Nothing has been trained yet: the weights are those that the newest samples were drawn with."""
         most = self._settings.micro_batch_size
         sums = compare(self._actor, rollout, self._batch, most=most, values=self._critic)
         premise = judge(self.summed(sums), self._actor.cfg, self._actor.log_warning)
@@ -111,7 +108,7 @@ class FSDPTraining:
         return rollout.get("loss_mask")  # type: ignore[return-value]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
-        self._reports.append({name: rollout.get(name) for name in REPORTED_FIELDS})
+        self._reports.append({name: rollout.get(name) for name in REPORTED})
         samples: Tree = process_nested_dict_for_train(rollout, order)
         return samples
 

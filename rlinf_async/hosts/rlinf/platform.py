@@ -18,10 +18,10 @@ class InertStream:
     """A stream on a device that has none: everything is already done."""
 
     def synchronize(self) -> None:
-        """Do nothing: no work is pending on a CPU."""
+        """Nothing is pending."""
 
     def wait_stream(self, stream: object) -> None:
-        """Do nothing: no work is pending on a CPU."""
+        """Nothing is pending."""
 
 
 class CpuPlatform(CpuDevice):
@@ -34,7 +34,7 @@ class CpuPlatform(CpuDevice):
         return torch.device("cpu")
 
     def set_device(self, device: object) -> None:
-        """Do nothing: there is one device."""
+        """There is one device."""
 
     def device_count(self) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""Scores of actions that were taken: exact log-probabilities and values, without gradients."""
+"""What a policy thinks of actions that were taken: exact log-probabilities and values, without gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tenso
 
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
-SAMPLE_FIELDS = ("forward_inputs", "prev_logprobs")
+SAMPLE = ("forward_inputs", "prev_logprobs")
 """Fields of a rollout that make a sample which can be scored again."""
 
 
@@ -59,9 +59,7 @@ def anchor(cfg: Any, rollout: Tree, scored: Sequence[Tensors], *, values: bool) 
 
 
 def scoring_inputs(payload: Tree) -> Tree:
-    """Return the inputs of `score` for a piece's payload: T * B samples, and behind them the last B
-    observations.
-    """
+    """What `score` takes of a piece's payload: its T * B samples, and behind them its last B observations."""
     return concatenate([samples_of(payload), _last(payload, payload["bootstrap_inputs"])])
 
 
@@ -71,11 +69,9 @@ def _last(rollout: Tree, inputs: Any) -> Tree:
 
 
 def samples_of(rollout: Tree, *more: str) -> Tree:
-    """Return the samples of a rollout of [T, B, ...] that `forward` scores, with fields `more`: [T * B,
-    ...].
-    """
+    """What `forward` scores of a rollout of [T, B, ...], and fields `more`: [T * B, ...]."""
     return map_tensors(
-        lambda tensor: tensor.flatten(0, 1), {name: rollout[name] for name in (*SAMPLE_FIELDS, *more)}
+        lambda tensor: tensor.flatten(0, 1), {name: rollout[name] for name in (*SAMPLE, *more)}
     )
 
 
@@ -87,7 +83,6 @@ def forward(actor: Any, parts: Iterable[Tree], *, values: bool) -> Iterator[dict
         on_device = put_tensor_device(chunk, actor.device)
         with actor.amp_context:
             yield score(actor.cfg, actor.model, on_device, values=values)
-    # Reached only if the consumer exhausts the generator; otherwise the model stays in evaluation mode.
     actor.model.train()
 
 
@@ -105,9 +100,7 @@ def score(cfg: Any, model: torch.nn.Module, samples: dict[str, Any], *, values: 
 
 
 def forward_kwargs(cfg: Any, stored: torch.Tensor) -> dict[str, Any]:
-    """Return the arguments that RLinf's training step passes to some models besides inputs; `stored` are
-    log-probabilities.
-    """
+    """What RLinf's training step passes to some models beside inputs; `stored`: log-probabilities."""
     model = cfg.actor.model.model_type
     if model in SELECTING_MODELS:
         return {"prev_logprobs": stored}

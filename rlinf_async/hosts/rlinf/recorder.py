@@ -15,8 +15,8 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.loops.finite import check_answer
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
 
-SCORE_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
-"""Fields of an answer that have to be finite."""
+SCORES = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
+"""What of an answer has to be finite."""
 
 
 class ShardRecorder:
@@ -82,7 +82,7 @@ class ShardRecorder:
     def _note(self, output: ShardOutput, answer: dict[str, Any]) -> None:
         """Keep the episode statistics that RLinf would record at this point, of finite numbers."""
         env = output.env
-        scores = {name: answer.get(name) for name in SCORE_FIELDS}
+        scores = {name: answer.get(name) for name in SCORES}
         check_answer(self._settings.asynchrony.advanced, scores, version=answer["version"])
         if env.intervene_actions is not None:
             self._result.update_last_actions(env.intervene_actions, env.intervene_flags)
@@ -101,7 +101,7 @@ class ShardRecorder:
 
 
 def _inputs(output: ShardOutput, answer: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the inputs by which the policy is to be scored."""
+    """What the policy wants to be scored with."""
     return with_echoes(answer["forward_inputs"], answer["echoes"], output.env.obs)
 
 

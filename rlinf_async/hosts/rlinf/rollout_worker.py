@@ -14,7 +14,7 @@ from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.observations import each_alike, merge, observations_of
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
-from rlinf_async.hosts.rlinf.placement import COMPONENT_NAMES
+from rlinf_async.hosts.rlinf.placement import COMPONENTS
 from rlinf_async.hosts.rlinf.proximal import score
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded
@@ -24,8 +24,8 @@ from rlinf_async.ray_runtime.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.padding import pad, padded_size, trim
 from rlinf_async.ray_runtime.seeding import seed_everything
 
-SCORE_FIELDS = ("logprobs", "values", "prev_logprobs")
-"""Fields that a learner reads of a pass over actions that were taken."""
+SCORES = ("logprobs", "values", "prev_logprobs")
+"""What a learner reads of a pass over actions that were taken."""
 
 
 class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorker):
@@ -52,7 +52,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         # ours are padded to one size. There are no graphs to capture without CUDA.
         self.enable_cuda_graph = self.enable_cuda_graph and self.torch_device_type == "cuda"
         if self.enable_cuda_graph:
-            sizes = {name: self.placement.get_world_size(name) for name in COMPONENT_NAMES}
+            sizes = {name: self.placement.get_world_size(name) for name in COMPONENTS}
             (size,) = resolve(self.cfg, sizes=sizes).buckets
             self.per_node_train_batch_size = self.per_node_eval_batch_size = size
         seed = int(self.cfg.actor.get("seed", 0))
@@ -80,7 +80,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         return module
 
     def weights_changed(self, version: int) -> None:
-        """Do what RLinf's `sync_model_from_actor` does when it has written the weights that it received."""
+        """What RLinf's `sync_model_from_actor` does when it has written the weights that it received."""
         self.version = version
         if self.finished_episodes is None:
             self.finished_episodes = self.version * self.total_num_train_envs * self.rollout_epoch
@@ -131,7 +131,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
         on_device = put_tensor_device(samples, self.device)
         output = score(self.cfg, self.policy_module(), on_device, values=values)
-        return {name: output[name].float().cpu() for name in SCORE_FIELDS if output.get(name) is not None}
+        return {name: output[name].float().cpu() for name in SCORES if output.get(name) is not None}
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
         values: torch.Tensor | None = trim(self.get_bootstrap_values(self._padded(observations, size)), size)

@@ -17,7 +17,7 @@ from rlinf.utils.runner_utils import check_progress
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import compat
-from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
+from rlinf_async.hosts.rlinf.checkpoints import AUTO, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
@@ -70,7 +70,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             step=step,
             total=self.max_steps,
             checkpoint=Path(resume_dir) if resume_dir else None,
-            resume=f"++runner.resume_dir={AUTO_RESUME}",
+            resume=f"++runner.resume_dir={AUTO}",
             takes_turns=self.settings.takes_turns,
             rebuild={"env": "init_again", "inference": "init_worker"},
         )
@@ -92,11 +92,11 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             self._run.train()
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate the published version, while rollouts for training go on."""
+        """Evaluate the published version, beside the rollouts for training."""
         return self._run.evaluate()
 
     def due(self, step: int) -> tuple[bool, bool]:
-        """Return two flags: evaluate after `step`, and save after `step`, by RLinf's own count."""
+        """Whether to evaluate, and whether to save, after `step`, by RLinf's own count."""
         runner = self.cfg.runner
         evaluate, save, _ = check_progress(
             step, self.max_steps, runner.val_check_interval, runner.save_interval, 1.0

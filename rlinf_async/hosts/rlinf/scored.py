@@ -1,6 +1,4 @@
-"""The part of an action that RLinf's models score, by their config: for `explain`; a run reads it off its
-samples.
-"""
+"""What RLinf's models score of an action, by their config: for `explain`; a run reads it off its samples."""
 
 from __future__ import annotations
 
@@ -9,24 +7,23 @@ from typing import Any
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.core.weight_bounds import MAX_WEIGHT_OF_ALL_STEPS, MAX_WEIGHT_OF_ONE_STEP
-from rlinf_async.hosts.rlinf.chance import SHARED_STEP, is_joint, shared_chance
+from rlinf_async.hosts.rlinf.chance import TOGETHER, is_joint, shared_chance
 
-STEP_COUNT_KEYS = ("num_steps", "denoising_steps")
-"""The names of the number of denoise steps in models' sections: of their own kind, or the model's."""
+STEPS = ("num_steps", "denoising_steps")
+"""How models call the number of their denoise steps: in a section of their own kind, or beside it."""
 
 
 def scored_by(cfg: Mapping[str, Any]) -> str:
-    """Return how importance weights make up for the part that the model does not score; "" where it scores
-    actions.
+    """How importance weights make up for what the model does not score; empty where it scores actions.
 
-    Without a number in the config, the checkpoint has the number.
+    Without a number in the config the checkpoint has it.
     """
     model = lookup(cfg, "actor.model") or {}
     joint = is_joint(model)
-    if not joint and shared_chance(cfg) != SHARED_STEP:
+    if not joint and shared_chance(cfg) != TOGETHER:
         return ""
     kind = str(model.get("model_type"))
-    found = [lookup(model, f"{place}{name}") for place in (f"{kind}.", "") for name in STEP_COUNT_KEYS]
+    found = [lookup(model, f"{place}{name}") for place in (f"{kind}.", "") for name in STEPS]
     steps = next((str(value) for value in found if value is not None), "K")
     if joint:
         more = f"{int(steps) + 1}" if steps.isdigit() else "(K + 1)"

@@ -16,7 +16,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.config import asks_for_levels
-from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS, load_in_workers
+from rlinf_async.hosts.rlinf.hooks import HOOKS, load_in_workers
 from rlinf_async.hosts.rlinf.stock import Observed
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
@@ -34,7 +34,7 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     """
     active = asks_for_levels(cfg)
     if active:
-        PROCESS_HOOKS.install()  # Hydra does so as well, where it finds its plugins
+        HOOKS.install()  # Hydra does so as well, where it finds its plugins
     # RLinf's own workers, too, take their platform from us where there is no accelerator.
     load_in_workers(active)
     if active:
