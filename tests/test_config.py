@@ -248,7 +248,8 @@ def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():
         ({"correction": "decoupled"}, math.inf),
         ({"correction": "decoupled", "max_weight": 3}, math.inf),
         ({"correction": "tis"}, 2.0),
-        ({"correction": "mis", "max_weight": 3}, 3),
+        ({"correction": "tis", "max_weight": 3}, 3),
+        ({"correction": "m2po"}, math.inf),
     ],
 )
 def test_weights_are_bounded_where_the_correction_bounds_them(train, bound):
@@ -336,3 +337,8 @@ def test_a_step_or_a_reset_may_take_many_times_as_long_as_any_before_and_no_less
     assert limits(1, 6, 60) == [100, 120, 1200]
     assert limits(60, **{f"{call}_s": 3}) == [3]
     assert limits(0.0, start_s=500) == [500]  # the first may compile
+
+
+def test_outliers_of_a_batch_want_the_anchor_of_a_batch():
+    with pytest.raises(ValueError, match="m2po with proximal=loglinear: which samples are left out follows"):
+        TrainConfig(correction="m2po", proximal="loglinear")

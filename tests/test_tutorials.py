@@ -146,7 +146,7 @@ def test_keys_of_rlinfs_asynchronous_ppo_become_what_the_page_says(examples):
         assert key.replace(": ", "=") in said
         for each in re.findall(r"`([^`]+)`", ours):
             assert each.replace(": ", "=") in said
-    assert (facts["max_staleness"], facts["correction"], facts["max_weight"]) == (1, "mis", 2.0)
+    assert (facts["max_staleness"], facts["correction"], facts["max_weight"]) == (1, "tis", 2.0)
 
 
 def test_keys_without_effect_are_those_of_the_page(examples):

@@ -30,6 +30,10 @@ REMOVED_KEYS = {
     "async.train.balance=free": (
         "it trained slow tasks less; use tasks, with which whoever is free takes on the next task, or exact"
     ),
+    "async.train.correction=mis": (
+        "it left out every sample beyond a bound, and learned 43 % less with action tokens at a lag of 4; "
+        "use tis, with the same async.train.max_weight, or m2po, which leaves out as few as it can"
+    ),
     "async.train.correction=vtrace": (
         "it learned 17.5 % less with action tokens and no more with anything; use decoupled, or tis, whose "
         "weights are bounded too"

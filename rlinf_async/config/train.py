@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from rlinf_async.config.checks import check_above_zero, check_choice, check_flag, check_whole
 from rlinf_async.core.types import Balance, Correction
 
-MAX_WEIGHT = {"tis": 2.0, "mis": 2.0}
-"""Bounds of importance weights by correction: what practice agrees on."""
+MAX_WEIGHT = 2.0
+"""Bound of the importance weights of `tis`: what practice agrees on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class TrainConfig:
     correction: Correction = "decoupled"
     """How a sample that an older policy has drawn is weighted; see `core.objectives.importance_weight`."""
     max_weight: float | Literal["auto"] = "auto"
-    """The bound of that weight for tis and mis; auto: 2. Weights of a model that scores a part of an action
+    """The bound of that weight for tis; auto: 2. Weights of a model that scores a part of an action
     have bounds of their own, too (docs/flow-weight.md)."""
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
@@ -47,9 +47,15 @@ class TrainConfig:
                 f"async.train.scorer=inference with proximal={self.proximal}: nothing is scored again; use "
                 "proximal=recomputed, or scorer=learner"
             )
+        if self.correction == "m2po" and self.proximal != "recomputed":
+            raise ValueError(
+                f"async.train.correction=m2po with proximal={self.proximal}: which samples are left out "
+                "follows from the anchor of a whole batch; use proximal=recomputed, or correction=tis"
+            )
 
     @property
     def weight_bound(self) -> float:
         """`max_weight` as a number: without `auto`, and infinite where the correction has no bound."""
-        bound = self.max_weight if self.max_weight != "auto" else MAX_WEIGHT.get(self.correction)
-        return math.inf if bound is None or self.correction == "decoupled" else bound
+        if self.correction != "tis":
+            return math.inf
+        return MAX_WEIGHT if self.max_weight == "auto" else self.max_weight

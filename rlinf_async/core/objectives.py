@@ -37,13 +37,14 @@ def importance_weight(
     *,
     correction: Correction,
     max_weight: float,
+    cut: float = math.inf,
     scored: Scored = WHOLE,
 ) -> torch.Tensor:
-    """The factor `w` of each advantage, detached, float32.
+    """Return the factor `w` of each advantage, detached, float32.
 
     With `rho = pi_prox / mu`, or what stands for it where a part of an action is `scored`: rho (`decoupled`);
-    min(rho, max_weight) (`tis`, truncated importance sampling, Ionides 2008); rho where it is at most
-    max_weight and 0 elsewhere (`mis`, masked); 1 (`none`).
+    min(rho, max_weight) (`tis`, truncated importance sampling, Ionides 2008); rho where its logarithm is no
+    further from 0 than `cut`, and 0 elsewhere (`m2po`, see `core.outliers`); 1 (`none`).
 
     Args:
         proximal: log-probabilities at the level at which the ratio is clipped.
@@ -52,10 +53,11 @@ def importance_weight(
     if correction == "none":
         return torch.ones_like(proximal, dtype=torch.float32)
     # In float32: the difference of two bfloat16 log-probabilities has few digits left.
-    rho = scored.weight(proximal.detach().float() - behaviour.detach().float())
-    if correction == "decoupled":
-        return rho
-    return torch.where(rho <= max_weight, rho, 0.0) if correction == "mis" else rho.clamp(max=max_weight)
+    log_ratios = proximal.detach().float() - behaviour.detach().float()
+    rho = scored.weight(log_ratios)
+    if correction == "tis":
+        return rho.clamp(max=max_weight)
+    return rho if correction == "decoupled" else torch.where(scored.log(log_ratios).abs() <= cut, rho, 0.0)
 
 
 @torch.no_grad()
@@ -66,20 +68,24 @@ def weight_measures(
     *,
     correction: Correction,
     max_weight: float,
+    cut: float = math.inf,
     scored: Scored = WHOLE,
 ) -> dict[str, torch.Tensor]:
-    """What a learner reports of `importance_weight`, by metric, one number per weight: its host averages.
+    """Measure what `importance_weight` gave, by metric, one number per weight: the host averages.
 
     The weights; the divergence of the policy that acted from the proximal one; and, where weights are
-    bounded, whether the bound was exceeded.
+    bounded or samples left out, whether this one was.
     """
     log_ratios = proximal - behaviour
     distance = -log_ratios if scored.whole else scored.divergence(log_ratios)
     measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": distance}
-    bound = scored.most if correction == "decoupled" else min(max_weight, scored.most)
-    if math.isinf(bound):
+    bound = min(max_weight, scored.most) if correction == "tis" else scored.most
+    if math.isinf(bound) and correction != "m2po":
         return measures
-    return measures | {"actor/behaviour_bounded": (scored.ratio(log_ratios) > bound).float()}
+    beyond = scored.ratio(log_ratios) > bound
+    if correction == "m2po":
+        beyond |= scored.log(log_ratios).abs() > cut
+    return measures | {"actor/behaviour_bounded": beyond.float()}
 
 
 def bounded_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:

@@ -73,7 +73,12 @@ class RunSettings:
     def streams(self) -> bool:
         """True if gradients are accumulated before the batch is complete."""
         deferred = self.normalizes and self.asynchrony.streamer.defers(self.update_epoch)
-        return self.asynchrony.streamer.enabled and not deferred
+        return self.asynchrony.streamer.enabled and not deferred and not self.leaves_out
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether samples are left out by what the whole batch is like, which is therefore waited for."""
+        return self.asynchrony.correction == "m2po"
 
     @property
     def spreads_steps(self) -> bool:

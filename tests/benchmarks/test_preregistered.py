@@ -210,7 +210,12 @@ def test_corrections_are_compared_by_level_1_alone_at_a_fixed_lag():
     wanted = corrections.settings(load())
     assert len({setting.name for setting in wanted}) == len(wanted) == 3 * (4 + 4 + 2)
     for setting in wanted:
-        config = AsyncConfig.from_mapping(block_of(setting, load().tasks[setting.task]))
+        block = block_of(setting, load().tasks[setting.task])
+        if setting.correction["correction"] == "mis":  # of which the results of a former version are kept
+            with pytest.raises(ValueError, match="mis is gone"):
+                AsyncConfig.from_mapping(block)
+            continue
+        config = AsyncConfig.from_mapping(block)
         assert config.deterministic
         assert config.max_staleness == setting.lag
         assert config.train.correction == setting.correction["correction"]

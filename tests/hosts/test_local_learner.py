@@ -1,6 +1,7 @@
 import asyncio
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -126,10 +127,17 @@ def written_out(learner, samples, logprobs, weights, anchor):
 
 
 CORRECTIONS = {
-    "decoupled": lambda rho: rho,
-    "tis": lambda rho: rho.clamp(max=1.05),
-    "mis": lambda rho: torch.where(rho <= 1.05, rho, 0.0),
+    "decoupled": lambda rho, _: rho,
+    "tis": lambda rho, _: rho.clamp(max=1.05),
+    "m2po": lambda rho, valid: torch.where(rho.log().abs() <= largest_left(rho.log()[valid]), rho, 0.0),
 }
+
+
+def largest_left(log_ratios):
+    """Of the log-ratios with the smallest squares, as many as have a mean square of at most 0.04."""
+    squares = np.sort(log_ratios.flatten().double().numpy() ** 2)
+    means = np.cumsum(squares) / np.arange(1, len(squares) + 1)
+    return float(np.sqrt(squares[means <= 0.04].max())) + 1e-6
 
 
 @pytest.mark.parametrize("cls", [GaussianPolicy, ByDimension])
@@ -137,7 +145,7 @@ CORRECTIONS = {
 def test_the_gradient_of_an_off_policy_batch_is_that_of_the_weighted_objective(correction, cls):
     actor, current = policy(0, cls), opinionated(1, cls)
     block = {"mode": "train", "train": {"correction": correction}}
-    if correction != "decoupled":
+    if correction == "tis":
         block["train"]["max_weight"] = 1.05
     learner = learner_of(settings_of(block, clip_grad=1e9, algorithm="ppo"), current)
     anchor_model, gradients = copy.deepcopy(current), []
@@ -146,7 +154,9 @@ def test_the_gradient_of_an_off_policy_batch_is_that_of_the_weighted_objective(c
     logprobs = anchor_model.logprobs(samples["states"], samples["actions"])
     rho = torch.exp(logprobs.detach() - samples["logprobs"])
     assert 0 < (rho > 1.05).float().mean() < 1
-    weights = CORRECTIONS[correction](rho)
+    weights = CORRECTIONS[correction](rho, samples["valid"])
+    if correction == "m2po":
+        assert 0 < (weights == 0).float().mean() < 0.9
     written_out(learner, samples, logprobs, weights, logprobs.detach()).backward()
     for parameter, found in zip(policy_parameters(anchor_model), gradients[0], strict=True):
         assert torch.allclose(parameter.grad, found, atol=1e-5)

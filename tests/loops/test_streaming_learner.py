@@ -1,12 +1,13 @@
 """Which samples a learner rank trains on, and when, whatever framework trains them."""
 
 import itertools
+import math
 from contextlib import nullcontext
 
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import AdvancedConfig, AsyncConfig, TrainConfig
 from rlinf_async.config.streamer import StreamerConfig
 from rlinf_async.core.scored import WHOLE
 from rlinf_async.core.tensors import concatenate, map_tensors
@@ -22,6 +23,7 @@ class Training:
     """Trains on nothing, and notes the numbers of the samples of each micro-batch, and where steps end."""
 
     scored = WHOLE
+    cut = math.inf
 
     def __init__(self):
         self.micro_batches, self.noted = [], {}
@@ -55,6 +57,15 @@ class Training:
 
     def finish(self):
         return {}
+
+    def anchor(self, rollout, scores=None):
+        """Nothing of what is noted depends on it."""
+
+    def log_ratios(self, rollout):
+        return rollout["number"].flatten().float() / 40
+
+    def summed(self, sums):
+        return sums
 
 
 def rollouts(batch, horizon):
@@ -117,6 +128,22 @@ def test_a_rollout_that_steps_do_not_divide_is_shared_out_so_that_steps_are_equa
     assert sorted(itertools.chain(*steps)) == list(range(24))
     # Of six samples at a time the first of four steps has 1, 3, 4 and 6: four before the last piece.
     assert training.noted["streamed"] == pytest.approx(4 / 24)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
+@pytest.mark.parametrize("streamer", [True, False])
+def test_outliers_are_those_of_the_whole_batch_which_is_waited_for(order, streamer):
+    train_block = TrainConfig(enabled=True, correction="m2po")
+    asynchrony = AsyncConfig(
+        train=train_block,
+        streamer=StreamerConfig(enabled=streamer),
+        advanced=AdvancedConfig(measure_ratios=False),
+    )
+    training = train(order=order, asynchrony=asynchrony)
+    assert training.micro_batches == [[]]
+    assert sorted(itertools.chain(*training.kept)) == list(range(16))
+    # Log-ratios are 0 to 15 fortieths: the squares of the first 14 have a mean of 0.0366, of 15 of 0.0423.
+    assert 13 / 40 < training.cut < 14 / 40
 
 
 def test_update_epochs_train_the_same_samples_again_in_an_order_of_the_seed():

@@ -12,10 +12,10 @@ pytestmark = pytest.mark.ray
 SETTINGS = [setting for setting in itertools.product((False, True), repeat=3) if any(setting)]
 GROUPED = [(True, False, False), (False, False, True), (True, False, True), (True, True, True)]
 CORRECTIONS = {
-    ("metaworld_ppo_mlp", False, False): ("correction=mis",),
+    ("metaworld_ppo_mlp", False, False): ("correction=m2po",),
     ("metaworld_ppo_mlp", False, True): ("correction=tis", "max_weight=1.5"),
     ("metaworld_ppo_mlp", True, False): ("proximal=loglinear",),
-    ("metaworld_grpo_mlp", False, False): ("correction=mis",),
+    ("metaworld_grpo_mlp", False, False): ("correction=m2po",),
     ("metaworld_grpo_mlp", False, True): ("correction=tis", "proximal=loglinear"),
 }
 """Config, level 2, level 3: what level 1 corrects with; elsewhere the default."""

@@ -32,7 +32,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self._corrected: CorrectedLoss | None = None
+        self.corrected: CorrectedLoss | None = None
         self.start_learning(
             rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
         )
@@ -96,21 +96,21 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         # RLinf gives the key to the loss of its asynchronous PPO, and not to the others, which have it in
         # their configs all the same.
         dual_clips = algorithm.loss_type == ASYNC_PPO
-        self._corrected = CorrectedLoss(
+        self.corrected = CorrectedLoss(
             base_loss,
             train=train,
             level=algorithm.logprob_type,
             action_dim=self.cfg.actor.model.get("action_dim", 7),
             dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
         )
-        self.cfg.algorithm.loss_type = self._corrected.register()
+        self.cfg.algorithm.loss_type = self.corrected.register()
 
     def train_micro_batch(
         self, micro_batch: dict[str, torch.Tensor], metrics: dict[str, list[float]], *, is_last: bool
     ) -> None:
         anchored: AbstractContextManager[None] = nullcontext()
-        if self._corrected is not None:
-            anchored = self._corrected.micro_batch(micro_batch, self.version)
+        if self.corrected is not None:
+            anchored = self.corrected.micro_batch(micro_batch, self.version)
         with self.spans.span("micro-batch"), anchored:
             super().train_micro_batch(micro_batch, metrics, is_last=is_last)
 

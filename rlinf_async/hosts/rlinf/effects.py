@@ -17,9 +17,14 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
     """A remark for each level of a run, and for each setting, that does less than one might expect."""
     levels, plan = settings.asynchrony, settings.plan
     if levels.streamer.enabled and not settings.streams:
+        deferred, streaming = (
+            ("async.train.correction=m2po", "async.train.correction=tis")
+            if settings.leaves_out
+            else ("normalisation deferred", "async.streamer.normalization=running")
+        )
         yield (
-            "level 3 streams nothing: with normalisation deferred the learner waits for the whole batch; "
-            "async.streamer.normalization=running streams"
+            f"level 3 streams nothing: with {deferred} the learner waits for the whole batch; {streaming} "
+            "streams"
         )
     if levels.rollout.enabled and plan.shards == 1:
         yield "level 2 has one shard in all, and changes nothing"

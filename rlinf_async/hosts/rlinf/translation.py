@@ -34,9 +34,10 @@ class Translation:
 TRANSLATIONS = (
     # Both count policy versions, which are global steps: older trajectories are not trained.
     Translation("algorithm.staleness_threshold", Whole(0), "train", {"max_staleness": None}),
-    # RLinf leaves out samples whose weight pi_prox / mu is above the threshold: a mask, not a clip.
+    # RLinf leaves out samples whose weight pi_prox / mu is above the threshold, and divides by the rest. The
+    # nearest of ours has the same threshold and cuts weights to it.
     Translation(
-        "algorithm.behave_weight_threshold", Real(above=0), "train", {"correction": "mis", "max_weight": None}
+        "algorithm.behave_weight_threshold", Real(above=0), "train", {"correction": "tis", "max_weight": None}
     ),
 )
 

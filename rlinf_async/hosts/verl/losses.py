@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,8 @@ class PolicyLoss:
     actor: ActorConfig
     settings: VerlSettings
     streamed: bool = False
+    cut: float = math.inf
+    """The size of a log-ratio beyond which an entry has no weight (`correction: m2po`)."""
 
     @property
     def divides_later(self) -> bool:
@@ -108,6 +111,7 @@ class PolicyLoss:
         bounds: Any = {
             "correction": correction,
             "max_weight": train.weight_bound,
+            "cut": self.cut,
             "scored": scored_in(data.get("forward_inputs", {})),
         }
         weights = importance_weight(anchor, behaviour, **bounds)

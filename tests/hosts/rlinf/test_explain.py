@@ -79,6 +79,8 @@ def remark(words, *overrides):
 
 def test_a_level_that_has_nothing_to_do_says_so():
     assert remark("level 3 streams nothing")  # eight update epochs: normalisation is deferred
+    (waits,) = remark("level 3 streams nothing", "async.train.correction=m2po")
+    assert "m2po the learner waits for the whole batch; async.train.correction=tis streams" in waits
     assert not remark("level 3 streams nothing", "async.streamer.normalization=running")
     assert not remark("level 3 streams nothing", "async.mode=train")
     assert remark("one shard in all", "async.rollout.shards=1")
@@ -129,7 +131,7 @@ ASYNC_PPO = (
 
 def test_rlinfs_own_asynchronous_keys_are_shown_with_what_they_become():
     said = facts(*ASYNC_PPO)
-    assert (said["max_staleness"], said["correction"], said["max_weight"]) == (3, "mis", 2.5)
+    assert (said["max_staleness"], said["correction"], said["max_weight"]) == (3, "tis", 2.5)
     text = shown(*ASYNC_PPO)
     assert "algorithm.staleness_threshold=3 -> async.train.max_staleness=3" in text
     assert "algorithm.rollout_store_size_per_rank=2 has no effect here" in text

@@ -133,7 +133,7 @@ WITHOUT_LAG = [
     )
     for change, more in (
         ("correction=tis", ()),
-        ("correction=mis", ()),
+        ("correction=m2po", ()),
         ("proximal=loglinear", ()),
     )
 ]
@@ -164,7 +164,7 @@ HOSTS = [
         ("ppo", ()),
         ("ppo", ("correction=none",)),
         ("ppo", ("correction=tis", "max_weight=1.1")),
-        ("ppo", ("correction=mis", "max_weight=1.1")),
+        ("ppo", ("correction=m2po",)),
         ("ppo", ("proximal=loglinear",)),
         ("grpo", ()),
         ("grpo", ("correction=tis", "max_weight=1.1")),

@@ -7,7 +7,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.algorithms.registry import policy_loss
 
 from rlinf_async.config import TrainConfig
-from rlinf_async.hosts.rlinf.losses import NAME, CorrectedLoss, at_ratio_level
+from rlinf_async.hosts.rlinf.losses import NAME, CorrectedLoss, at_ratio_level, counted
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
 SHAPES = [
@@ -77,9 +77,10 @@ def corrected(base, level, *, dual_clip=None, **train):
     return CorrectedLoss(base, train=config, level=level, action_dim=DIMS, dual_clip=dual_clip)
 
 
-def ours(fields, proximal, base="actor_critic", **train):
+def ours(fields, proximal, base="actor_critic", *, cut=np.inf, **train):
     """The corrected loss, found by RLinf under its registered name."""
     loss = corrected(base, fields["logprob_type"], **train)
+    loss.cut = cut
     name = loss.register()
     with loss.micro_batch({"proximal_logprobs": proximal}, 0):
         return policy_loss(loss_type=name, **fields)
@@ -267,25 +268,27 @@ def test_interpolated_it_is_rlinfs_decoupled_loss_given_versions(level, rewards,
 
 
 @all_shapes
-@pytest.mark.parametrize("correction", ["tis", "mis"])
+@pytest.mark.parametrize("correction", ["tis", "m2po"])
 def test_bounded_weights_scale_advantages_and_keep_every_sample_in_the_denominator(
     level, rewards, correction
 ):
     fields, proximal = micro_batch(level, rewards)
     bound = 1.1
     rho = np.exp(summed(proximal, level) - summed(fields["old_logprobs"], level))
-    weight = np.minimum(rho, bound) if correction != "mis" else np.where(rho <= bound, rho, 0.0)
-    assert 0 < (rho > bound).mean() < 1
+    cut = np.median(abs(np.log(rho)))
+    beyond = rho > bound if correction == "tis" else abs(np.log(rho)) > cut
+    weight = np.minimum(rho, bound) if correction == "tis" else np.where(beyond, 0.0, rho)
+    assert 0 < beyond.mean() < 1
     # What weights the loss of a sample may as well weigh its advantage, which RLinf aggregates itself.
     anchored = {**fields, "old_logprobs": proximal}
-    loss, metrics = ours(fields, proximal, base="actor", correction=correction, max_weight=bound)
+    loss, metrics = ours(fields, proximal, "actor", correction=correction, max_weight=bound, cut=cut)
     per_ratio = gradient(loss, fields)
     plain = gradient(theirs(anchored, "actor")[0], anchored)
     assert np.allclose(
         summed_gradient(per_ratio, level), summed_gradient(plain, level) * weight, rtol=1e-3, atol=1e-6
     )
     valid = spread_over(fields["loss_mask"], rho.shape[1], level).astype(bool)
-    assert metrics["actor/behaviour_bounded"] == pytest.approx((rho[valid] > bound).mean())
+    assert metrics["actor/behaviour_bounded"] == pytest.approx(beyond[valid].mean())
 
 
 @all_shapes
@@ -317,6 +320,19 @@ def summed_gradient(gradient, level):
         summed(gradient, level)
         / {"token_level": 1, "action_level": DIMS, "chunk_level": CHUNKS * DIMS}[level]
     )
+
+
+@all_shapes
+@pytest.mark.parametrize("masked", [False, True])
+def test_ratios_that_count_are_those_of_the_mask(level, rewards, masked):
+    fields, _ = micro_batch(level, rewards)
+    ratios = at_ratio_level(fields["old_logprobs"], level, DIMS)
+    mask = fields["loss_mask"] if masked else None
+    found = counted(ratios, mask if mask is None else mask.reshape(3, BATCH // 3, -1))
+    expected = summed(fields["old_logprobs"], level)
+    if masked:
+        expected = expected[spread_over(fields["loss_mask"], expected.shape[1], level).astype(bool)]
+    assert found.numpy() == pytest.approx(expected.flatten(), rel=1e-5)
 
 
 @pytest.mark.parametrize("layout", [(BATCH, CHUNKS * DIMS), (BATCH, CHUNKS, DIMS)])

@@ -31,16 +31,16 @@ def train(changes=None, **block):
 
 def test_thresholds_become_a_bound_of_staleness_and_a_mask_of_weights():
     asked = train()
-    assert (asked.max_staleness, asked.correction, asked.weight_bound) == (4, "mis", 3.0)
+    assert (asked.max_staleness, asked.correction, asked.weight_bound) == (4, "tis", 3.0)
 
 
 @pytest.mark.parametrize(
     ("block", "found"),
     [
-        ({"max_staleness": 2}, (2, "mis", 3.0)),
-        ({"max_weight": 5.0}, (4, "mis", 5.0)),
-        ({"correction": "mis"}, (4, "mis", 3.0)),
-        ({"correction": "tis"}, (4, "tis", 2.0)),
+        ({"max_staleness": 2}, (2, "tis", 3.0)),
+        ({"max_weight": 5.0}, (4, "tis", 5.0)),
+        ({"correction": "tis"}, (4, "tis", 3.0)),
+        ({"correction": "m2po"}, (4, "m2po", float("inf"))),
         ({"correction": "tis", "max_weight": 7.0}, (4, "tis", 7.0)),
         ({"correction": "decoupled"}, (4, "decoupled", float("inf"))),
     ],
@@ -65,23 +65,23 @@ def test_what_is_translated_is_said_and_what_is_beaten_too():
     cfg = config(ASYNC_PPO)
     assert translations(cfg, {"mode": "full"}) == [
         "algorithm.staleness_threshold=4 -> async.train.max_staleness=4",
-        "algorithm.behave_weight_threshold=3.0 -> async.train.correction=mis, async.train.max_weight=3.0",
+        "algorithm.behave_weight_threshold=3.0 -> async.train.correction=tis, async.train.max_weight=3.0",
     ]
-    beaten = {"train": {"max_staleness": 1, "correction": "tis"}}
+    beaten = {"train": {"max_staleness": 1, "correction": "m2po"}}
     assert translations(cfg, beaten) == [
         "algorithm.staleness_threshold=4 has no effect: async.train.max_staleness=1 says otherwise",
-        "algorithm.behave_weight_threshold=3.0 has no effect: async.train.correction=tis says otherwise",
+        "algorithm.behave_weight_threshold=3.0 has no effect: async.train.correction=m2po says otherwise",
     ]
 
 
 def test_a_block_is_not_changed_by_its_translation():
     block = {"mode": "full", "train": {"max_staleness": 2}}
-    assert translated(config(ASYNC_PPO), block)["train"]["correction"] == "mis"
+    assert translated(config(ASYNC_PPO), block)["train"]["correction"] == "tis"
     assert block == {"mode": "full", "train": {"max_staleness": 2}}
 
 
-def test_masked_weights_are_those_of_rlinfs_decoupled_loss():
-    """RLinf divides by the samples that it keeps, we by all: the sums are equal."""
+def test_up_to_the_threshold_weights_are_those_of_rlinfs_decoupled_loss():
+    """RLinf leaves out what is beyond, and divides by what it keeps; here that stays, with the threshold."""
     torch.manual_seed(0)
     current, proximal, behaviour, advantages = (torch.randn(64) for _ in range(4))
     threshold = 1.5
@@ -94,10 +94,12 @@ def test_masked_weights_are_those_of_rlinfs_decoupled_loss():
         clip_ratio_high=0.2,
         behave_weight_threshold=threshold,
     )
-    weights = importance_weight(proximal, behaviour, correction="mis", max_weight=threshold)
-    ours = ppo_loss(current, proximal, weights * advantages, clip_low=0.2, clip_high=0.2).sum()
-    kept = int((torch.exp(proximal - behaviour) <= threshold).sum())
+    weights = importance_weight(proximal, behaviour, correction="tis", max_weight=threshold)
+    within = torch.exp(proximal - behaviour) <= threshold
+    ours = ppo_loss(current, proximal, weights * advantages, clip_low=0.2, clip_high=0.2)[within].sum()
+    kept = int(within.sum())
     assert 0 < kept < 64
+    assert (weights[~within] == threshold).all()
     torch.testing.assert_close(ours, theirs * kept)
     assert float(metrics["actor/behav_clip_fraction"]) == pytest.approx(1 - kept / 64)
 

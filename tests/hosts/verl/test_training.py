@@ -139,7 +139,7 @@ def by_hand(of, fields):
     }
 
 
-@pytest.mark.parametrize("correction", ["decoupled", "tis", "mis"])
+@pytest.mark.parametrize("correction", ["decoupled", "tis", "m2po"])
 @pytest.mark.parametrize("mode", ["train", "full"])
 def test_batches_of_older_policies_are_trained_and_measured(mode, correction):
     of = settings(asynchrony={"mode": mode, "train": {"correction": correction}})
