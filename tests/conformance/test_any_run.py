@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.failures import EnvironmentsFailed
+from rlinf_async.core.failures import EnvironmentsFailed, PolicyFailure
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, declared
 from rlinf_async.loops import env_restarts
@@ -125,6 +125,13 @@ def goes_on_or_ends(script, budget, mode):
     if ended is None:
         assert (ledger.trained, ledger.in_flight) == (BATCHES * SHARDS * ENVS, 0)
         assert all(torch.isfinite(weights).all() for weights in result.weights.values())
+    elif isinstance(ended, PolicyFailure):
+        # Of what environments show first nothing is known, but by the policy, which may want something else.
+        assert str(ended).startswith("the policy has failed on inference rank 0: ")
+        first = {
+            act for (_, method, call), act in script.items() if method in ("reset", "step") and call <= 2
+        }
+        assert any(not hasattr(act, "fail") for act in first)
     else:
         assert type(ended) is EnvironmentsFailed, ended
         assert str(ended).startswith("the environments of shard ")

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import threading
 
 import numpy as np
 import pytest
@@ -242,3 +243,13 @@ def test_a_policy_that_cannot_be_built_is_named_with_what_it_has_raised(raised, 
         PolicyFailure, match=f"^the policy openpi cannot be built on this process: {raised.kind}"
     ):
         build(state_dim=0, action_dim=1)
+
+
+def test_a_policy_that_hangs_is_named_before_those_give_up_that_wait_for_it(monkeypatch):
+    held = threading.Event()
+    monkeypatch.setattr(DeclaredPolicy, "act", lambda *_: held.wait())
+    made = InferenceRank(0, model=DeclaredPolicy(Buffered()), busy=BusyMeter(), deadline_s=0.1)
+    with pytest.raises(PolicyFailure, match=r"not answered on inference rank 0 for 0.09 s .* it stands in"):
+        answered(made, seen("a"))
+    held.set()
+    made.close()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_async.core.failures import PeerError
+from rlinf_async.core.failures import PeerError, PolicyFailure
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.memory import MemoryFile
@@ -20,10 +20,10 @@ from tests.making import request
 class Adding(InferenceWorker):
     """Answers with what it was asked with, and its one weight added."""
 
-    def __init__(self):
+    def __init__(self, deadline_s=60.0):
         self.module = torch.nn.Linear(1, 1, bias=False)
         self.version, self.asked, self.used = 0, [], []
-        self.start_inference(rank=3, initializer=self.used.append, initargs=("begun",))
+        self.start_inference(rank=3, deadline_s=deadline_s, initializer=self.used.append, initargs=("begun",))
 
     def policy_module(self):
         return self.module
@@ -137,3 +137,11 @@ def test_elsewhere_sampling_goes_on_when_weights_change(worker):
     expected = torch.rand(2).tolist()
     torch.manual_seed(3)
     assert [torch_part for torch_part, *_ in drawn(worker, 1, 1)] == expected
+
+
+def test_a_forward_pass_that_hangs_is_named_before_those_give_up_that_wait_for_it(monkeypatch):
+    held, worker = threading.Event(), Adding(deadline_s=0.1)
+    monkeypatch.setattr(Adding, "answer", lambda *_: held.wait())
+    with pytest.raises(PolicyFailure, match=r"not answered on inference rank 3 for 0.09 s .* it stands in"):
+        asyncio.run(worker.act([asked(0, 1)]))
+    held.set()
