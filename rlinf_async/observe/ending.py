@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.failures import FailedForGood, Terminated
+from rlinf_async.core.failures import FailedForGood, StuckThread, Terminated
 from rlinf_async.observe.failures import (
     FaultCounts,
     FaultKind,
@@ -116,9 +116,9 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
     if memory := _no_memory(error):
         remedy = f"use fewer environments or smaller batches, and {again}"
         return Ending(how="failed", who=driver, why=memory, what_next=remedy)
-    return Ending(
-        how="failed", who=driver, why=f"has met {short(in_words(error))}", what_next=f"mend that, and {again}"
-    )
+    blames = isinstance(error, FailedForGood | StuckThread)  # says who has raised what
+    said = f"cannot go on: {short(str(error))}" if blames else f"has met {short(in_words(error))}"
+    return Ending(how="failed", who=driver, why=said, what_next=f"mend that, and {again}")
 
 
 def full_disk(error: BaseException | None) -> str | None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.failures import Terminated
+from rlinf_async.core.failures import EnvironmentsFailed, PolicyFailure, StuckThread, Terminated
 from rlinf_async.observe.ending import (
     Ending,
     RunFailed,
@@ -43,6 +43,14 @@ def ended_by(error, run_dir):
     [
         (ValueError("the policy has no head"), "failed", 1, ("ValueError: the policy has no head",)),
         (FULL, "failed", 1, ("No space left on device at /run/events", "make room there")),
+        (PolicyFailure("the policy has failed"), "failed", 1, ("cannot go on: the policy has failed; mend",)),
+        (StuckThread("they hang in f\nframes"), "failed", 1, ("cannot go on: they hang in f; mend that",)),
+        (
+            EnvironmentsFailed("shard 1 has failed", kind="MemoryError"),
+            "failed",
+            1,
+            ("no memory left: shard 1 has failed; use fewer environments",),
+        ),
         (MemoryError(), "failed", 1, ("no memory left", "smaller batches")),
         (SystemExit(-1), "failed", 1, ("SystemExit(-1)",)),
         (SystemExit(0), "failed", 1, ("SystemExit(0)",)),
