@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
-from rlinf_async.observe.ending import DISTURBS
+from rlinf_async.observe.ending import IGNORED_SIGNALS
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import Newest, find_newest, sequence_of
 
 CONFIG_ERROR = 2
 """The exit status of a run that could not begin."""
-PASSED_ON = DISTURBS
+PASSED_ON = IGNORED_SIGNALS
 FINAL_STATUSES = (0, CONFIG_ERROR, *(128 + number for number in PASSED_ON))
 """Exit statuses that are not tried again: the end is good, no run can begin, or a person has ended it."""
 IN_VAIN = 2

@@ -13,7 +13,7 @@ from rlinf_async.cli import looking, running, training
 from rlinf_async.cli.arguments import fail, or_exit
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
-from rlinf_async.observe.ending import INTERRUPTED
+from rlinf_async.observe.ending import INTERRUPTED_STATUS
 
 COMMANDS_GROUP = "rlinf_async.commands"
 """Entry points that bring further commands, by name; those of this package are in `rlinf_async.lab`."""
@@ -69,7 +69,7 @@ class Commands(PlainFlags, TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED_STATUS) from None
         except ModuleNotFoundError as error:
             what_to_do = remedy(error)
             if what_to_do is None:

@@ -28,7 +28,15 @@ from rlinf_async.cli.arguments import (
 from rlinf_async.core.failures import Terminated
 from rlinf_async.hosts.host import RayCluster, host_of
 from rlinf_async.observe.attempt import NothingLeftError
-from rlinf_async.observe.ending import DISTURBS, Judge, RunFailed, ending_of, recorded, recorded_ending, short
+from rlinf_async.observe.ending import (
+    IGNORED_SIGNALS,
+    Judge,
+    RunFailed,
+    ending_of,
+    recorded,
+    recorded_ending,
+    short,
+)
 from rlinf_async.observe.failures import in_words
 from rlinf_async.plugin import register
 from rlinf_async.ray_runtime.address import choose_cluster
@@ -127,7 +135,7 @@ def _ending_in_a_sentence() -> Iterator[None]:
         yield
     except (RunFailed, KeyboardInterrupt, Terminated) as error:
         # Ray ends its cluster when Python exits: a moment in which a signal would only show frames.
-        for number in DISTURBS:
+        for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         ended: RunFailed | KeyboardInterrupt | Terminated = error
     else:

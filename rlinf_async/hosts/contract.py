@@ -19,20 +19,20 @@ from rlinf_async.hosts.observations import kept
 
 Tensors = dict[str, torch.Tensor]
 Place = Literal["reset", "step", "final"]
-"""Where an observation was shown; the last is that of an episode which another has followed."""
+"""The moment at which an observation was shown; the last is that of an episode which another has followed."""
 
-TOLD = ("final_info", "episode", "intervene_action", "intervene_flag")
-"""What of the information after a step is read, beside final observations."""
+READ_KEYS = ("final_info", "episode", "intervene_action", "intervene_flag")
+"""Keys of the information after a step that are read, besides final observations."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """What one field of an observation is like."""
+    """The properties of one field of an observation."""
 
     kind: str
     """`float`, `int`, `bool` or `complex` of arrays; the type of anything else."""
     shape: tuple[int, ...] | None = None
-    """Of arrays, with the environments first."""
+    """The shape of an array, with the environments first."""
 
     def __str__(self) -> str:
         return self.kind if self.shape is None else f"{self.kind} {list(self.shape)}"
@@ -40,7 +40,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Step:
-    """What B environments gave for a decision of C steps, in memory of its own."""
+    """The results of B environments for a decision of C steps, in memory of their own."""
 
     observation: dict[str, Any]
     """The last of the decision."""
@@ -76,7 +76,8 @@ def shown(observation: Any, rewards: torch.Tensor | None = None, final: Any = No
 
 
 class Contract:
-    """What the `size` environments of a shard have to give, as their first rollout has shown it.
+    """The outputs that the `size` environments of a shard have to give, as their first rollout has shown
+    them.
 
     Every method raises a ValueError that names them, the field, what they gave and what was expected.
     """
@@ -119,9 +120,9 @@ class Contract:
         return self.observation(observation) if observes else observation, self._info(info, told=())
 
     def step(self, given: Any, *, steps: int, observes: bool = True) -> Step:
-        """What `chunk_step` has returned for a decision of so many steps.
+        """Return the results of `chunk_step` for a decision of `steps` steps.
 
-        Without `observes` the observation is left as it was given, for somebody else to look at.
+        Without `observes` the observation is left as it was given, and checked elsewhere.
         """
         if not isinstance(given, tuple | list) or len(given) != 5:
             names = "observations, rewards, terminations, truncations and information"
@@ -188,8 +189,8 @@ class Contract:
         copied: torch.Tensor = tensor.detach().to("cpu", copy=True).contiguous()
         return copied
 
-    def _info(self, given: Any, told: Collection[str] = TOLD) -> dict[str, Any]:
-        """Information, of which `told` is read beside final observations."""
+    def _info(self, given: Any, told: Collection[str] = READ_KEYS) -> dict[str, Any]:
+        """Return information with copies of the entries `told`, and of final observations."""
         if given is None:
             return {}
         if not isinstance(given, Mapping):
@@ -246,7 +247,7 @@ class Contract:
 
 
 def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:
-    """Whether environments reset themselves, and go on beyond their ends, as their `section` says.
+    """Check that environments reset themselves, and go on beyond their ends, as their `section` says.
 
     Raises:
         ValueError: they do not; the section stands at `key`.
@@ -261,7 +262,9 @@ def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:
 
 
 def last(values: object) -> Any:
-    """What stands after the last step: environments may show all steps of a decision, or the last one."""
+    """Return the value after the last step: environments may show all steps of a decision, or the last
+    one.
+    """
     if isinstance(values, list | tuple):
         return values[-1] if values else None
     return values
@@ -308,5 +311,5 @@ def _stacked(values: list[Any] | tuple[Any, ...]) -> np.ndarray:
 
 
 def _sort(value: object) -> str:
-    """What a message calls the type of a value."""
+    """Return the name of a value's type for a message."""
     return "None" if value is None else type(value).__name__

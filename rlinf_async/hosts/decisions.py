@@ -1,4 +1,4 @@
-"""What the policy of a package gives for a batch: tensors, of numbers whatever arrays they were in."""
+"""The answer of a package's policy to a batch: tensors, whatever arrays its numbers were in."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-SCORES = ("prev_logprobs", "prev_values")
+SCORE_FIELDS = ("prev_logprobs", "prev_values")
 
 
 def decided(given: Any, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
-    """What `predict_action_batch` has returned for so many environments.
+    """Return the checked result of `predict_action_batch` for `size` environments.
 
     Returns:
         Actions [B, C, action_dim] of the C steps of a decision; and what the policy says of them, with
@@ -20,7 +20,7 @@ def decided(given: Any, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
         it gives them.
 
     Raises:
-        ValueError: it has given something else.
+        ValueError: the policy has returned something else.
     """
     if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[1], Mapping):
         raise ValueError("predict_action_batch has to return actions and a mapping of what it says of them")
@@ -31,7 +31,9 @@ def decided(given: Any, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
             f"[{size}, steps of a decision, action_dim]"
         )
     inputs = result.get("forward_inputs") or {}
-    result |= {name: _tensor(name, result[name], size) for name in SCORES if result.get(name) is not None}
+    result |= {
+        name: _tensor(name, result[name], size) for name in SCORE_FIELDS if result.get(name) is not None
+    }
     read = {f"forward_inputs.{name}": name for name in inputs}
     result["forward_inputs"] = {name: _tensor(field, inputs[name], size) for field, name in read.items()}
     return actions, result

@@ -1,10 +1,10 @@
 """Calls of code that is not ours: environments and policies, which may raise anything, and may fork.
 
-Theory of operation. An exception is control flow of whoever catches it. `SystemExit` and `KeyboardInterrupt`
-end an event loop, `CancelledError` makes a task look as if somebody had ended it, `StopIteration` cannot be
-given to a future, whose waiter then waits for ever; and any class may fail to be packed, or to be printed.
-So nothing that others raise leaves the thread in which it was raised: `contained` catches it there, at one
-place, and raises an error of ours instead, which is text.
+Theory of operation. An exception is control flow of the code that catches it. `SystemExit` and
+`KeyboardInterrupt` end an event loop, `CancelledError` makes a task look as if it had been ended on purpose,
+`StopIteration` cannot be given to a future, whose waiter then waits for ever; and any class may fail to be
+packed, or to be printed. So nothing that others raise leaves the thread in which it was raised: `contained`
+catches it there, at one place, and raises an error of ours instead, which is text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AsOurs = Callable[[BaseException], Exception]
 
 
 def contained(function: Callable[[], T], as_ours: AsOurs = ForeignError.of) -> T:
-    """What `function` returns; whatever it raises comes as `as_ours` says it.
+    """Return the result of `function`; any error of it is raised as `as_ours` makes it.
 
     A process that it has forked does not come back: it is a copy of this one, and would go on with our work.
     """
@@ -49,7 +49,9 @@ def let_go(close: Callable[[], object]) -> None:
 
 
 def harmless(error: BaseException) -> Exception:
-    """An error as it is if it is that to everybody, or in words: see the top of this module."""
+    """Return an error as it is if it is safe for all who catch it, or in words: see the top of this
+    module.
+    """
     orders = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError)
     if isinstance(error, Exception) and not isinstance(error, orders) and _can_travel(error):
         return error
@@ -57,7 +59,7 @@ def harmless(error: BaseException) -> Exception:
 
 
 def _can_travel(error: Exception) -> bool:
-    """Whether it can be shown, as asyncio does that in passing, and packed for another process."""
+    """Return True if it can be shown, as asyncio does that in passing, and packed for another process."""
     try:
         repr(error), str(error)
         pickle.loads(pickle.dumps(error))

@@ -1,9 +1,10 @@
-"""The thread in which the environments of a shard live, and how long it may be silent.
+"""The thread in which the environments of a shard live, and the limits on its silence.
 
 Simulators block, and some are bound to the thread that made their rendering context, so a shard has a thread
-of its own. A thread cannot be ended from outside. What hangs in it may be ended by `abort`, where the
-environments have processes of their own: whoever waits for one of those is then told that it has died. Where
-nothing helps, only the end of the whole process does, which is for its owner to decide (`StuckThread`).
+of its own. A thread cannot be ended from outside. A call that hangs may be ended by `abort`, where the
+environments have processes of their own: the thread that waits for one of those then gets an error that it
+has died. Where nothing else helps, the whole process must end, which is for its owner to decide
+(`StuckThread`).
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from rlinf_async.loops.watched_thread import WatchedThread, ends
 T = TypeVar("T")
 
 GRACE_S = 10.0
-"""How long a thread may take to notice that what it waits for was ended."""
+"""Seconds that a thread may take to notice that the process it waits for was ended."""
 CLOSE_TIMEOUT_S = 30.0
-"""How long a step that is under way at the end of a run, and closing the environments after it, may take."""
+"""Seconds that a step under way at the end of a run, and closing the environments after it, may take."""
 PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
-"""What a simulator in a process of its own is known to have died by, where nobody looks after it."""
+"""Errors that show the death of a simulator in a process of its own."""
 
 
 def nothing_to_abort(reason: str) -> bool:
@@ -75,7 +76,7 @@ class SimulatorThread:
         return self._advanced
 
     async def build(self, function: Callable[[], T]) -> T:
-        """What `function` returns: building or closing environments."""
+        """Return the result of `function`: building or closing environments."""
         return await self._call(function, self._advanced.start_s, "async.advanced.start_s")
 
     def build_first(self, function: Callable[[], T]) -> T:
@@ -115,12 +116,16 @@ class SimulatorThread:
             raise ShardFailure(str(stuck).partition("\n")[0], what="simulator hangs") from None
 
     async def reset(self, function: Callable[[], T]) -> T:
-        """What `function` returns: a reset of the environments. Later ones may take as long, many times."""
+        """Return the result of `function`: a reset of the environments. Later ones may take as long, many
+        times.
+        """
         limit_s = self._advanced.reset_limit(self._longest["reset_s"])
         return await self._timed(function, limit_s, "reset_s")
 
     async def step(self, function: Callable[[], T]) -> T:
-        """What `function` returns: a step of the environments. Later ones may take as long, many times."""
+        """Return the result of `function`: a step of the environments. Later ones may take as long, many
+        times.
+        """
         limit_s = self._advanced.step_limit(self._longest["step_s"])
         return await self._timed(function, limit_s, "step_s")
 
@@ -144,7 +149,7 @@ class SimulatorThread:
         return future.result()
 
     def _result(self, future: Future[T], limit_s: float, key: str) -> T:
-        """Of a call, where no event loop runs."""
+        """Return the result of a call, where no event loop runs."""
         done, _ = concurrent.futures.wait([future], limit_s)
         if not done:
             what = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
@@ -173,7 +178,7 @@ class SimulatorThread:
         raise StuckThread(f"{what}, and cannot be ended from outside; they stand {stands}")
 
     def _aborted(self, what: str) -> bool:
-        """Whether there were processes to end. What the environments raise meanwhile, they raise in vain."""
+        """Return True if there were processes to end. Errors of the environments meanwhile are ignored."""
         with suppress(ForeignError):
             return contained(lambda: self._abort(what))
         return False

@@ -1,8 +1,8 @@
-"""How a run ends otherwise than by its last step: who, why and what next, in one sentence and one record.
+"""The end of a run before its last step: who, why and what next, in one sentence and one record.
 
-Every host trains inside `recorded`. Whatever comes out of a run is judged there once, from the exception, and
-put down in the run directory: a line in `failures.jsonl`, the sum in `summary.json`, the frames in
-`traceback.txt`. What goes on to the caller bears the mark of that, so that nobody puts it down again.
+Every host trains inside `recorded`. Every exception of a run is judged there once, and recorded in the run
+directory: a line in `failures.jsonl`, the sum in `summary.json`, the frames in `traceback.txt`. The exception
+that goes on to the caller bears a mark of that, so that it is not recorded again.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from rlinf_async.observe.secrets import said_without_secrets
 from rlinf_async.observe.summary import RunSummary, Tally
 
 How = Literal["interrupted", "terminated", "failed"]
-RECORDS: dict[How, FaultKind] = {
+FAULT_OF_ENDING: dict[How, FaultKind] = {
     "interrupted": "interrupted",
     "terminated": "terminated",
     "failed": "run failed",
 }
-INTERRUPTED = 128 + signal.SIGINT
-FULL = (errno.ENOSPC, errno.EDQUOT)
+INTERRUPTED_STATUS = 128 + signal.SIGINT
+FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
-"""What Python, numpy and torch call their errors then."""
+"""The names of Python's, numpy's and torch's errors for lack of memory."""
 LONGEST_REASON = 400
 """Characters of a reason in a sentence; all of it is in the record."""
-DISTURBS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-MARK = "rlinf_async_ending"
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+MARK_ATTRIBUTE = "rlinf_async_ending"
 """The attribute of an exception whose ending is recorded."""
 
 
@@ -63,7 +63,7 @@ class Ending:
     status: int = 1
     """The exit status of the command."""
     process: str = str(Process.DRIVER)
-    """Who it is in the records of the run."""
+    """The name of the process in the records of the run."""
 
     def __str__(self) -> str:
         return f"{self.who} {self.why}; {self.what_next}"
@@ -80,13 +80,13 @@ class RunFailed(RuntimeError):
 
 Judge = Callable[[BaseException], Ending]
 Sum = Callable[[FaultCounts], RunSummary]
-"""What the steps of a run have come to, given the faults that its record has."""
+"""Returns the sum of the steps of a run, given the faults that its record has."""
 
 
 def ending_of(error: BaseException, *, again: str = "start the run again") -> Ending:
-    """What an exception of this process says of the end of a run.
+    """Return what an exception of this process means for the end of a run.
 
-    `again`: how the run is started again, where that helps.
+    `again`: the words for starting the run again, where that helps.
     """
     driver = f"the driver ({os.getpid()})"
     if isinstance(error, KeyboardInterrupt):
@@ -95,7 +95,7 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
             who="the run",
             why="was interrupted",
             what_next=f"to go on, {again}",
-            status=INTERRUPTED,
+            status=INTERRUPTED_STATUS,
         )
     if isinstance(error, Terminated):
         name = signal.Signals(error.number).name
@@ -124,7 +124,7 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
 def full_disk(error: BaseException | None) -> str | None:
     """The place that has no room left, by the error or one that it comes from; None if none is to blame."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in FULL_DISK_ERRORS:
             place = f" at {error.filename}" if error.filename else ""
             return f"{os.strerror(error.errno)}{place}"
         error = error.__cause__ or error.__context__
@@ -139,7 +139,7 @@ def short(text: str) -> str:
 
 def recorded_ending(error: BaseException) -> Ending | None:
     """The ending that is in the records of the run already, if this exception has been put down."""
-    ending = getattr(error, MARK, None)
+    ending = getattr(error, MARK_ATTRIBUTE, None)
     return ending if isinstance(ending, Ending) else None
 
 
@@ -147,7 +147,7 @@ def as_exit(interrupt: KeyboardInterrupt) -> Terminated:
     """An interrupt as an exit, of which Python shows no frames; it is as recorded as that was."""
     left = Terminated(signal.SIGINT)
     if (ending := recorded_ending(interrupt)) is not None:
-        setattr(left, MARK, ending)
+        setattr(left, MARK_ATTRIBUTE, ending)
     return left
 
 
@@ -162,7 +162,7 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in DISTURBS}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED_SIGNALS}
     try:
         yield
     finally:
@@ -192,10 +192,10 @@ def recorded(
             ending = judge(error)
             trace = put_down(run_dir(), ending, error, summary=summary)
         if ending.how != "failed":
-            setattr(error, MARK, ending)
+            setattr(error, MARK_ATTRIBUTE, ending)
             raise
         failed = RunFailed(ending, trace=trace)
-        setattr(failed, MARK, ending)
+        setattr(failed, MARK_ATTRIBUTE, ending)
     else:
         return
     raise failed from None
@@ -212,7 +212,7 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Su
     record_failure(
         run_dir,
         process=ending.process,
-        what=RECORDS[ending.how],
+        what=FAULT_OF_ENDING[ending.how],
         error=f"{ending.who} {ending.why}",
         action="the run ends",
         trace=trace,

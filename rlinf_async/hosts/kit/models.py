@@ -1,4 +1,6 @@
-"""Whether a policy of `rlinf_async.models` can be built of its section, before Ray starts, and its size."""
+"""Checks that a policy of `rlinf_async.models` can be built of its section, before Ray starts, and counts
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +11,39 @@ from typing import Any
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.hosts.reasons import Reason
 
-MODELS = "rlinf_async.models"
-SIZES = "rlinf_async.model_sizes"
-"""By the same names: what says of a section how many parameters its policy has, or raises what building it
-would raise. A model whose imports take long is then not built to find out."""
+MODELS_GROUP = "rlinf_async.models"
+SIZES_GROUP = "rlinf_async.model_sizes"
+"""Entry points by the same names: functions that return the number of parameters of a section's policy,
+or raise what building it would raise. A model whose imports take long need not be built to find out."""
 
 
 def is_declared(section: Mapping[str, Any]) -> bool:
-    """Whether a package declares the policy of a section."""
-    return str(section.get("model_type")) in names_of(MODELS)
+    """Return True if a package declares the policy of a section."""
+    return str(section.get("model_type")) in names_of(MODELS_GROUP)
 
 
 def parameters(section: Mapping[str, Any], *, key: str) -> int:
-    """How many parameters the policy of `section` has, which stands at `key` and which a package declares.
+    """Return the number of parameters of the policy of `section`, which stands at `key` and which a
+    package declares.
 
     Raises:
-        ImportError: what it is built of is not here.
-        ValueError: it cannot be built, with what its package has said.
+        ImportError: a package that it is built of is not installed.
+        ValueError: it cannot be built, with the message of its package.
     """
     name = str(section.get("model_type"))
     with naming(section, key=key):
-        if name in names_of(SIZES):
-            return int(load_class(SIZES, name)(section))
+        if name in names_of(SIZES_GROUP):
+            return int(load_class(SIZES_GROUP, name)(section))
         from rlinf_async.hosts.kit.building import parameters_of  # which loads torch
 
-        return parameters_of(load_class(MODELS, name), section)
+        return parameters_of(load_class(MODELS_GROUP, name), section)
 
 
 @contextmanager
 def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
-    """What a builder says of `section`, which stands at `key`, becomes a ValueError that names them."""
+    """Raise the error of a builder about `section`, which stands at `key`, as a ValueError that names
+    both.
+    """
     try:
         yield
     except ImportError:
@@ -50,7 +55,9 @@ def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
 
 
 def unbuildable(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
-    """That a policy which a package declares cannot be built of its section; nothing of other models."""
+    """Yield a reason if a policy which a package declares cannot be built of its section; none for other
+    models.
+    """
     if not is_declared(section) or section.get("model_path"):
         return  # with a checkpoint the builder may read gigabytes
     try:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-SEEDED = torch.Tag.nondeterministic_seeded
-"""What torch says of its operations that draw."""
+SEEDED_TAG = torch.Tag.nondeterministic_seeded
+"""The tag of torch's operations that draw."""
 ATEN = torch.ops.aten
-LIKE = {
+LIKE_OPERATIONS = {
     ATEN.rand_like: ATEN.uniform_,
     ATEN.randn_like: ATEN.normal_,
 }
-"""Draws that take no generator in every version of torch, and what fills an empty tensor to the same."""
+"""Draws that take no generator in every version of torch, and operations that fill an empty tensor alike."""
 
 
 class OwnChance(TorchDispatchMode):
@@ -40,7 +40,7 @@ class OwnChance(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
-        if SEEDED not in func.tags or given.get("generator") is not None:
+        if SEEDED_TAG not in func.tags or given.get("generator") is not None:
             return func(*args, **given)
         return self._drawn(func, args, given)
 
@@ -51,8 +51,8 @@ class OwnChance(TorchDispatchMode):
         own, packet = {**kwargs, "generator": self._generator(device)}, func.overloadpacket
         if any(argument.name == "generator" for argument in func._schema.arguments):
             return func(*args, **own)
-        if packet in LIKE:
-            return LIKE[packet](torch.empty_like(*args, **kwargs), generator=own["generator"])
+        if packet in LIKE_OPERATIONS:
+            return LIKE_OPERATIONS[packet](torch.empty_like(*args, **kwargs), generator=own["generator"])
         if packet is ATEN.native_dropout:
             return _dropout(*args, generator=own["generator"])
         if "generator" in packet.overloads():
@@ -66,7 +66,7 @@ class OwnChance(TorchDispatchMode):
 
 
 def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
-    """Where an operation draws: where it is asked to, or where its tensors are."""
+    """Return the device on which an operation draws: the one that it asks for, or that of its tensors."""
     if kwargs.get("device") is not None:
         return torch.device(kwargs["device"])
     tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import plain, read_block
-from rlinf_async.hosts.kit.models import MODELS, unbuildable
+from rlinf_async.hosts.kit.models import MODELS_GROUP, unbuildable
 from rlinf_async.hosts.local.keys import TABLE, malformed, unread
 from rlinf_async.hosts.local.refusals import unserved
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -53,7 +53,7 @@ def check_declared(cfg: DictConfig) -> None:
         ValueError: a class is not named or not provided, or the environments are to reset themselves.
     """
     reasons = []
-    for section, key, group in (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS)):
+    for section, key, group in (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS_GROUP)):
         name, names = named(cfg, section, key), sorted(entry_points(group=group).names)
         if name not in names:
             reasons.append(unknown(f"{section}.{key}", name, names, f"an entry point of {group}"))

@@ -20,7 +20,7 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import Contract, check_resets
 from rlinf_async.hosts.decisions import decided
-from rlinf_async.hosts.kit.models import MODELS
+from rlinf_async.hosts.kit.models import MODELS_GROUP
 from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.local.chance import OwnChance
 from rlinf_async.hosts.local.config import ENVS_GROUP, named
@@ -33,7 +33,7 @@ from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 
 ANOTHER_SEED = 7919
-"""Between the seeds of environments and of those that are built anew in their place."""
+"""The distance between the seeds of environments and of those that are rebuilt in their place."""
 
 
 def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
@@ -81,7 +81,7 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
         ValueError: it names none, or nobody provides it.
     """
     name = named(cfg, "model", "model_type")
-    build = partial(load_class(MODELS, name), cfg.model, torch.float32)
+    build = partial(load_class(MODELS_GROUP, name), cfg.model, torch.float32)
     return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))
 
 
@@ -89,11 +89,11 @@ class DeclaredEnvs:
     """Fills `hosts.local.envs.Environments`; its states are observations, as the environments give them."""
 
     state_dim = 0
-    """Of no meaning: observations have fields, and their shapes are for the policy to know."""
+    """Has no meaning: observations have fields, and their shapes are for the policy to know."""
     action_dim = 1
     """The width of the noise, by which the policy's chance is seeded."""
     reseeded = True
-    """Those that are built once more for the same place have another seed."""
+    """Environments that are built a second time for the same place have another seed."""
 
     def __init__(self, env: Any, size: int, contract: Contract) -> None:
         """`contract`: of all but the observations, which the shard looks at."""
@@ -142,7 +142,7 @@ class DeclaredPolicy(ActorCritic):
 
     @property
     def critic(self) -> torch.nn.Module:
-        """Where RLinf's models have theirs; a policy without one learns with one rate."""
+        """The value head, where RLinf's models have theirs; a policy without one learns with one rate."""
         head: torch.nn.Module = getattr(self.policy, "value_head", torch.nn.Module())
         return head
 
@@ -163,7 +163,9 @@ class DeclaredPolicy(ActorCritic):
         )
 
     def evaluate(self, states: Seen, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of `states`, which are forward inputs of [..., B] samples, as many as actions or one more row."""
+        """Return log-probabilities and values for `states`, forward inputs of [..., B] samples, as many as
+        actions or one more row.
+        """
         leading = actions.dim() - 2  # [..., chunk, action_dim]
         flat = map_tensors(lambda tensor: tensor.flatten(0, leading - 1), states)  # type: ignore[arg-type]
         self.scored = scored_in(flat)

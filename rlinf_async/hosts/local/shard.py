@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ShardOutput:
-    """What the environments show after a decision (or a reset), [B, ...] each."""
+    """The outputs of the environments after a decision (or a reset), [B, ...] each."""
 
     states: Seen
     rewards: torch.Tensor
@@ -38,7 +38,7 @@ class ShardOutput:
     noise: torch.Tensor
     """The chance in the next action."""
     truncated: torch.Tensor | None = None
-    """Of those that have ended, which were cut off; None where nobody says."""
+    """True for ended episodes that were cut off; None where the environments do not tell."""
 
 
 class Noise:
@@ -102,7 +102,7 @@ class Shard:
             return await self.reset()
 
     async def reset(self) -> ShardOutput:
-        """As `start`, beside the work of the shard; see `loops.ports.SpareEnv`."""
+        """Reset as `start` does, while the shard works with the other set; see `loops.ports.SpareEnv`."""
         return self._finite(*await self._simulators.reset(partial(self._kept, self._start)))
 
     def skip(self) -> None:
@@ -111,12 +111,12 @@ class Shard:
 
     @property
     def can_skip(self) -> bool:
-        """Whether the environments can leave episodes out."""
+        """True if the environments can leave episodes out."""
         return callable(getattr(self._envs, "skip", None))
 
     @property
     def has_seeds(self) -> bool:
-        """Whether environments that are built once more have another seed."""
+        """True if environments that are built a second time have another seed."""
         return bool(getattr(self._envs, "reseeded", False))
 
     async def step(self, answer: Answer) -> ShardOutput:
@@ -132,7 +132,7 @@ class Shard:
 
     @property
     def takes_tasks(self) -> bool:
-        """Whether the environments can play what others would."""
+        """True if the environments can take on the tasks of others."""
         return callable(getattr(self._envs, TAKE_ON_METHOD, None))
 
     async def finish(self) -> None:
@@ -140,7 +140,7 @@ class Shard:
         self._contract.prove()
 
     async def restart(self) -> None:
-        """Build the environments anew; where they can, they go on after the episodes that have begun."""
+        """Rebuild the environments; where they can, they go on after the episodes that have begun."""
         with suppress(ShardFailure):
             await self._simulators.build(self._envs.close)
         await self._simulators.build(partial(self._kept, self._rebuild))
@@ -161,7 +161,7 @@ class Shard:
         self._thread.shutdown(wait=not self._simulators.stuck)
 
     def _kept(self, function: Callable[[], T]) -> T:
-        """What `function` of the environments returns; called in their thread."""
+        """Return the result of `function` of the environments; called in their thread."""
         return kept(self._process, lambda: self._contract.who, function)
 
     def _make_first(self) -> None:
@@ -208,7 +208,7 @@ class Shard:
         return self._output(self._envs.step(answer.actions.clone().numpy()), "step")
 
     def _output(self, outcome: Outcome, place: Place) -> tuple[ShardOutput, list[str]]:
-        """What was shown, and what of it is not finite."""
+        """Return the checked outputs, and the sentences about numbers that are not finite."""
         contract = self._contract.of(getattr(self._envs, "declared", self._envs))
         each, truncated = (self.size,), outcome.truncated
         output = ShardOutput(

@@ -20,9 +20,9 @@ def declared(monkeypatch):
         module = ModuleType("theirs")
         module.build, module.count = build, count
         monkeypatch.setitem(sys.modules, "theirs", module)
-        points = {models.MODELS: [EntryPoint("layer", "theirs:build", models.MODELS)]}
+        points = {models.MODELS_GROUP: [EntryPoint("layer", "theirs:build", models.MODELS_GROUP)]}
         if count is not None:
-            points[models.SIZES] = [EntryPoint("layer", "theirs:count", models.SIZES)]
+            points[models.SIZES_GROUP] = [EntryPoint("layer", "theirs:count", models.SIZES_GROUP)]
 
         def select(*, group, **given):
             found = EntryPoints(points.get(group, []))
