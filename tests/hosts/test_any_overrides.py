@@ -1,7 +1,8 @@
 """Whatever a config says, `explain` answers: with what a run would do, or with five lines of refusal at most.
 
-Each set of overrides is drawn by a seed of its own: keys of the host's table, of the config, and near misses
-of both, with values of every type. A config is composed once for each host; overrides are written into it.
+What prepares a run answers the same. Each set of overrides is drawn by a seed of its own: keys of the host's
+table, of the config, and near misses of both, with values of every type. A config is composed once for each
+host; overrides are written into it.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ import io
 import os
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 pytest.importorskip("hydra", reason="Hydra is not installed")
 
+import ray
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from rlinf_async.compose import compose_config
 from rlinf_async.core.nested import dotted
-from rlinf_async.hosts.host import load
+from rlinf_async.hosts.host import Host, load
 from rlinf_async.hosts.kit.keys import Table
+from rlinf_async.hosts.reasons import reasons_of
 
 SETS = int(os.environ.get("RLINF_ASYNC_RANDOM_OVERRIDES", "1000"))
 """Of all three hosts together; thousands find more than CI has time for."""
@@ -144,15 +148,30 @@ def answer(explain: Callable[[DictConfig], None], cfg: DictConfig) -> str | None
     return None
 
 
-@pytest.mark.parametrize("host", CONFIGS)
-def test_every_set_of_overrides_is_answered(host, tmp_path, monkeypatch):
+@pytest.fixture
+def aside(tmp_path, monkeypatch):
+    """A folder and variables that what a test prepares may change."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+def host_and_config(host: str) -> tuple[Host, DictConfig]:
     if host != "local":
         pytest.importorskip(host, reason=f"{host} is not installed")
-    monkeypatch.chdir(tmp_path)
-    base, adapter = compose_config(CONFIGS[host], []), load(host)
-    patterns = set("*?")
-    rows = [row.name for row in table_of(host).rows if not patterns & set(row.name)]
-    keys = sorted({*rows, *dotted(OmegaConf.to_container(base)), *(f"async.{name}" for name in ASYNC)})
+    return load(host), compose_config(CONFIGS[host], [] if host == "local" else ["~warm_start"])
+
+
+def keys_of(host: str, base: DictConfig) -> list[str]:
+    """Those of the host's table, of a config and of the `async` block."""
+    rows = [row.name for row in table_of(host).rows if not set("*?") & set(row.name)]
+    return sorted({*rows, *dotted(OmegaConf.to_container(base)), *(f"async.{name}" for name in ASYNC)})
+
+
+@pytest.mark.usefixtures("aside")
+@pytest.mark.parametrize("host", CONFIGS)
+def test_every_set_of_overrides_is_answered(host):
+    adapter, base = host_and_config(host)
+    keys = keys_of(host, base)
     console = Console(file=io.StringIO(), width=100)
     failures, accepted, refused = [], 0, 0
     for seed in range(SETS * SHARES[host] // 10):
@@ -171,3 +190,37 @@ def test_every_set_of_overrides_is_answered(host, tmp_path, monkeypatch):
     assert failures == []
     assert accepted > SETS // 100
     assert refused > SETS // 50
+
+
+def refusal(ask: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[list[str], Any]:
+    """The reasons why a config is refused, and otherwise what is answered."""
+    try:
+        return [], ask(cfg.copy())
+    except OmegaConfBaseException as error:
+        return [str(error).splitlines()[0]], None
+    except ValueError as error:
+        return [reason.text for reason in reasons_of(error)], None
+
+
+@pytest.mark.usefixtures("aside")
+@pytest.mark.parametrize("host", CONFIGS)
+def test_a_run_is_refused_for_what_explain_says(host, monkeypatch):
+    """RLinf's `explain` is also for other machines: what is not on this one is a remark of it."""
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))
+    adapter, base = host_and_config(host)
+    keys = keys_of(host, base)
+    differing, refused = [], 0
+    for seed in range(max(5, SETS * SHARES[host] // 100)):
+        chosen = overrides_of(seed, keys)
+        cfg = overridden(base, chosen)
+        if cfg is None:
+            continue
+        said, facts = refusal(adapter.explain, cfg)
+        before, _ = refusal(adapter.prepare, cfg)
+        remarks = " ".join((facts or {}).get("remarks", []))
+        further = [reason for reason in before if reason not in said and reason not in remarks]
+        if set(said) - set(before) or (further and not said):
+            differing.append((seed, chosen, said, before))
+        refused += bool(said)
+    assert differing == []
+    assert refused

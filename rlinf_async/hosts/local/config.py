@@ -14,6 +14,7 @@ from rlinf_async.hosts.local.refusals import unserved
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.presence import unwritable
 from rlinf_async.hosts.reasons import Reason, refuse, unknown
+from rlinf_async.hosts.tasks import cannot_take_on
 
 ENVS_GROUP = "rlinf_async.envs"
 
@@ -41,8 +42,14 @@ def checked(cfg: DictConfig) -> LocalSettings:
     """
     settings = settings_of(cfg)
     check_declared(cfg)
-    unbuilt = unbuildable(plain(cfg)["model"], key="model")
-    refuse([*unwritable(str(cfg.run_dir), key="run_dir"), *unbuilt])
+    values = plain(cfg)
+    refuse(
+        [
+            *unwritable(str(cfg.run_dir), key="run_dir"),
+            *unbuildable(values["model"], key="model"),
+            *cannot_take_on(values["env"], settings.asynchrony, key="env"),
+        ]
+    )
     return settings
 
 

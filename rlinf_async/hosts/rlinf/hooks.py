@@ -80,7 +80,7 @@ def _absent(cfg: DictConfig) -> list[Reason]:
     register_models()
     values = plain(cfg)
     refuse(TABLE.malformed(values))
-    ignored = read_by_others(values) if asks_for_levels(cfg) else []
+    ignored = read_by_others(values) if is_active(cfg) else []
     unbuilt = unbuildable(values["actor"]["model"], key="actor.model")
     return [*misnamed(values), *absent(values), *failing(values), *ignored, *unbuilt]
 

@@ -61,7 +61,7 @@ class RLinfHost:
         return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
-        from rlinf_async.hosts.rlinf.config import asks_for_levels
+        from rlinf_async.hosts.rlinf.config import is_active
         from rlinf_async.hosts.rlinf.hooks import check_presence, prepare
         from rlinf_async.hosts.rlinf.keys import TABLE
 
@@ -71,7 +71,7 @@ class RLinfHost:
             raise ValueError(
                 f"runner.task_type={task!r} is none of {', '.join(TASKS)}, which this command runs"
             )
-        if not asks_for_levels(cfg):
+        if not is_active(cfg):
             check_presence(cfg)  # of runs with a level on `prepare` says everything at once
         prepare(cfg)
         make_ready(cfg)

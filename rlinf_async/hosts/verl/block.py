@@ -14,6 +14,8 @@ from rlinf_async.hosts.async_block import read_block
 
 TRAINER_MODE = "vla_async"
 """The name of our trainer in veRL's registry."""
+PLATFORM_VARIABLE = "VERL_PLATFORM"
+"""It tells veRL which kind of accelerator there is, before it is imported."""
 VERLS_OWN = ("sync", "colocate_async", "separate_async")
 """The names of veRL's own trainers there."""
 

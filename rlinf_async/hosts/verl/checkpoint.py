@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -83,17 +84,29 @@ def resumed(config: DictConfig, *, say: Callable[[str], None] = lambda _: None) 
     if trainer.resume_mode == "auto":
         return _newest(folder_of(config), say)
     folder = Path(str(trainer.resume_from_path)).absolute()
-    step = step_of(folder)
-    if step is None or not (folder / "actor").is_dir():
-        problem: str | None = "it must be a folder global_step_N with a folder actor"
-    else:
-        problem = problem_of(folder) if (folder / LIST_FILE).exists() else None
-    if problem is not None or step is None:
-        raise ValueError(
-            f"trainer.resume_from_path names {folder}, which is no whole checkpoint: {problem}; name "
-            "another, or use trainer.resume_mode=disable"
+    problem = problem_of(folder) if (folder / LIST_FILE).exists() else None
+    if why := misnamed(trainer.resume_from_path) or (problem and _not_whole(folder, problem)):
+        raise ValueError(why)
+    return folder, step_of(folder) or 0
+
+
+def misnamed(path: Any) -> str:
+    """Why a run cannot go on from `path`, as far as its name and its folders tell; empty if it can."""
+    if not isinstance(path, str):
+        return (
+            f"trainer.resume_from_path={path} names no checkpoint; name one, or use trainer.resume_mode=auto"
         )
-    return folder, step
+    folder = Path(path).absolute()
+    if step_of(folder) is None or not (folder / "actor").is_dir():
+        return _not_whole(folder, "it must be a folder global_step_N with a folder actor")
+    return ""
+
+
+def _not_whole(folder: Path, problem: str) -> str:
+    return (
+        f"trainer.resume_from_path names {folder}, which is no whole checkpoint: {problem}; name another, or "
+        "use trainer.resume_mode=disable"
+    )
 
 
 def _newest(parent: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from rlinf_async.extras import INSTALL_AGAIN
-from rlinf_async.hosts.verl.block import TRAINER_MODE
+from rlinf_async.hosts.verl.block import PLATFORM_VARIABLE, TRAINER_MODE
 from rlinf_async.hosts.verl.versions import FIRST_RELEASE, FIRST_UNSUPPORTED_RELEASE
 from rlinf_async.observe.check import (
     Check,
@@ -20,7 +20,6 @@ from rlinf_async.observe.check import (
 )
 
 PLUGINS_VARIABLE = "VERL_USE_EXTERNAL_PLUGINS"
-PLATFORM_VARIABLE = "VERL_PLATFORM"
 PLUGIN_NAME = "rlinf_async"
 """The name of our entry point of `verl.plugins`."""
 

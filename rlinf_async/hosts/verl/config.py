@@ -14,7 +14,7 @@ from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
 from rlinf_async.hosts.verl.block import another_mode, value_at, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
-from rlinf_async.hosts.verl.keys import TABLE, unknown
+from rlinf_async.hosts.verl.keys import TABLE, mistyped, unknown
 from rlinf_async.hosts.verl.refusals import contradictory, not_added_up, refused
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import (
@@ -42,7 +42,7 @@ def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
     cfg = plain(config)
     refuse(TABLE.misshapen(cfg))
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
-    malformed = TABLE.malformed(cfg)
+    malformed = [*TABLE.malformed(cfg), *mistyped(cfg)]
     reasons = [*malformed, *refused(cfg), *unknown(cfg), *beside]
     if malformed:
         refuse(reasons)

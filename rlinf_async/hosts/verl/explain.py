@@ -13,7 +13,7 @@ from rlinf_async.hosts import explanation, workers
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.exactness import exactness
-from rlinf_async.hosts.verl.keys import unread_sections, without_effect
+from rlinf_async.hosts.verl.keys import undecided, unread_sections, without_effect
 from rlinf_async.hosts.verl.presence import checked
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, evaluates, section
@@ -64,6 +64,7 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
 
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     yield from without_effect(cfg)
+    yield from undecided(cfg)
     yield from unread_sections(cfg)
     if not value_at(cfg, f"{ACTOR_SECTION}.shuffle") and settings.optimizer_steps > 1:
         yield (

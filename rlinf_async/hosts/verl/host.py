@@ -9,20 +9,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
-from rlinf_async.hosts.verl.block import is_verls
+from rlinf_async.hosts.verl.block import PLATFORM_VARIABLE, is_verls
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.attempt import check_left
 from rlinf_async.observe.check import Check
 
-PLATFORM_VARIABLE = "VERL_PLATFORM"
 INSTALL_COMMAND = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
 
 
@@ -53,13 +51,14 @@ class VerlHost:
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.preparations import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resumed
+        from rlinf_async.hosts.verl.own_checks import validate
         from rlinf_async.hosts.verl.presence import checked
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")
         settings = checked(cfg)
         _choose_device(cfg)
-        _validate(cfg)
+        validate(cfg)
         claim(cfg)
         automatic = cfg.trainer.resume_mode == "auto"
         check_left(resumed(cfg)[1], settings.batches, key="trainer.total_training_steps", automatic=automatic)
@@ -128,35 +127,10 @@ def _no_cluster(cluster: AssumedCluster) -> None:
 
 
 def _choose_device(cfg: DictConfig) -> None:
-    """Without an accelerator, veRL has to be told so before it is imported."""
-    import torch
-
+    """A run on a machine without an accelerator is one on its CPU, whatever the config says."""
+    from rlinf_async.hosts.verl.own_checks import get_ready
     from rlinf_async.observe.display import RunDisplay
 
-    if torch.cuda.is_available() or os.environ.get(PLATFORM_VARIABLE, "cpu") != "cpu":
-        return
-    os.environ[PLATFORM_VARIABLE] = "cpu"
-    if cfg.trainer.device != "cpu":
+    if not get_ready() and os.environ[PLATFORM_VARIABLE] == "cpu" and cfg.trainer.device != "cpu":
         RunDisplay().note(f"trainer.device=cpu: there is no accelerator, where it was {cfg.trainer.device}")
         cfg.trainer.device = "cpu"
-
-
-def _validate(cfg: DictConfig) -> None:
-    """veRL's own checks of its keys.
-
-    Raises:
-        ValueError: one of them fails.
-    """
-    from rlinf_async.hosts.verl.presence import quieten
-
-    quieten()
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
-
-    reference, critic = need_reference_policy(cfg), need_critic(cfg)
-    try:
-        validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)
-    except (AssertionError, HydraException) as error:
-        # Hydra wraps what veRL's own classes raise.
-        why = " ".join(str(error.__cause__ or error).split())
-        raise ValueError(f"veRL refuses this config: {why}") from error

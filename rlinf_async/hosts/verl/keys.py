@@ -7,14 +7,8 @@ every one with its default. Keys of ours (`vla`, `env`, `async`) and what become
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from importlib.metadata import entry_points
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
-
-import yaml
-from omegaconf import OmegaConf
 
 from rlinf_async.core.names import nearest
 from rlinf_async.core.nested import dotted
@@ -23,9 +17,9 @@ from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Re
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.verl.estimators import ESTIMATOR_NAMES as ESTIMATORS
 from rlinf_async.hosts.verl.policy_losses import AGGREGATION_MODES
-from rlinf_async.hosts.verl.refusals import ACTOR, MODEL, REFUSALS
+from rlinf_async.hosts.verl.refusals import ACTOR, MODEL, REFUSALS, ROLLOUT
+from rlinf_async.hosts.verl.values import changes, defaults, kind_of_default
 
-ROLLOUT = "actor_rollout_ref.rollout"
 COUNT, EVERY, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(-1), Real(least=0), Real(above=0)
 SHARE = Real(least=0, most=1)
 SEED = Whole(0, 2**32 - 1)
@@ -60,10 +54,12 @@ NUMBERS = (
         "trainer.max_actor_ckpt_to_keep",
         "vla.inference.ranks",
         f"{ACTOR}.ppo_epochs",
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
         f"{ROLLOUT}.n",
         f"{ROLLOUT}.n_gpus_per_node",
     ),
     *rows(Whole(0), f"{ROLLOUT}.nnodes"),
+    *rows(EVERY, f"{ACTOR}.fsdp_config.fsdp_size"),
     *rows(EVERY, "trainer.save_freq", "trainer.test_freq", f"{ACTOR}.optim.lr_warmup_steps"),
     *rows(SEED, f"{ACTOR}.data_loader_seed", "env.train.seed", "env.eval.seed"),
     *rows(
@@ -74,7 +70,14 @@ NUMBERS = (
         f"{ACTOR}.optim.lr",
         f"{ACTOR}.optim.weight_decay",
     ),
-    *rows(POSITIVE, "critic.cliprange_value", f"{ACTOR}.optim.clip_grad"),
+    *rows(
+        POSITIVE,
+        "critic.cliprange_value",
+        f"{ACTOR}.optim.clip_grad",
+        f"{ACTOR}.tau_neg",
+        f"{ACTOR}.tau_pos",
+    ),
+    *rows(Listed(SHARE), f"{ACTOR}.optim.betas"),
     *rows(
         SHARE,
         "algorithm.gamma",
@@ -91,7 +94,7 @@ CHOICES = (
     *rows(Names(("auto", "resume_path", "disable")), "trainer.resume_mode", required=True),
     *rows(Names(("token", "action", "chunk")), "vla.ratio_level"),
     *rows(Names(AGGREGATION_MODES), f"{ACTOR}.loss_agg_mode"),
-    *rows(Names(("constant", "cosine")), f"{ACTOR}.optim.lr_scheduler_type"),
+    *rows(Names(("constant", "cosine")), f"{ACTOR}.optim.lr_scheduler_type", f"{ACTOR}.optim.warmup_style"),
     *rows(Names(("cpu", "cuda", "npu")), "trainer.device"),
     *rows(
         DTYPE,
@@ -107,6 +110,7 @@ CHOICES = (
         "trainer.remove_previous_ckpt_in_save",
         "trainer.val_before_train",
         "vla.model.add_value_head",
+        f"{ACTOR}.optim.zero_indexed_step",
         f"{ACTOR}.shuffle",
         f"{ACTOR}.use_torch_compile",
     ),
@@ -119,6 +123,8 @@ CHOICES = (
         "trainer.project_name",
         "trainer.resume_from_path",
         "vla.ckpt_path",
+        f"{ACTOR}.optim.optimizer",
+        f"{ACTOR}.optim.optimizer_impl",
         f"{ACTOR}.policy_loss.loss_mode",
     ),
     *rows(Text("the place of the run's records"), "vla.run_dir", required=True),
@@ -126,7 +132,14 @@ CHOICES = (
     *rows(Text("an entry point of rlinf_async.models"), "vla.model.model_type", required=True),
     *rows(Listed(Text("the name of a logger")), "trainer.logger"),
     *rows(Block(), "vla.model", "env.train", required=True),
-    *rows(Block(), "env.eval", f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"),
+    *rows(
+        Block(),
+        "env.eval",
+        f"{ACTOR}.fsdp_config",
+        f"{ACTOR}.fsdp_config.wrap_policy",
+        f"{ACTOR}.optim",
+        f"{ACTOR}.optim.override_optimizer_config",
+    ),
 )
 OURS = tuple(
     rows(
@@ -140,10 +153,13 @@ OURS = tuple(
         "trainer.v1.trainer_mode",
         "transfer_queue*",
         f"{ACTOR}.fsdp_config.*",
-        f"{ACTOR}.optim.override_optimizer_config*",
     )
 )
 """Keys that are ours, or whose content somebody else reads, whatever it is."""
+FREE = tuple(
+    rows(Anything(), f"{ACTOR}.fsdp_config.wrap_policy.*", f"{ACTOR}.optim.override_optimizer_config.*")
+)
+"""Blocks that veRL takes as they are."""
 
 DATA = "there is no data set: environments say where a trajectory starts"
 NO_REFERENCE = "there is no reference policy"
@@ -176,56 +192,53 @@ WITHOUT_EFFECT = tuple(
 """Keys of veRL that nothing reads here, and why nothing is lost, or what is."""
 DERIVED = tuple(rows(Anything(), f"{ROLLOUT}.log_prob_*", f"{ROLLOUT}.agent.*", "data.seed"))
 """Keys that veRL's own check of a config asks for."""
-TABLE = Table((*REFUSALS, *NUMBERS, *CHOICES, *OURS, *DERIVED, *WITHOUT_EFFECT))
+TABLE = Table((*REFUSALS, *NUMBERS, *CHOICES, *FREE, *OURS, *DERIVED, *WITHOUT_EFFECT))
 """Every key that is ours, or that something becomes of."""
 
+ENGINE = ("actor_rollout_ref.", "trainer.")
+"""How keys begin that veRL's engine may read."""
+TARGET = "_target_"
+"""How Hydra's keys end that name a class, or anything else that can be called."""
 OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
 """Sections that veRL's list of its keys has not; `model_engine` is veRL's own, from composing."""
 
 
-@cache
-def defaults() -> Mapping[str, Any]:
-    """veRL's own config with its defaults; empty where veRL is not here. veRL is not imported."""
-    verl = find_spec("verl")
-    for folder in (verl.submodule_search_locations or ()) if verl else ():
-        path = Path(folder, "trainer", "config", "_generated_ppo_trainer.yaml")
-        if path.is_file():
-            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
-            return content
-    return {}
-
-
 def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
     """A remark for each key that veRL acts on and that does nothing here, if it is not veRL's default."""
-    raw = dotted(defaults())
-    pointing: Any = None
-    for key, value in dotted(cfg).items():
+    for key, value in changes(cfg):
         row = TABLE.find(key)
-        if row is None or row.fate != "without effect" or value in (None, {}) or row.allows(value):
-            continue
-        if value == raw.get(key) or value == _resolved_defaults().get(key):
-            continue
-        pointing = OmegaConf.create(dict(cfg)) if pointing is None else pointing
-        if value != _pointed_to(key, pointing, raw):
+        if row is not None and row.fate == "without effect" and not row.allows(value):
             yield f"{key}={shortened(value)} has no effect: {row.why}"
 
 
-@cache
-def _resolved_defaults() -> Mapping[str, Any]:
-    """veRL's defaults by dotted keys, of which some point to others, where nobody sets anything."""
-    content: Any = OmegaConf.to_container(OmegaConf.create(dict(defaults())), resolve=True)
-    return dotted(content)
+def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """A remark for each key of veRL's that nobody here has decided on, if it is not veRL's default."""
+    for key, value in changes(cfg):
+        if TABLE.find(key) is None and _is_known(key, defaults()):
+            yield (
+                f"{key}={shortened(value)}: nobody has looked at what becomes of this key under "
+                "trainer_mode vla_async"
+            )
 
 
-def _pointed_to(key: str, pointing: Any, raw: Mapping[str, Any]) -> Any:
-    """What a default that points to another key, or lies in one, comes to; written into `pointing`."""
-    names = key.split(".")
-    for depth in range(len(names), 0, -1):
-        place = ".".join(names[:depth])
-        if isinstance(raw.get(place), str) and "${" in raw[place]:
-            OmegaConf.update(pointing, place, raw[place])
-            return OmegaConf.select(pointing, key, throw_on_resolution_failure=False)
-    return None
+def is_open(key: str) -> bool:
+    """Whether the table does not say what the value of a key may be."""
+    row = TABLE.find(key)
+    return row is None or (row.fate == "served" and isinstance(row.kind, Anything) and row not in FREE)
+
+
+def mistyped(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """The keys of veRL's engine that the table has no kind for, whose values are none of their default's."""
+    for key, value in changes(cfg):
+        if key.startswith(ENGINE) and TARGET in f"{key}={value}":
+            # veRL's check calls whatever it names, and so would `explain`.
+            yield Reason(
+                f"{key}={shortened(value)} is not served: veRL's own classes are; remove it", f"~{key}"
+            )
+            continue
+        kind = kind_of_default(key) if key.startswith(ENGINE) and is_open(key) else None
+        if kind is not None and (reason := Key(name=key, kind=kind).wrong(key, value)):
+            yield reason
 
 
 def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:

@@ -6,8 +6,8 @@ them, as a package of the user's may have registered it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -25,7 +25,9 @@ from rlinf_async.hosts.presence import (
 )
 from rlinf_async.hosts.reasons import Reason, unknown
 from rlinf_async.hosts.verl import estimators, policy_losses
+from rlinf_async.hosts.verl.checkpoint import misnamed
 from rlinf_async.hosts.verl.config import read
+from rlinf_async.hosts.verl.own_checks import is_for_verl_to_judge, registered, validate
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 LOGGER_NAMES = (
@@ -47,7 +49,10 @@ ESTIMATOR_KEY = "algorithm.adv_estimator"
 LOSS_KEY = "actor_rollout_ref.actor.policy_loss.loss_mode"
 LOGGER_KEY = "trainer.logger"
 RUN_DIR = "vla.run_dir"
+CHECKPOINTS = "trainer.default_local_dir"
 FILE_KEYS = ("vla.ckpt_path",)
+OPTIM = "actor_rollout_ref.actor.optim"
+USUAL_OPTIMIZER = ("AdamW", "torch.optim")
 
 
 def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -57,33 +62,48 @@ def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     if (name := lookup(cfg, "vla.model.model_type")) not in models:
         yield unknown("vla.model.model_type", name, models, "an entry point of rlinf_async.models")
     if (name := str(lookup(cfg, ESTIMATOR_KEY))) not in estimators.ESTIMATOR_NAMES:
-        registry = _core_algos().ADV_ESTIMATOR_REGISTRY
+        registry = registered().ADV_ESTIMATOR_REGISTRY
         names = sorted(str(getattr(each, "value", each)) for each in registry)
         if name not in names:
             yield unknown(ESTIMATOR_KEY, name, names, "an estimator of veRL")
     if (name := lookup(cfg, LOSS_KEY)) is not None and name not in policy_losses.LOSS_NAMES:
-        losses = sorted(_core_algos().POLICY_LOSS_REGISTRY)
+        losses = sorted(registered().POLICY_LOSS_REGISTRY)
         if name not in losses:
             yield unknown(LOSS_KEY, name, losses, "a policy loss of veRL")
     if isinstance(model := lookup(cfg, "vla.model"), Mapping):
         yield from unbuildable(model, key="vla.model")
+    yield from _optimizer(cfg)
     yield from unknown_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, what="a logger of veRL")
     yield from absent_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")
     if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own
         yield from absent_files(cfg, FILE_KEYS)
         yield from unwritable(str(lookup(cfg, RUN_DIR)), key=RUN_DIR)
+        if (lookup(cfg, "trainer.save_freq") or -1) != -1:
+            yield from unwritable(str(lookup(cfg, CHECKPOINTS)), key=CHECKPOINTS)
+        yield from _checkpoint(cfg)
 
 
-def _core_algos() -> Any:
-    quieten()
-    import verl.trainer.ppo.core_algos
+def _optimizer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """That veRL would not find the optimizer; its package is imported, if it is not the usual one."""
+    name, package = (lookup(cfg, f"{OPTIM}.{key}") for key in ("optimizer", "optimizer_impl"))
+    if not (isinstance(name, str) and isinstance(package, str)) or (name, package) == USUAL_OPTIMIZER:
+        return
+    try:
+        module = import_module(package)
+    except (ImportError, TypeError, ValueError) as error:  # an empty or a relative name
+        yield Reason(f"{OPTIM}.optimizer_impl={package} cannot be imported: {error}")
+        return
+    if not hasattr(module, name):
+        classes = [each for each, value in vars(module).items() if isinstance(value, type)]
+        yield unknown(f"{OPTIM}.optimizer", name, classes, f"an optimizer of {package}")
 
-    return verl.trainer.ppo.core_algos
 
-
-def quieten() -> None:
-    """Let veRL not name every engine that could be installed, too, when it is imported."""
-    warnings.filterwarnings("ignore", message=r".* engine is not available", category=UserWarning)
+def _checkpoint(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """That there is nothing to go on from where `trainer.resume_from_path` says."""
+    if lookup(cfg, "trainer.resume_mode") != "resume_path":
+        return
+    if why := misnamed(lookup(cfg, "trainer.resume_from_path")):
+        yield Reason(why, "trainer.resume_mode=disable")
 
 
 def checked(config: DictConfig) -> VerlSettings:
@@ -91,6 +111,10 @@ def checked(config: DictConfig) -> VerlSettings:
 
     Raises:
         RefusedError: all that stands in the way.
-        ValueError: as of `config.read`.
+        ValueError: as of `config.read`, and of veRL's own checks.
     """
-    return read(config, beside=list(absent(plain(config))))
+    cfg = plain(config)
+    settings = read(config, beside=list(absent(cfg)))
+    if is_for_verl_to_judge(cfg):
+        validate(config)
+    return settings

@@ -19,6 +19,7 @@ from rlinf_async.hosts.verl.sizes import evaluates, group_size, section
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
+ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def _use(name: str, use: str, why: str, **more: Any) -> Key:
@@ -54,6 +55,8 @@ REFUSALS = (
         serves=lambda value: value == "fsdp2",
     ),
     _false(f"{ACTOR}.use_dynamic_bsz", TOKENS),
+    _null(f"{ACTOR}.ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu takes its place"),
+    _null(f"{ROLLOUT}.log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu takes its place"),
     _false(f"{MODEL}.use_remove_padding", TOKENS),
     _false(f"{MODEL}.use_fused_kernels", TOKENS),
     _use(
