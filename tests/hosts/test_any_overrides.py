@@ -152,7 +152,10 @@ def answer(explain: Callable[[DictConfig], None], cfg: DictConfig) -> str | None
 def aside(tmp_path, monkeypatch):
     """A folder and variables that what a test prepares may change."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "environ", os.environ.copy())
+    before = os.environ.copy()
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def host_and_config(host: str) -> tuple[Host, DictConfig]:
