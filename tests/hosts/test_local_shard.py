@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.failures import ShardFailure, StuckThread
+from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure, StuckThread
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import Outcome
 from rlinf_async.hosts.local.inference import Answer
@@ -174,7 +174,7 @@ def test_environments_that_cannot_be_built_leave_no_thread_behind():
         raise RuntimeError("no simulator")
 
     built = []
-    with pytest.raises(ShardFailure, match="shard 3"):
+    with pytest.raises(EnvironmentsFailed, match="shard 3"):
         Shard(3, settings=LocalSettings(), build=build, busy=BusyMeter(width=4))
     assert built[0].name.startswith("shard-3")
     built[0].join(timeout=10.0)
