@@ -23,8 +23,7 @@ class TrainConfig:
     correction: Correction = "decoupled"
     """How a sample that an older policy has drawn is weighted; see `core.objectives.importance_weight`."""
     max_weight: float | Literal["auto"] = "auto"
-    """The bound of that weight for tis; auto: 2. Weights of a model that scores a part of an action
-    have bounds of their own, too (docs/flow-weight.md)."""
+    """The bound of that weight for tis; auto: 2."""
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
     scorer: Literal["learner", "inference"] = "learner"

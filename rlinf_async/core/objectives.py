@@ -42,9 +42,9 @@ def importance_weight(
 ) -> torch.Tensor:
     """Return the factor `w` of each advantage, detached, float32.
 
-    With `rho = pi_prox / mu`, or what stands for it where a part of an action is `scored`: rho (`decoupled`);
-    min(rho, max_weight) (`tis`, truncated importance sampling, Ionides 2008); rho where its logarithm is no
-    further from 0 than `cut`, and 0 elsewhere (`m2po`, see `core.outliers`); 1 (`none`).
+    With `rho = pi_prox / mu`, of what is `scored`: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated
+    importance sampling, Ionides 2008); rho where its logarithm is no further from 0 than `cut`, and 0
+    elsewhere (`m2po`, see `core.outliers`); 1 (`none`).
 
     Args:
         proximal: log-probabilities at the level at which the ratio is clipped.
@@ -57,7 +57,7 @@ def importance_weight(
     rho = scored.weight(log_ratios)
     if correction == "tis":
         return rho.clamp(max=max_weight)
-    return rho if correction == "decoupled" else torch.where(scored.log(log_ratios).abs() <= cut, rho, 0.0)
+    return rho if correction == "decoupled" else torch.where(log_ratios.abs() <= cut, rho, 0.0)
 
 
 @torch.no_grad()
@@ -79,12 +79,9 @@ def weight_measures(
     log_ratios = proximal - behaviour
     distance = -log_ratios if scored.whole else scored.divergence(log_ratios)
     measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": distance}
-    bound = min(max_weight, scored.most) if correction == "tis" else scored.most
-    if math.isinf(bound) and correction != "m2po":
+    if correction == "decoupled":
         return measures
-    beyond = scored.ratio(log_ratios) > bound
-    if correction == "m2po":
-        beyond |= scored.log(log_ratios).abs() > cut
+    beyond = log_ratios.abs() > cut if correction == "m2po" else bounded_exp(log_ratios) > max_weight
     return measures | {"actor/behaviour_bounded": beyond.float()}
 
 

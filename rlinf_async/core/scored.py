@@ -1,19 +1,17 @@
-"""The part of an action that its log-probability is of, and the weight that makes up for the rest.
+"""How much of what made an action its log-probability is of.
 
 A policy that matches flows makes an action in K denoise steps. Its log-probability may be that of one step,
 drawn at random, which had all of the noise, or the mean over all steps and the noise that they began with.
 A change of weights moves the action in every step, so that the ratio of such log-probabilities is about 1 / K
-of the change. docs/flow-weight.md derives the formulas, and names the error that they leave.
+of the change. Measures make up for that. Importance weights do not: policies that were weighted so learned
+less. docs/flow-weight.md derives what is here, and has that experiment.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
-
-from rlinf_async.core.weight_bounds import MAX_WEIGHT_OF_ALL_STEPS, MAX_WEIGHT_OF_ONE_STEP
 
 LOG_BOUND = 20.0
 """Bound on a log-ratio before it is exponentiated, so that no ratio is infinite: infinity times a
@@ -45,13 +43,6 @@ class Scored:
         """By how much a log-ratio falls short of that of the action, to first order."""
         return self.steps + 1 if self.joint else self.steps
 
-    @property
-    def most(self) -> float:
-        """The largest weight, whatever the correction."""
-        if self.whole:
-            return math.inf
-        return MAX_WEIGHT_OF_ALL_STEPS if self.joint else MAX_WEIGHT_OF_ONE_STEP
-
     def ratio(self, log_ratios: torch.Tensor) -> torch.Tensor:
         """The ratio of the action's probabilities, of mean 1 where the samples were drawn; without bounds.
 
@@ -64,9 +55,8 @@ class Scored:
         return ratios if self.whole else 1 + self.factor * (ratios - 1)
 
     def weight(self, log_ratios: torch.Tensor) -> torch.Tensor:
-        """`ratio` as an importance weight: between 0 and `most`."""
-        ratios = self.ratio(log_ratios)
-        return ratios if self.whole else ratios.clamp(0.0, self.most)
+        """Return the importance weight of a sample: the ratio of what is scored, whatever that is of."""
+        return bounded_exp(log_ratios)
 
     def log(self, log_ratios: torch.Tensor) -> torch.Tensor:
         """The log-ratio of the action, to first order."""

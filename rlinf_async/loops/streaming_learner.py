@@ -212,8 +212,7 @@ class StreamingLearner:
         whole = concatenate([self._kept[key] for key in sorted(self._kept)], dim=1) if self._kept else None
         self._kept.clear()
         if whole is not None and self._settings.leaves_out:
-            log_ratios = self.training.scored.log(self.training.log_ratios(whole))
-            self.training.cut = outlier_cut(log_ratios, self.training.summed)
+            self.training.cut = outlier_cut(self.training.log_ratios(whole), self.training.summed)
         if whole is not None and not self._settings.streams:
             metrics = self.training.train_whole(whole)
             if metrics is not None:

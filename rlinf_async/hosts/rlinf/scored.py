@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.core.weight_bounds import MAX_WEIGHT_OF_ALL_STEPS, MAX_WEIGHT_OF_ONE_STEP
 from rlinf_async.hosts.rlinf.chance import TOGETHER, is_joint, shared_chance
 
 STEPS = ("num_steps", "denoising_steps")
@@ -14,7 +13,7 @@ STEPS = ("num_steps", "denoising_steps")
 
 
 def scored_by(cfg: Mapping[str, Any]) -> str:
-    """How importance weights make up for what the model does not score; empty where it scores actions.
+    """What importance weights are of, where the model scores a part of an action; else empty.
 
     Without a number in the config the checkpoint has it.
     """
@@ -26,10 +25,6 @@ def scored_by(cfg: Mapping[str, Any]) -> str:
     found = [lookup(model, f"{place}{name}") for place in (f"{kind}.", "") for name in STEPS]
     steps = next((str(value) for value in found if value is not None), "K")
     if joint:
-        more = f"{int(steps) + 1}" if steps.isdigit() else "(K + 1)"
-        said = f"w^{more}, at most {MAX_WEIGHT_OF_ALL_STEPS:g}: this model scores the mean over its {steps} "
-        return f"{said}denoise steps and the noise they begin with"
-    if steps == "1":
-        return ""
-    said = f"1 + {steps} (w - 1), between 0 and {MAX_WEIGHT_OF_ONE_STEP:g}: "
-    return f"{said}this model scores one of {steps} denoise steps"
+        parts = str(int(steps) + 1) if steps.isdigit() else "(K + 1)"
+        return f"of the mean over {steps} denoise steps and their noise, which sees 1 / {parts} of a lag"
+    return f"of one of {steps} denoise steps, which sees about 1 / {steps} of a lag" if steps != "1" else ""

@@ -1,4 +1,4 @@
-"""`explain` says how weights make up for what a model does not score."""
+"""`explain` says what weights are of where a model scores a part of an action."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def said(kind, **model):
     ],
 )
 def test_one_step_of_so_many_as_the_config_names(kind, model, steps):
-    expected = f"1 + {steps} (w - 1), between 0 and 2: this model scores one of {steps} denoise steps"
+    expected = f"of one of {steps} denoise steps, which sees about 1 / {steps} of a lag"
     assert said(kind, **model) == expected
 
 
@@ -36,7 +36,9 @@ def test_one_step_of_so_many_as_the_config_names(kind, model, steps):
     ],
 )
 def test_a_mean_over_all_steps(kind, model, power):
-    assert said(kind, **model).startswith(f"w^{power}, at most 4: this model scores the mean over its ")
+    said_of = said(kind, **model)
+    assert said_of.startswith("of the mean over ")
+    assert said_of.endswith(f"sees 1 / {power} of a lag")
 
 
 @pytest.mark.parametrize(
