@@ -181,6 +181,7 @@ def damage(draw, run, outside):
         (run / "stacks").mkdir(exist_ok=True)
         (run / "stacks" / f"a-{draw.randrange(9**9)}.ask").symlink_to(outside / "work")
     elif how == "lock":
+        (run / ".lock").unlink(missing_ok=True)
         (run / ".lock").symlink_to(outside / "work")
     elif how == "folder":
         folder = draw.choice([run / "trace", run / EXPERIMENT, run / EXPERIMENT / "checkpoints"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from rlinf_async.lab.plan.job import Job, of_run
 from rlinf_async.lab.plan.prediction import step_after_first
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.virtual.times import Times
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.spans import Span
 
 MAX_REPLAY_ERROR = 0.05
 """Most relative error of the replay of a run at which its plan is not said to be doubtful."""
@@ -76,8 +79,31 @@ def replay(path: Path) -> Replay:
         ) from error
 
 
+def _check_of_one_run(settings: RunSettings, spans: Sequence[Span]) -> None:
+    """See whether sizes are those of the run of the trace: a file can name any, and planning them takes time.
+
+    Raises:
+        ValueError: a batch has more in it than all of the trace, or no forward pass was as large as a shard.
+    """
+    plan = settings.plan
+    decisions = plan.shards * plan.rollout_epochs * settings.horizon
+    passes = settings.update_epoch * settings.optimizer_steps * settings.micro_batches_per_step
+    events = decisions + passes
+    sizes = [span.get("size", 0) for span in spans if span["kind"] == "forward"]
+    if not sizes:
+        return  # `times_of` says what is missing
+    largest = max(sizes)
+    if events > len(spans) or plan.envs_per_shard > largest:
+        raise ValueError(
+            f"by run.json and config.yaml a batch has {events:,} decisions and micro-batches, and a shard "
+            f"{plan.envs_per_shard:,} environments; the trace has {len(spans):,} spans, and forward passes "
+            f"of at most {largest:,}: they are not of one run"
+        )
+
+
 def _replayed(path: Path, files: RunFiles) -> Replay:
     job = of_run(files.facts, files.config)
+    _check_of_one_run(job.settings, files.spans)
     times = times_of(files.spans, job)
     steps = [line["async/step_seconds"] for line in files.metrics if "async/step_seconds" in line][1:]
     if len(steps) < LEAST_STEPS - 1:

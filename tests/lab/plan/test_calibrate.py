@@ -1,6 +1,7 @@
 """Service times from traces of runs whose service times are known: planned ones."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -115,6 +116,24 @@ def test_what_is_too_little_is_refused(tmp_path):
         times_of([], job())
     with pytest.raises(ValueError, match="no plan of shards"):
         job(plan=None)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [
+        ("config.yaml", ["update_epoch: "]),
+        ("run.json", ['"horizon": ']),
+        ("run.json", ['"total_envs": ', '"max_batch_size": ']),
+    ],
+)
+def test_sizes_that_are_not_of_the_trace_are_refused_before_they_are_planned(tmp_path, file, names):
+    path = left_by(tmp_path) / file
+    for name in names:
+        assert name in path.read_text()
+        path.write_text(re.sub(rf"{name}(\d+)", rf"{name}\g<1>000000000", path.read_text()))
+    with pytest.raises(ValueError, match="they are not of one run"):
+        replay(tmp_path)
 
 
 @pytest.mark.parametrize("size", [4, 16])
