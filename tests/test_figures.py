@@ -187,6 +187,7 @@ def learning():
         and not row["setting"].endswith("-loglinear")
     ]
     same = f"in {COUNTS[toys.count('equivalent')]} of {COUNTS[len(toys)]} settings with the default anchor"
+    yield "benchmarks/learning/measurements.md", f"the same within 5 % {same}"
     yield "docs/learning.md", f"the same within 5 % {same}"
     yield "docs/index.md", f"within 5 % {same}"
     on_rlinf = [
@@ -196,15 +197,18 @@ def learning():
     ]
     assert set(on_rlinf) == {"equivalent", "undecided"}
     same = f"in {COUNTS[on_rlinf.count('equivalent')]} of {COUNTS[len(on_rlinf)]} settings"
-    yield "docs/learning.md", f"the same within 5 % {same}, the others are undecided"
+    yield "benchmarks/learning/measurements.md", f"the same within 5 % {same}, the others are undecided"
     yield "docs/index.md", f"on RLinf's workers {same} on Meta-World, the others are undecided"
-    yield "docs/learning.md", f"{same} with real physics on RLinf; the others of these are undecided"
+    yield (
+        "benchmarks/learning/measurements.md",
+        f"{same} with real physics on RLinf; the others of these are undecided",
+    )
     taken_off = [
         COUNTS[sum(ends_with(f"{side}rlinf-press-vla-slow-seed{seed}") > 0.5 for seed in range(5))]
         for side in ("sync-", "")
     ]
     yield (
-        "docs/learning.md",
+        "benchmarks/learning/measurements.md",
         f"{taken_off[0]} of five synchronous runs came beyond a return of 0.5 in 30 batches, "
         f"and {taken_off[1]} of five of `full`",
     )
@@ -213,39 +217,54 @@ def learning():
             row for row in read("preregistered")["rows"] if row["setting"] == f"rlinf-{task}-ppo-1-fsdp2"
         )
         assert row["verdict"] == ("equivalent" if "same" in name else "undecided")
-        yield "docs/learning.md", f"{name} (area {100 * row['difference']:+.1f} %"
-        yield "docs/learning.md", f"final success {100 * row['final_difference']:+.1f} %"
+        yield "benchmarks/learning/measurements.md", f"{name} (area {100 * row['difference']:+.1f} %"
+        yield "benchmarks/learning/measurements.md", f"final success {100 * row['final_difference']:+.1f} %"
         for kind in ("", "final_"):
             low, high = (100 * row[f"{kind}{end}"] for end in ("ci_low", "ci_high"))
             yield (
-                "docs/learning.md",
+                "benchmarks/learning/measurements.md",
                 f"{100 * row[f'{kind}difference']:+.1f} % [{low:+.1f}, {high:+.1f}]",
             )
     four = [less(f"world-{algorithm}-4-lag1") for algorithm in ("ppo", "grpo")]
     yield (
-        "docs/learning.md",
+        "benchmarks/learning/measurements.md",
         f"With four epochs it was {four[0]} % less for PPO and {four[1]} % for GRPO, both undecided",
     )
     default, arrival = "world-ppo-1-lag1-spread", "world-ppo-1-lag1"
-    yield "docs/learning.md", f"unequal speed: {less(default)} % less (ten seeds, undecided"
+    yield (
+        "benchmarks/learning/measurements.md",
+        f"unequal speed: {less(default)} % less (ten seeds, undecided",
+    )
     yield "docs/index.md", f"speed {less(default)} % less"
-    yield "docs/learning.md", f"which it no longer does, it was {less(arrival)} % less"
-    yield "docs/learning.md", f"with `loglinear` {less(f'{default}-loglinear')} % (undecided)"
+    yield "benchmarks/learning/measurements.md", f"which it no longer does, it was {less(arrival)} % less"
+    yield (
+        "benchmarks/learning/measurements.md",
+        f"with `loglinear` {less(f'{default}-loglinear')} % (undecided)",
+    )
+    page = "docs/learning.md"
+    for name in (default, "world-ppo-1-lag1-unstreamed", "rlinf-press-ppo-1-fsdp2"):
+        found = setting(name)
+        yield page, f"{found['difference']} % [{found['ci_low']}, {found['ci_high']}]"
+    four_epochs = [setting(f"world-{algorithm}-4-lag1")["difference"] for algorithm in ("ppo", "grpo")]
+    yield page, f"with four epochs {four_epochs[0]} % for PPO and {four_epochs[1]} % for GRPO"
     ppo = [row for row in read("equivalence") if row["algorithm"] == "ppo" and row["host"] == "both"]
     equivalent, seeds = [row for row in ppo if row["equivalent"]], {row["seeds"] for row in ppo}
     (undecided,) = {row["task"].removesuffix("-v3") for row in ppo if not row["equivalent"]}
     yield (
-        "docs/learning.md",
+        "benchmarks/learning/measurements.md",
         f"on {COUNTS[len(equivalent)]} of {COUNTS[len(ppo)]} Meta-World tasks with PPO "
         f"({COUNTS[seeds.pop()]} seeds; {undecided} is undecided)",
     )
     under_verl = read("verl")
     smaller = -100 * under_verl["tests"]["area"]["difference"]
     yield (
-        "docs/learning.md",
+        "benchmarks/learning/measurements.md",
         f"`full` against this package's own loop on the demo ({COUNTS[len(under_verl['seeds'])]}",
     )
-    yield "docs/learning.md", f"{under_verl['verdict']} within 10 %, the area {smaller:.1f} % smaller"
+    yield (
+        "benchmarks/learning/measurements.md",
+        f"{under_verl['verdict']} within 10 %, the area {smaller:.1f} % smaller",
+    )
 
 
 def by_lag():
@@ -258,7 +277,7 @@ def uncorrected():
     """Of what a correction is for: what is lost without one, over what the delay alone costs."""
     none = by_lag()["1", "none"]
     times = COUNTS[int(float(none[4]) / float(none[6]))]
-    for page in ("docs/faq.md", "docs/learning.md", "docs/choosing.md"):
+    for page in ("docs/faq.md", "benchmarks/learning/measurements.md", "docs/choosing.md"):
         yield page, f"{times} times the delay"
 
 
@@ -302,7 +321,11 @@ def test_a_page_states_what_was_measured(page, claim):
 
 def test_the_table_of_lags_is_that_of_its_runs():
     known = by_lag()
-    said = [row for row in lines("docs/learning.md") if len(row) == 5 and (row[0], "none") in known]
+    said = [
+        row
+        for row in lines("benchmarks/learning/measurements.md")
+        if len(row) == 5 and (row[0], "none") in known
+    ]
     assert [row[0] for row in said] == [lag for lag, correction in known if correction == "none"]
     for lag, *figures in said:
         differences = [known[lag, correction][4] for correction in ("none", "decoupled", "tis")]
@@ -318,7 +341,7 @@ def test_the_table_of_anchors_is_that_of_the_preregistered_runs():
         )
     }
     compared = 0
-    for place, *said in lines("docs/learning.md"):
+    for place, *said in lines("benchmarks/learning/measurements.md"):
         name, comma, _ = place.partition(", ")
         for anchor, figures in zip(("loglinear",), said, strict=False):
             pairs, area = known.get((f"{name}-{anchor}", name), ("0", []))
@@ -361,7 +384,9 @@ def test_the_table_of_both_hosts_is_that_of_its_runs():
 def test_the_table_of_equivalence_is_that_of_its_runs():
     known = {(row["task"], row["algorithm"]): row for row in read("equivalence") if row["host"] == "both"}
     said = [
-        row for row in lines("docs/learning.md") if len(row) == 5 and row[0].endswith((", PPO", ", GRPO"))
+        row
+        for row in lines("benchmarks/learning/measurements.md")
+        if len(row) == 5 and row[0].endswith((", PPO", ", GRPO"))
     ]
     assert len(said) == len(known)
     for place, synchronous, difference, margin, verdict in said:

@@ -12,7 +12,7 @@ from benchmarks.learning import experiments
 from benchmarks.learning.campaign import console, run_all
 from benchmarks.learning.cells import Cell
 
-LEARNING = Path("docs/learning.md")
+LEARNING = Path("benchmarks/learning/measurements.md")
 VERL = Path("docs/verl.md")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -53,7 +53,7 @@ def preregistered(
     report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
 ) -> None:
     """The setting of the speed claims: all levels on. What is tested, and how, is in preregistration.yaml."""
-    from benchmarks.learning import pages
+    from benchmarks.learning import pages, plots
     from benchmarks.learning.preregistration import load, missing
 
     settings = [one for one in load().settings if not report and (not only or one.name in only)]
@@ -61,6 +61,7 @@ def preregistered(
     failed += run_all(missing(one for one in settings if one.host == "rlinf"), processes=1)
     for path in pages.write(load()):
         console.print(f"wrote {path}")
+    console.print(f"drew {plots.forest(pages.data_rows(load()))}")
     pages.publish(load(), LEARNING)
     _end(failed)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -38,6 +39,8 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 SIDES = {"off": ("synchronous", BLUE), "full": ("full", ORANGE)}
 STYLES = {"local": "-", "rlinf": (0, (4, 1.5))}
 CORRECTIONS = {"none": (ORANGE, "s"), "decoupled": (BLUE, "o"), "tis": (GREEN, "^")}
+MARGIN_SHARE = 5.0
+"""The margin of the preregistered experiment, in per cent of the synchronous area."""
 MARKERS = ("o", "s", "^", "D")
 
 plt.rcParams.update(
@@ -228,6 +231,34 @@ def success_over_seconds(curves: Mapping[str, Mapping[int, PeerCurve]], level: f
     if curves:
         panel.legend(loc="lower right")
     return _save(figure, "peers.png", bool(curves))
+
+
+def forest(rows: Sequence[Mapping[str, Any]]) -> Path | None:
+    """The area's difference with its interval, a line for each row of preregistered.json that is complete.
+
+    Intervals that are wider than the panel go on beyond it.
+    """
+    shown = [row for row in rows if row["verdict"] != "incomplete"]
+    order = {"points": 0, "drawer": 1, "button": 2, "reach": 3}
+    shown.sort(key=lambda row: (row["host"] == "rlinf", order[row["task"].split("-")[0].split("+")[0]]))
+    figure, panel = plt.subplots(figsize=(8, 0.6 + 0.27 * len(shown)), layout="constrained")
+    panel.axvspan(-MARGIN_SHARE, MARGIN_SHARE, color=GREY, alpha=0.15, lw=0)
+    panel.axvline(0, color=GREY, lw=0.8)
+    for place, row in enumerate(reversed(shown)):
+        color = BLUE if row["verdict"] == "equivalent" else ORANGE if row["ci_high"] < 0 else GREY
+        low, middle, high = (100 * row[key] for key in ("ci_low", "difference", "ci_high"))
+        panel.plot([low, high], [place, place], color=color, lw=1.8)
+        panel.plot([middle], [place], "o", color=color, ms=5)
+    panel.set_yticks(range(len(shown)), [row["setting"] for row in reversed(shown)], fontsize=8)
+    panel.set(xlim=(-25, 25), xlabel="difference of the area under the success curve, %")
+    handles = [
+        Line2D([], [], color=BLUE, marker="o", label="the same within 5 %"),
+        Line2D([], [], color=ORANGE, marker="o", label="less: the interval is below 0"),
+        Line2D([], [], color=GREY, marker="o", label="neither"),
+    ]
+    if shown:
+        panel.legend(handles=handles, loc="lower right")
+    return _save(figure, "forest.png", bool(shown))
 
 
 def _fresh_line(curve: PeerCurve) -> tuple[list[float], list[float]]:

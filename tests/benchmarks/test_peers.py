@@ -9,7 +9,7 @@ from benchmarks.learning import cells, peers
 from benchmarks.learning.peers import MEASURES, PeerCurve
 from benchmarks.learning.preregistration import load
 
-DOCS = Path(__file__).parents[2] / "docs"
+MEASUREMENTS = Path(__file__).parents[2] / "benchmarks" / "learning" / "measurements.md"
 
 
 def scalars(returns, success):
@@ -69,9 +69,9 @@ def test_what_is_published_is_what_the_results_give():
     published = json.loads((cells.RESULTS / "peers.json").read_text())["rows"]
     given = {label: peers._row(load(), by_seed) for label, by_seed in peers.curves(load()).items()}
     assert published == given, "run `peers --report`"
-    assert peers.table(load()) in (DOCS / "learning.md").read_text(), "run `peers --report`"
+    assert peers.table(load()) in MEASUREMENTS.read_text(), "run `peers --report`"
     more = peers._differences(given).partition("fresh env steps ")[2].partition(";")[0]
-    assert f"difference of the area {more}" in " ".join((DOCS / "learning.md").read_text().split())
+    assert f"difference of the area {more}" in " ".join(MEASUREMENTS.read_text().split())
 
 
 def test_a_run_differs_from_the_synchronous_one_in_what_makes_it_asynchronous(tmp_path):

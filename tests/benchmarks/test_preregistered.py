@@ -271,7 +271,7 @@ def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):
         (tmp_path / "preregistered").symlink_to(raw)
     for path in pages.write(load()):
         assert path.read_text() == (published / path.name).read_text(), "run `preregistered --report`"
-    page = Path("docs/learning.md").read_text()
+    page = Path("benchmarks/learning/measurements.md").read_text()
     found = verdicts.rows(load())
     assert pages.table(found, 0.05).strip() in page
     assert pages.summary(found) in page
