@@ -13,13 +13,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure
+from rlinf_async.hosts.local import declared
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from tests.conformance.environments import Steady
 from tests.conformance.hosts import HOSTS, host_or_skip
 from tests.conformance.test_copies import same
-from tests.conformance.test_local_runs import Linear, run
+from tests.conformance.test_local_runs import Linear, run, settings_of
 
 
 @pytest.fixture(params=HOSTS)
@@ -105,6 +107,7 @@ HARMLESS = {
     "megabytes of output": lambda: sys.stdout.write("x" * 3_000_000),
     "megabytes of errors": lambda: os.write(2, b"x" * 1_000_000),
     "a fork": fork,
+    "a higher recursion limit": lambda: sys.setrecursionlimit(4000),
     "random numbers": lambda: (torch.manual_seed(0), np.random.seed(0), random.seed(0)),
     "gradients": lambda: torch.set_grad_enabled(True),
     "warnings that are errors": lambda: warnings.simplefilter("error"),
@@ -146,9 +149,9 @@ def test_in_a_process_of_their_own_environments_may_calculate_as_they_like(name,
 
 
 SHARED = {
-    "torch's default type to torch.float64": lambda: torch.set_default_dtype(torch.float64),
-    "torch's default type to torch.bfloat16": lambda: torch.set_default_dtype(torch.bfloat16),
-    "the recursion limit of the whole process to 4000": lambda: sys.setrecursionlimit(4000),
+    "set torch's default type to torch.float64": lambda: torch.set_default_dtype(torch.float64),
+    "set torch's default type to torch.bfloat16": lambda: torch.set_default_dtype(torch.bfloat16),
+    "lowered the recursion limit of the whole process to 700": lambda: sys.setrecursionlimit(700),
 }
 
 
@@ -158,7 +161,7 @@ def test_beside_the_policy_they_may_not_and_it_is_put_back(what, where):
     before = torch.get_default_dtype(), sys.getrecursionlimit()
     with host_or_skip("local")(acting(SHARED[what], where)) as playing, pytest.raises(ShardFailure) as raised:
         playing.play()
-    assert f"ValueError: the environments of shard 1 (Acting) have set {what}" in str(raised.value.error)
+    assert f"ValueError: the environments of shard 1 (Acting) have {what}" in str(raised.value.error)
     assert (torch.get_default_dtype(), sys.getrecursionlimit()) == before
 
 
@@ -167,7 +170,7 @@ def test_nor_while_they_are_built_and_are_closed_then(what, monkeypatch):
     closed = []
     monkeypatch.setattr(Steady, "close", lambda self: closed.append(self))
     before = torch.get_default_dtype(), sys.getrecursionlimit()
-    blame = rf"^the environments of shard 1 cannot be built: .*\(Acting\) have set {what}"
+    blame = rf"^the environments of shard 1 cannot be built: .*\(Acting\) have {what}"
     with (
         pytest.raises(EnvironmentsFailed, match=blame),
         host_or_skip("local")(acting(SHARED[what], "build")),
@@ -175,6 +178,15 @@ def test_nor_while_they_are_built_and_are_closed_then(what, monkeypatch):
         """It does not come to this."""
     assert (torch.get_default_dtype(), sys.getrecursionlimit()) == before
     assert [type(env).__name__ for env in closed] == ["Acting"]
+
+
+def test_nor_when_they_are_imported(monkeypatch):
+    monkeypatch.setattr(declared, "load_class", lambda *_: torch.set_default_dtype(torch.float64))
+    cfg = OmegaConf.create({"env": {"env_class": "far"}})
+    blame = "^the environments of env.env_class=far, when they are imported, have set torch's default type to"
+    with pytest.raises(ValueError, match=blame):
+        declared.environments_of(cfg, settings_of())
+    assert torch.get_default_dtype() is torch.float32
 
 
 class Closes(Steady):

@@ -27,6 +27,7 @@ from rlinf_async.hosts.local.config import ENVS_GROUP, named
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
 from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.tasks import cannot_take_on
@@ -40,10 +41,12 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     """Shards of the class that `env.env_class` names.
 
     Raises:
-        ValueError: it names none, nobody provides it, or the environments are to take on tasks, which they
-            cannot.
+        ValueError: it names none, nobody provides it, its import changes what the whole process shares, or
+            the environments are to take on tasks, which they cannot.
     """
-    make = load_class(ENVS_GROUP, named(cfg, "env", "env_class"))
+    name, process = named(cfg, "env", "env_class"), WholeProcess()
+    make = load_class(ENVS_GROUP, name)
+    process.check(f"the environments of env.env_class={name}, when they are imported,")
     envs = plain(cfg.env)
     section = {
         "total_num_envs": settings.total_envs,

@@ -80,9 +80,9 @@ class WholeProcess:
         if (dtype := torch.get_default_dtype()) is not self._dtype:
             torch.set_default_dtype(self._dtype)
             yield f"set torch's default type to {dtype}, by which the policy would calculate, too"
-        if (limit := sys.getrecursionlimit()) != self._recursion:
+        if (limit := sys.getrecursionlimit()) < self._recursion:  # a higher one takes nothing from anybody
             sys.setrecursionlimit(self._recursion)
-            yield f"set the recursion limit of the whole process to {limit}"
+            yield f"lowered the recursion limit of the whole process to {limit}"
         with self._lock:
             closed = [each for each, (_, opened) in self._spares.items() if not _is_open(each, opened)]
             for each in closed:
