@@ -21,17 +21,18 @@ class TrainConfig:
     max_staleness: int = 1
     """Policy versions that a trained sample may be old, counted in global steps."""
     correction: Correction = "decoupled"
-    """How a sample that an older policy has drawn is weighted; see `core.objectives.importance_weight`."""
+    """The weight of a sample that an older policy has drawn; see `core.objectives.importance_weight`."""
     max_weight: float | Literal["auto"] = "auto"
     """The bound of that weight for tis; auto: 2."""
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
     scorer: Literal["learner", "inference"] = "learner"
-    """Who recomputes the anchor: the learner, in a pass before it trains, or the inference ranks, which have
-    the same weights, while it trains on what comes first. That is of use where they wait for the learner."""
+    """The part that recomputes the anchor: the learner, in a pass before it trains, or the inference
+    ranks, which have the same weights, while the learner trains on the first samples. That is of use
+    where they wait for the learner."""
     balance: Balance = "exact"
-    """How environments contribute equally to every batch: each with its own task, or whoever is free with the
-    task that is next (tasks)."""
+    """The way in which environments contribute equally to every batch: each with its own task (exact),
+    or the next free one with the next task (tasks)."""
 
     def __post_init__(self) -> None:
         check_flag("async.train.enabled", self.enabled)

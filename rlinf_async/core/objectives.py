@@ -24,8 +24,8 @@ from rlinf_async.core.scored import LOG_BOUND, WHOLE, Scored, bounded_exp
 from rlinf_async.core.types import Correction
 
 IMPOSSIBLE = 1e4
-"""How far from 0 a log-probability is put that is infinite, for losses that subtract two of them: the
-difference of two infinite ones is no number."""
+"""The absolute value that replaces an infinite log-probability, for losses that subtract two of them:
+the difference of two infinite numbers is not a number."""
 ROUNDING = 32
 """Units in the last place of the largest score of a group, within which two scores count as equal: sums of
 the same rewards in different orders differ by some."""

@@ -1,4 +1,4 @@
-"""What a config of veRL will do, worked out without starting Ray or importing veRL."""
+"""The explanation of a config of veRL, worked out without starting Ray or importing veRL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What becomes of each key of veRL's config here, and what it may be.
+"""The fate of each key of veRL's config here, and its allowed values.
 
-veRL says itself which keys there are: its own `_generated_ppo_trainer.yaml`, of the release that is here, has
-every one with its default. Keys of ours (`vla`, `env`, `async`) and what becomes of veRL's are rows.
+veRL itself lists its keys: the file `_generated_ppo_trainer.yaml` of the installed release has every one with
+its default. Our own keys (`vla`, `env`, `async`) and the fates of veRL's are rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlinf_async.hosts.verl.values import changes, defaults, kind_of_default
 COUNT, EVERY, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(-1), Real(least=0), Real(above=0)
 SHARE = Real(least=0, most=1)
 SEED = Whole(0, 2**32 - 1)
-"""What numpy's generators take."""
+"""The seeds that numpy's generators take."""
 DTYPE = Names(("fp32", "float32", "bf16", "bfloat16", "fp16", "float16"))
 
 
@@ -155,7 +155,7 @@ OURS = tuple(
         f"{ACTOR}.fsdp_config.*",
     )
 )
-"""Keys that are ours, or whose content somebody else reads, whatever it is."""
+"""Keys that are ours, or whose content is read elsewhere, whatever it is."""
 FREE = tuple(
     rows(Anything(), f"{ACTOR}.fsdp_config.wrap_policy.*", f"{ACTOR}.optim.override_optimizer_config.*")
 )
@@ -193,7 +193,7 @@ WITHOUT_EFFECT = tuple(
 DERIVED = tuple(rows(Anything(), f"{ROLLOUT}.log_prob_*", f"{ROLLOUT}.agent.*", "data.seed"))
 """Keys that veRL's own check of a config asks for."""
 TABLE = Table((*REFUSALS, *NUMBERS, *CHOICES, *FREE, *OURS, *DERIVED, *WITHOUT_EFFECT))
-"""Every key that is ours, or that something becomes of."""
+"""Every key that is ours, or that has a fate here."""
 
 ENGINE = ("actor_rollout_ref.", "trainer.")
 """How keys begin that veRL's engine may read."""
@@ -257,7 +257,7 @@ def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """A note for each section that nobody reads."""
+    """Yield a note for each section that no code reads."""
     known = {*defaults(), *OUR_SECTIONS}
     known |= entry_points(group="rlinf_async.preparations").names
     for section in cfg:
@@ -267,7 +267,7 @@ def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_known(key: str, tree: Mapping[str, Any]) -> bool:
-    """Whether a tree has a key, or says of a section around it only that it may hold anything."""
+    """Return True if a tree has a key, or says of a section around it only that it may hold anything."""
     *sections, name = key.split(".")
     for section in sections:
         if section not in tree:

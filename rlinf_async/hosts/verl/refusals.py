@@ -118,7 +118,7 @@ def refused(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def contradictory(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """What of a plain config does not go together."""
+    """Yield the settings of a plain config that do not go together."""
     yield from _estimator(cfg, asynchrony)
     yield from _contradictions(cfg, asynchrony)
 
