@@ -1,9 +1,10 @@
 """Writes what docs/rlinf-configs.md generates: what `full` does with RLinf's on-policy example configs.
 
-    python docs/generate_rlinf_configs.py RLINF_V0_3 RLINF_MAIN
+    python docs/generate_rlinf_configs.py RLINF_V0_3 RLINF_MAIN RLINF_WITH_1365
 
-It takes the roots of two checkouts of RLinf, and asks `docs/rlinf_examples.py` about each in a process of its
-own, where `import rlinf` gives that checkout. The prose of the page is left as it is.
+It takes the roots of three checkouts of RLinf, and asks `docs/rlinf_examples.py` about each in a process of
+its own, where `import rlinf` gives that checkout. The prose of the page is left as it is. The digests of the
+configs are written where `rlinf-async compat` looks for them.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from typing import Any
 
 from generated import fill
 
+from rlinf_async.hosts.rlinf.checkout import KNOWN, digest, on_policy_examples
+
 PAGE = Path(__file__).with_name("rlinf-configs.md")
 SOURCES = Path(__file__).parents[1]
-TREES = ("0.3", "main")
-BEFORE = {"0.3": ("43", "34"), "main": ("45", "none")}
+TREES = ("0.3", "main", "1365")
+BEFORE = {"0.3": ("43", "34"), "main": ("45", "none"), "1365": ("none", "none")}
 """Per tree, how many `explain` accepted and how many really ran through RLinf's script for them, before
-levels gave way to what they cannot serve and RLinf's asynchronous script and its main branch were served."""
+levels gave way to what they cannot serve and RLinf's asynchronous script and its main branch were served.
+With pull request 1365 there were none until this package assembled trajectories by itself."""
 NUMBERS = {"train": "1", "rollout": "2", "streamer": "3"}
 
 Row = Mapping[str, Any]
 
 
 def collect(checkouts: Sequence[Path]) -> dict[str, list[Row]]:
-    """The rows of each tree; both are worked out at the same time.
+    """The rows of each tree; all are worked out at the same time.
 
     Raises:
         RuntimeError: one of the processes fails; with what it has said.
@@ -86,7 +90,7 @@ def counts(rows: Mapping[str, Sequence[Row]]) -> str:
 
 
 def configs(rows: Mapping[str, Sequence[Row]]) -> str:
-    """A line per config, one for both trees where nothing differs."""
+    """A line per config, one for all trees where nothing differs."""
     found: dict[tuple[str, ...], list[str]] = {}
     for tree, of_tree in rows.items():
         for row in of_tree:
@@ -152,5 +156,17 @@ def generate(page: str, rows: Mapping[str, Sequence[Row]]) -> str:
     return fill(page, {"counts": counts(rows), "configs": configs(rows)})
 
 
+def known(checkouts: Sequence[Path]) -> str:
+    """The digests of their example configs, by name: what `rlinf-async compat` compares others with."""
+    digests: dict[str, set[str]] = {}
+    for root in checkouts:
+        for name, config in on_policy_examples(root).items():
+            digests.setdefault(name, set()).add(digest(config))
+    lines = (f"{json.dumps(name)}: {json.dumps(sorted(found))}" for name, found in sorted(digests.items()))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 if __name__ == "__main__":
-    PAGE.write_text(generate(PAGE.read_text(), collect([Path(root) for root in sys.argv[1:]])))
+    checkouts = [Path(root) for root in sys.argv[1:]]
+    KNOWN.write_text(known(checkouts))
+    PAGE.write_text(generate(PAGE.read_text(), collect(checkouts)))

@@ -16,15 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from stock_rlinf import validate, world_sizes
 
 from rlinf_async.compose import VERSION_BASE
-from rlinf_async.core.nested import dotted, lookup
+from rlinf_async.core.nested import dotted
 from rlinf_async.hosts.host import AssumedCluster
+from rlinf_async.hosts.rlinf.checkout import on_policy_examples
 from rlinf_async.hosts.rlinf.explain import explain
 
 GPUS = 8
@@ -49,16 +49,14 @@ def examples(root: Path) -> Iterator[tuple[str, DictConfig]]:
     # Of Hydra, about the version that RLinf's scripts ask for.
     warnings.simplefilter("ignore")
     with initialize_config_dir(str(directory), version_base=VERSION_BASE):
-        for path in sorted(directory.glob("*.yaml")):
-            if not _may_be_on_policy(path):
-                continue
+        for name in on_policy_examples(root):  # by the file alone, as composing takes a while
             try:
-                cfg = compose(path.stem)
+                cfg = compose(name)
             except HydraException:
                 continue  # RLinf's own slip: the config names a group that is not there
             if _is_on_policy(cfg):
                 OmegaConf.update(cfg, "async", {"mode": "full"}, force_add=True)
-                yield path.stem, cfg
+                yield name, cfg
 
 
 def row(name: str, cfg: DictConfig) -> dict[str, Any]:
@@ -100,12 +98,6 @@ def _stock(cfg: DictConfig) -> dict[str, Any]:
 def _is_on_policy(cfg: DictConfig) -> bool:
     trains = cfg.runner.task_type == "embodied" and not cfg.runner.get("only_eval", False)
     return trains and OmegaConf.select(cfg, "algorithm.loss_type") in ALGORITHMS
-
-
-def _may_be_on_policy(path: Path) -> bool:
-    """By the file alone, as composing takes a while: no other loss is named there."""
-    written = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
-    return (lookup(written, "algorithm.loss_type") or "actor") in ALGORITHMS
 
 
 def _variables(directory: Path) -> set[str]:

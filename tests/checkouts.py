@@ -1,8 +1,8 @@
 """RLinf's source trees as its users have them, for tests that read its example configs or run its scripts.
 
 RLINF_CHECKOUTS names the folder with the archives, by default `../shared/rlinf-checkouts` of the repository:
-`rlinf-v0.3.tar.xz`, the tag v0.3, and `rlinf-main.tar.xz`, the branch main, each with `rlinf/` and
-`examples/embodiment/`.
+`rlinf-v0.3.tar.xz`, the tag v0.3, `rlinf-main.tar.xz`, the branch main of August 2026, and
+`rlinf-pr1365.tar.xz`, that branch with pull request 1365, each with `rlinf/` and `examples/embodiment/`.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-TREES = ("rlinf-v0.3", "rlinf-main")
+TREES = ("rlinf-v0.3", "rlinf-main", "rlinf-pr1365")
 ARCHIVES = Path(os.environ.get("RLINF_CHECKOUTS", Path(__file__).parents[2] / "shared" / "rlinf-checkouts"))
 
 

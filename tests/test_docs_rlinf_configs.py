@@ -11,7 +11,7 @@ from rlinf_async.hosts.rlinf.keys import fate
 from tests.checkouts import TREES, checkout
 
 DOCS = Path(__file__).parents[1] / "docs"
-COUNTS = {"0.3": 101, "main": 105}
+COUNTS = {"0.3": 101, "main": 105, "1365": 105}
 """On-policy training configs among the examples of each tree, counted by hand."""
 
 

@@ -13,7 +13,7 @@ import pytest
 from rlinf_async import doctor
 from rlinf_async.doctor import installation, machine
 from rlinf_async.hosts.rlinf import checks
-from rlinf_async.hosts.rlinf.compat import RLinfTree, rlinf_tree
+from rlinf_async.hosts.rlinf.tree import RLinfTree, rlinf_tree
 from rlinf_async.observe.check import Check, probe
 
 GIB = 1 << 30
@@ -47,7 +47,10 @@ def test_an_rlinf_that_lacks_what_our_classes_extend_fails_and_names_it():
     assert checks.check_rlinf(RLinfTree(Path("/their/rlinf"), "0.3.0", ())).status == "ok"
     found = checks.check_rlinf(RLinfTree(Path("/their/rlinf"), "0.5.0", ("EnvWorker.init_worker",)))
     assert found.status == "fail"
-    assert "0.5.0 in /their/rlinf lacks EnvWorker.init_worker" in found.detail
+    assert (
+        "0.5.0 in /their/rlinf is not one that rlinf-async can extend: it has no EnvWorker.init_worker"
+        in found.detail
+    )
     assert checks.SUPPORTED in found.mend
     assert checks.check_rlinf(None).status == "fail"
 

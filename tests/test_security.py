@@ -44,7 +44,7 @@ ALLOWED = {
     "observe/check.py": {STARTS},
     "observe/forking.py": {STARTS},
     "supervise.py": {STARTS},
-    "hosts/rlinf/compat.py": {BY_NAME},
+    "hosts/rlinf/borrowed.py": {BY_NAME},
     "hosts/rlinf/hooks.py": {BY_NAME},
     "configs.py": {BY_NAME},
     "plugin.py": {BY_NAME},

@@ -55,10 +55,12 @@ class InferenceWorker(Inspectable):
         self._model_lock = asyncio.Lock()
         self._version_held = -1
         self._busy = BusyMeter()
-        self._thread = ThreadPoolExecutor(
+        self._inference_thread = ThreadPoolExecutor(
             1, thread_name_prefix="inference", initializer=initializer, initargs=initargs
         )
-        self._policy_thread = PolicyThread(f"inference rank {rank}", self._thread, deadline_s=deadline_s)
+        self._policy_thread = PolicyThread(
+            f"inference rank {rank}", self._inference_thread, deadline_s=deadline_s
+        )
 
     def policy_module(self) -> torch.nn.Module:
         """The module that takes the learner's weights. A host gives it."""

@@ -51,7 +51,7 @@ class LearnerRank(Inspectable):
         self._learner: Learner | None = None
         self._pieces: PiecePort | None = None
         self._weight_sender: WeightSender | None = None
-        self._thread = ThreadPoolExecutor(
+        self._learning_thread = ThreadPoolExecutor(
             1, thread_name_prefix="learner", initializer=initializer, initargs=initargs
         )
 
@@ -66,7 +66,9 @@ class LearnerRank(Inspectable):
     async def compute(self, work: Callable[..., Any], *arguments: object) -> Any:
         """Do `work` in the thread of learning. What it raises is an error here, whatever it is elsewhere."""
         done = partial(work, *arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, contained, done, harmless)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._learning_thread, contained, done, harmless
+        )
 
     def scoring_inputs(self, payload: Any) -> Tree:
         """Return the tensors by which inference scores a piece; see `loops.scoring.InferenceScorer`. A

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,15 @@ def from_name(cls, name):
 metadata.Distribution.from_name = classmethod(from_name)
 """
 """Python reads it at its start: there is no distribution `rlinf`, as for users of a checkout."""
-WITH: dict[str, tuple[str, tuple[str, ...]]] = {
-    "rlinf-v0.3": ("metaworld_ppo_mlp", ()),
-    "rlinf-main": ("metaworld_grpo_mlp", ("algorithm.group_size=4", "env.eval.group_size=1")),
-}
+PPO, GRPO = "metaworld_ppo_mlp", "metaworld_grpo_mlp"
+OF = {PPO: (), GRPO: ("algorithm.group_size=4", "env.eval.group_size=1")}
+MODES = ("full", "train", "rollout", "streamer")
+ALWAYS = {("rlinf-v0.3", PPO, "full"), ("rlinf-pr1365", GRPO, "full")}
+"""What is run before every merge; the script of the main branch then runs RLinf's YAML for ManiSkill."""
+RUNS = [
+    pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.nightly)
+    for case in product(TREES, OF, MODES)
+]
 OPERATORS = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -77,17 +83,13 @@ def put_on_the_path(runs: Runner, home: Path, start: Path) -> None:
     runs.environment["EMBODIED_PATH"] = str(home / "examples" / "embodiment")
 
 
-@pytest.mark.parametrize(
-    "tree",
-    # RLinf's own YAML for ManiSkill is run by the script of the main branch as well.
-    [pytest.param(tree, marks=pytest.mark.nightly) if tree == "rlinf-main" else tree for tree in TREES],
-    indirect=True,
-)
-def test_rlinfs_own_script_runs_asynchronously_by_one_word(tree: Path, runs: Runner, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tree", "config", "mode"), RUNS, indirect=["tree"])
+def test_rlinfs_own_script_runs_asynchronously_by_one_word(
+    tree: Path, config: str, mode: str, runs: Runner, tmp_path: Path
+) -> None:
     script = tree / "examples" / "embodiment" / "train_embodied_agent.py"
-    config, overrides = WITH[tree.name]
-    theirs = users_config(tmp_path, "~async", *overrides, config=config)
-    status, output = run_script(runs, script, theirs, "+async.mode=full")
+    theirs = users_config(tmp_path, "~async", *OF[config], config=config)
+    status, output = run_script(runs, script, theirs, f"+async.mode={mode}")
     assert status == 0, output
     assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
     versions = json.loads((tmp_path / "run" / "run.json").read_text())["versions"]
@@ -96,7 +98,7 @@ def test_rlinfs_own_script_runs_asynchronously_by_one_word(tree: Path, runs: Run
 
 @pytest.mark.parametrize(
     "tree",
-    [pytest.param(tree, marks=pytest.mark.nightly) if tree == "rlinf-v0.3" else tree for tree in TREES],
+    [tree if tree == "rlinf-main" else pytest.param(tree, marks=pytest.mark.nightly) for tree in TREES],
     indirect=True,
 )
 def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import TrainConfig
 from rlinf_async.core.tensors import Tree
-from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
+from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import fsdp_learner
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss
@@ -33,6 +33,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.corrected: CorrectedLoss | None = None
+        self._takes_turns = self._away = bool(cfg.actor.get("enable_offload", False))
         self.start_learning(
             rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
         )
@@ -51,7 +52,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return fsdp_learner(self, settings, busy)
 
     def make_sender(self) -> WeightSender:
-        return WeightSender(Snapshot(self), sends=self._is_weight_sender)
+        return WeightSender(Snapshot(self), sends=self._rank == 0)
 
     def scoring_inputs(self, payload: Any) -> Tree:
         return scoring_inputs(payload)
@@ -62,33 +63,33 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     async def learn(
         self, batch: int, settings: RLinfSettings, requests: Handle, coordinator: Handle
     ) -> dict[str, float]:
-        if self.enable_offload:
+        if self._takes_turns:
             await self.compute(self._come_back)
         return await super().learn(batch, settings, requests, coordinator)
 
     async def offer_weights(self, version: int, coordinator: Handle) -> float:
         """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
         self.set_global_step(version)
-        if self.is_weight_offloaded:
+        if self._away:
             self.load_param_and_grad(self.device)
         return await self.sender.offer(version, coordinator, self.spans, copied=self._leave)
 
     def _come_back(self) -> None:
         """Onto the accelerator, which the others have left."""
-        with self.spans.span("offload"):
-            if self.is_weight_offloaded:
+        if self._away:
+            with self.spans.span("offload"):
                 self.load_param_and_grad(self.device)
-            if self.is_optimizer_offloaded:
                 self.load_optimizer(self.device)
+            self._away = False
 
     def _leave(self) -> None:
         """Off the accelerator, on every rank, before inference can have the new weights."""
-        if self.enable_offload:
+        if self._takes_turns:
             with self.spans.span("offload"):
-                if not self.is_optimizer_offloaded:
-                    self.offload_optimizer()
+                self.offload_optimizer()
                 self.offload_param_and_grad(True)
                 dist.barrier()
+            self._away = True
 
     def correct(self, base_loss: str, train: TrainConfig) -> None:
         """From now on `base_loss` is anchored at the proximal policy and weighted, as `train` says."""
@@ -114,12 +115,10 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         with self.spans.span("micro-batch"), anchored:
             super().train_micro_batch(micro_batch, metrics, is_last=is_last)
 
-    def finish_global_batch(self, metrics: dict[str, list[float]]) -> Any:
-        with self.spans.span("optimizer step"):
-            return super().finish_global_batch(metrics)
-
     def optimizer_step(self) -> Any:
         """RLinf's own, which is left out where gradients are not finite; here that is counted."""
-        grad_norm, learning_rates = super().optimizer_step()
-        self.skipped.step(float(grad_norm), scaled=self.grad_scaler.is_enabled())
+        with self.spans.span("optimizer step"):
+            grad_norm, learning_rates = super().optimizer_step()
+        scaled = OmegaConf.select(self.cfg, "actor.fsdp_config.grad_scaler.enabled")
+        self.skipped.step(float(grad_norm), scaled=bool(scaled))
         return grad_norm, learning_rates

@@ -7,9 +7,13 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from rlinf.algorithms.registry import calculate_adv_and_returns, get_adv_and_returns, register_advantage
 
 from rlinf_async.core.objectives import without_signal
+from rlinf_async.hosts.rlinf.borrowed import (
+    calculate_adv_and_returns,
+    get_adv_and_returns,
+    register_advantage,
+)
 
 GRPO = "grpo"
 

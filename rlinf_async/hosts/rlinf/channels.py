@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler import Worker
-from rlinf.scheduler.channel.channel_worker import ChannelWorker
-
+from rlinf_async.hosts.rlinf.borrowed import ChannelWorker, Worker
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.coordinator import Coordinator

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rlinf_async.extras import INSTALL_AGAIN, RLINF_REMEDY
 from rlinf_async.hosts.presence import is_here
-from rlinf_async.hosts.rlinf.compat import SUPPORTED, RLinfTree, rlinf_tree
 from rlinf_async.hosts.rlinf.presence import PACKAGES
+from rlinf_async.hosts.rlinf.tree import SUPPORTED, RLinfTree, rlinf_tree, unserved
 from rlinf_async.observe.check import Check, check_range, failures, probe, release, version, without
 
 RAY_FIXES = (
@@ -80,8 +80,7 @@ def check_rlinf(tree: RLinfTree | None) -> Check:
     if tree is None:
         return Check("rlinf", "fail", "import rlinf finds nothing", RLINF_REMEDY)
     if tree.missing:
-        detail = f"{tree.version} in {tree.root} lacks {', '.join(tree.missing)}"
-        return Check("rlinf", "fail", detail, f"use RLinf {SUPPORTED}")
+        return Check("rlinf", "fail", unserved(tree), f"use RLinf {SUPPORTED}")
     return Check("rlinf", "ok", f"{tree.version} in {tree.root}")
 
 

@@ -14,6 +14,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.exactness import OWN_MODELS
 from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.rlinf import borrowed
 
 A_MEAN = "algorithm.entropy_type=action_level"
 """What makes the bonus a mean over valid samples, of what each action of a chunk adds up to."""
@@ -37,8 +38,11 @@ def is_summed(cfg: Mapping[str, Any]) -> bool:
 
 def _has_one_dimension() -> bool:
     """Whether the installed RLinf, which a patch may have mended, gives an entropy of [N]."""
+    if not borrowed.is_here("reshape_entropy"):
+        return False  # newer ones count it in another way
     import torch  # what explains a config without a bonus needs neither
-    from rlinf.utils.utils import reshape_entropy
+
+    from rlinf_async.hosts.rlinf.borrowed import reshape_entropy
 
     return bool(reshape_entropy(torch.zeros(2, 2), "chunk_level").dim() == 1)
 

@@ -7,24 +7,26 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from rlinf.envs.utils import get_env_attr
 
 from rlinf_async.hosts.contract import Contract, shown
 from rlinf_async.hosts.resets import Turns
-from rlinf_async.hosts.rlinf.compat import EnvOutput, evaluate_step, interact_step, wait_env_delay
+from rlinf_async.hosts.rlinf.borrowed import OBSERVED
+from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
+from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
 T = TypeVar("T")
+ENDS = ("dones", "terminations", "truncations")
 
 
 @dataclass(frozen=True)
 class ShardOutput:
     """What the environments showed, with the episode statistics that came with it."""
 
-    env: EnvOutput
+    env: EnvStep
     info: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -49,19 +51,25 @@ class Bordered:
 class _Shard:
     """What a shard for training and one for evaluation have in common."""
 
-    def __init__(self, worker: Any, stage: int, simulators: SimulatorThread, size: int) -> None:
+    def __init__(self, worker: Any, stage: int, simulators: SimulatorThread, mode: str) -> None:
         self._worker = worker
         self._stage = stage
         self._simulators = simulators
-        self._contract = Contract(simulators.shard, size, fields=EnvOutput(obs={}).to_dict()["obs"])
+        self._cfg = worker.cfg.env[mode]
+        self._steps = int(worker.cfg.actor.model.num_action_chunks)
+        self.size = worker.envs_per_shard(mode)
+        self._contract = Contract(simulators.shard, self.size, fields=OBSERVED)
+
+    @property
+    def horizon(self) -> int:
+        return int(self._cfg.max_steps_per_rollout_epoch) // self._steps
 
     def _bordered(self, env: Any) -> Bordered:
-        return Bordered(env, self._contract, self._worker.model_cfg.num_action_chunks)
+        return Bordered(env, self._contract, self._steps)
 
-    def _bad(self, output: EnvOutput) -> list[str]:
+    def _bad(self, output: EnvStep) -> list[str]:
         """What the policy is shown, and what counts, that is not finite; called in the shard's thread."""
-        batch = output.to_dict()
-        fields = shown(batch["obs"], output.rewards, batch["final_obs"])
+        fields = shown(output.obs, output.rewards, output.final_obs)
         return not_finite(self._simulators.advanced, fields)
 
     def _finite(self, output: T, bad: list[str]) -> T:
@@ -84,20 +92,11 @@ class TrainShard(_Shard):
     ) -> None:
         """With `turns`, other environments of the shard play the rollouts that `skip` leaves out; those of
         them that are spare have a stage beyond those that `busy` counts."""
-        super().__init__(worker, stage, simulators, worker.train_num_envs_per_stage)
+        super().__init__(worker, stage, simulators, "train")
         self._busy = partial(busy.busy, stage % busy.width)
         self._turns = turns
-        self._cfg = worker.cfg.env.train
-        self._last: EnvOutput | None = None
+        self._last: EnvStep | None = None
         self._taken_on: tuple[int, int] | None = None
-
-    @property
-    def size(self) -> int:
-        return self._worker.train_num_envs_per_stage
-
-    @property
-    def horizon(self) -> int:
-        return self._worker.n_train_chunk_steps
 
     @property
     def _env(self) -> Any:
@@ -109,7 +108,7 @@ class TrainShard(_Shard):
 
     async def reset(self) -> ShardOutput:
         output = self._finite(*await self._simulators.reset(self._start))
-        await wait_env_delay(self._worker, self._stage)
+        await self._delayed()
         return output
 
     def skip(self) -> None:
@@ -119,13 +118,18 @@ class TrainShard(_Shard):
     async def step(self, answer: Any) -> ShardOutput:
         with self._busy():
             output = self._finite(*await self._simulators.step(lambda: self._step(answer)))
-            await wait_env_delay(self._worker, self._stage)
+            await self._delayed()
         return output
+
+    async def _delayed(self) -> None:
+        """Wait for as long as `env.delay_sampler` has drawn, where RLinf leaves the waiting to its worker."""
+        wait = env_attribute(self._env, "wait_delay")
+        if wait is not None:
+            await wait()
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
         """What RLinf's rollout worker reads of an env output."""
-        batch = output.env.to_dict()
-        return {"obs": batch["obs"], "final_obs": batch["final_obs"]}
+        return {"obs": output.env.obs, "final_obs": output.env.final_obs}
 
     def take_on(self, place: int, rollout: int) -> None:
         self._taken_on = (place, rollout)
@@ -149,36 +153,27 @@ class TrainShard(_Shard):
         self._env.update_reset_state_ids()
 
     def _start(self) -> tuple[ShardOutput, list[str]]:
-        nothing_done = torch.zeros((self.size, self._worker.model_cfg.num_action_chunks), dtype=torch.bool)
         if self._cfg.auto_reset:
-            intervened = self._worker.last_intervened_info_list[self._stage]
             last = self._last
             if last is None:
-                observation = self._contract.observation(self._worker.last_obs_list[self._stage])
+                first = self._worker.first_observations[self._stage]
+                output = EnvStep(obs=self._contract.observation(first))
             else:
-                observation, intervened = last.obs, (last.intervene_actions, last.intervene_flags)
-            output = EnvOutput(
-                obs=observation,
-                dones=nothing_done,
-                terminations=nothing_done.clone(),
-                truncations=nothing_done.clone(),
-                intervene_actions=intervened[0],
-                intervene_flags=intervened[1],
-            )
+                output = EnvStep(
+                    obs=last.obs,
+                    intervene_actions=last.intervene_actions,
+                    intervene_flags=last.intervene_flags,
+                )
         else:
             self._env.is_start = True
             if self._taken_on is not None:
-                get_env_attr(self._env, TAKE_ON_METHOD)(*self._taken_on)
+                env_attribute(self._env, TAKE_ON_METHOD)(*self._taken_on)
             if self._turns is not None:
-                self._turns.begin(partial(get_env_attr, self._env))
+                self._turns.begin(partial(env_attribute, self._env))
             observation, infos = self._bordered(self._env).reset()
-            output = EnvOutput(
-                obs=observation,
-                final_obs=infos.get("final_observation"),
-                dones=nothing_done,
-                terminations=nothing_done.clone(),
-                truncations=nothing_done.clone(),
-            )
+            output = EnvStep(obs=observation, final_obs=infos.get("final_observation"))
+        for name in ENDS:
+            setattr(output, name, torch.zeros((self.size, self._steps), dtype=torch.bool))
         return ShardOutput(output), self._bad(output)
 
     def _step(self, answer: dict[str, Any]) -> tuple[ShardOutput, list[str]]:
@@ -192,9 +187,8 @@ class EvalShard(_Shard):
     """Evaluation environments of one stage; collects their episode statistics."""
 
     def __init__(self, worker: Any, stage: int, simulators: SimulatorThread) -> None:
-        super().__init__(worker, stage, simulators, worker.eval_num_envs_per_stage)
-        self._cfg = worker.cfg.env.eval
-        self._last: EnvOutput | None = None
+        super().__init__(worker, stage, simulators, "eval")
+        self._last: EnvStep | None = None
         self.episodes: list[dict[str, torch.Tensor]] = []
         self._complete = 0
 
@@ -202,23 +196,14 @@ class EvalShard(_Shard):
     def _env(self) -> Any:
         return self._worker.eval_env_list[self._stage]
 
-    @property
-    def size(self) -> int:
-        return self._worker.eval_num_envs_per_stage
-
-    @property
-    def horizon(self) -> int:
-        return self._worker.n_eval_chunk_steps
-
-    async def start(self) -> EnvOutput:
+    async def start(self) -> EnvStep:
         return self._finite(*await self._simulators.reset(self._start))
 
-    async def step(self, answer: dict[str, Any]) -> EnvOutput:
+    async def step(self, answer: dict[str, Any]) -> EnvStep:
         return self._finite(*await self._simulators.step(lambda: self._step(answer)))
 
-    def observation(self, output: EnvOutput) -> dict[str, Any]:
-        batch = output.to_dict()
-        return {"obs": batch["obs"], "final_obs": None}
+    def observation(self, output: EnvStep) -> dict[str, Any]:
+        return {"obs": output.obs, "final_obs": None}
 
     async def finish(self) -> None:
         self._contract.prove()
@@ -237,16 +222,16 @@ class EvalShard(_Shard):
         if not self._cfg.auto_reset:
             self._env.update_reset_state_ids()
 
-    def _start(self) -> tuple[EnvOutput, list[str]]:
+    def _start(self) -> tuple[EnvStep, list[str]]:
         if self._cfg.auto_reset and self._last is not None:
             return self._last, []
         self._env.is_start = True
         self._worker.eval_prev_done[self._stage] = torch.zeros(self.size, dtype=torch.bool)
         observation, _ = self._bordered(self._env).reset()
-        output = EnvOutput(obs=observation)
+        output = EnvStep(obs=observation)
         return output, self._bad(output)
 
-    def _step(self, answer: dict[str, Any]) -> tuple[EnvOutput, list[str]]:
+    def _step(self, answer: dict[str, Any]) -> tuple[EnvStep, list[str]]:
         actions, env = answer["actions"].detach().cpu().clone().numpy(), self._bordered(self._env)
         self._last, info = evaluate_step(self._worker, actions, self._stage, env)
         if info:
@@ -254,9 +239,19 @@ class EvalShard(_Shard):
         return self._last, self._bad(self._last)
 
 
+def env_attribute(env: Any, name: str) -> Any:
+    """What environments, or those that they wrap, have of this name; else None."""
+    if not hasattr(env, "get_wrapper_attr"):
+        return getattr(env, name, None)
+    try:
+        return env.get_wrapper_attr(name)
+    except AttributeError:
+        return None
+
+
 def flush_video(env: Any, cfg: Any) -> None:
     """Write the video of a rollout, if there is one."""
     if cfg.video_cfg.save_video:
-        flush = get_env_attr(env, "flush_video")
+        flush = env_attribute(env, "flush_video")
         if callable(flush):
             flush()

@@ -9,16 +9,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
-from rlinf.envs.utils import get_env_attr
-from rlinf.workers.env.env_worker import EnvWorker
+from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.resets import Turns
-from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
+from rlinf_async.hosts.rlinf.borrowed import EnvWorker
+from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.rendering import rendering_on_own_gpu
@@ -38,11 +37,12 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
+        self.first_observations: dict[int, Any] = {}
         self._rebuilds = Rebuilds(self.stage_num)
         asynchrony = AsyncConfig.from_mapping(read_block(cfg))
         sets = 2 if asynchrony.rollout.reset_ahead else 1
         self.start_shards(asynchrony, rank=self._rank, stages=self.stage_num, sets=sets)
-        self.eval_rollouts = self.eval_rollout_epoch
+        self.eval_rollouts = int(OmegaConf.select(cfg, "env.eval.rollout_epoch") or 1)
 
     def train_shard(self, stage: int) -> TrainShard:
         return TrainShard(self, stage, self.simulators("train", stage), self._busy)
@@ -64,12 +64,16 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return EvalShard(self, stage, self.simulators("eval", stage))
 
     def aborting(self, env: Any) -> Callable[[str], bool] | None:
-        return get_env_attr(env, "abort")
+        return env_attribute(env, "abort")
 
     def recorder(
         self, settings: RLinfSettings, stage: int, ticket: Ticket, episodes: Episodes
     ) -> ShardRecorder:
-        return ShardRecorder(ticket, settings=settings, worker=self, stage=stage, episodes=episodes)
+        return ShardRecorder(ticket, settings=settings, cfg=self.cfg, episodes=episodes)
+
+    def envs_per_shard(self, mode: str) -> int:
+        """As RLinf has asked for them, when it had them built."""
+        return self._makers[mode][2]
 
     def environments(self, mode: str) -> Sequence[Any]:
         return self.env_list if mode == "train" else self.eval_env_list
@@ -77,7 +81,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def _setup_env_and_wrappers(
         self, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int
     ) -> list[Any]:
-        mode = "eval" if self.enable_eval and env_cfg is self.cfg.env.eval else "train"
+        mode = "eval" if env_cfg is self.cfg.env.get("eval") else "train"
         env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
         envs: list[Any] = []
@@ -134,10 +138,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         alone = copy.copy(self)
         alone.stage_num = 1
         (envs[stage],) = super(ShardedEnvWorker, alone)._setup_env_and_wrappers(build, env_cfg, num_envs)
-        if mode == "train" and stage < self.stage_num:
-            self.train_prev_done[stage] = torch.zeros(num_envs, dtype=torch.bool)
-            if self.cfg.env.train.auto_reset:
-                self.last_obs_list[stage], _ = envs[stage].reset()
+        if mode == "train" and stage < self.stage_num and self.cfg.env.train.auto_reset:
+            self.first_observations[stage], _ = envs[stage].reset()
 
     def renew(self, stage: int, step: int) -> None:
         """`rebuild` the environments of a stage for training, at the checkpoint after `step`."""
@@ -151,7 +153,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def _init_env(self) -> None:
         # As in the base class, but each shard in its thread.
-        if self.enable_train and self.cfg.env.train.auto_reset:
+        if self.cfg.env.train.auto_reset:
             resets = self.in_threads(
                 "train",
                 lambda stage: self.env_list[stage].reset(),
@@ -159,29 +161,31 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
                 in_processes=self._apart,
                 doing="be reset",
             )
-            for observation, _ in resets:
-                self.last_obs_list.append(observation)
-                self.last_intervened_info_list.append((None, None))
-        if self.train_enable_offload and self.cfg.env.train.get("enable_init_offload", True):
+            self.first_observations |= {stage: observation for stage, (observation, _) in enumerate(resets)}
+        if self._leaves("train") and self.cfg.env.train.get("enable_init_offload", True):
             each(self._offloads("train"), in_processes=self._apart)
-        if self.eval_enable_offload:
+        if self._leaves("eval"):
             each(self._offloads("eval"), in_processes=self._apart)
+
+    def _leaves(self, mode: str) -> bool:
+        """Whether there are simulators of a mode which leave their accelerator, by RLinf's config."""
+        return bool(self.environments(mode)) and bool(self.cfg.env[mode].get("enable_offload", False))
 
     def _offloads(self, mode: str) -> list[Callable[[], Callable[[], Any]]]:
         return [
-            partial(self.simulators(mode, stage).begin, get_env_attr(env, "offload"), doing="offload")
+            partial(self.simulators(mode, stage).begin, env_attribute(env, "offload"), doing="offload")
             for stage, env in enumerate(self.environments(mode))
         ]
 
     async def leave(self) -> None:
         """Have the simulators for training leave their accelerator, if RLinf's config says so."""
-        if self.train_enable_offload:
+        if self._leaves("train"):
             await self._offload("train")
 
     async def evaluate_shards(self, settings: RLinfSettings, requests: Handle) -> dict[str, torch.Tensor]:
         """As of every host; then the simulators for evaluation leave, if RLinf's config says so."""
         results = await super().evaluate_shards(settings, requests)
-        if self.eval_enable_offload:
+        if self._leaves("eval"):
             await self._offload("eval")
         return results
 

@@ -31,6 +31,7 @@ from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.scored import scored_by
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
+from rlinf_async.hosts.rlinf.tree import check_rlinf
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 
 
@@ -46,6 +47,8 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     values = plain(cfg)
     refuse(TABLE.misshapen(values))
     active = is_active(cfg)
+    if active:
+        check_rlinf()
     if active and (other := other_algorithm(values)):
         refuse([other])
     refuse(TABLE.malformed(values, complete=active))

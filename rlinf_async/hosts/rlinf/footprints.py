@@ -111,9 +111,9 @@ def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
     """Of RLinf's MLP policy and of models of `rlinf_async.models`, which are built of their config alone."""
     if model["model_type"] == "mlp_policy":
         with without_compiler(), naming(model, key=MODEL):
-            from rlinf.models.embodiment.mlp_policy import get_model
+            from rlinf_async.hosts.rlinf.borrowed import mlp_policy
 
-            count = parameters_of(get_model, model, small=True)
+            count = parameters_of(mlp_policy, model, small=True)
     elif is_declared(model):
         count = parameters(model, key=MODEL)
     else:

@@ -17,7 +17,7 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.reasons import Reason, refuse
-from rlinf_async.hosts.rlinf import compat
+from rlinf_async.hosts.rlinf import borrowed, compat
 from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import asks_for_levels, is_active, read_fit, resolve, uses_us, write_back
@@ -27,6 +27,7 @@ from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.tree import check_rlinf
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
@@ -52,7 +53,7 @@ def prepare(cfg: DictConfig) -> None:
         return
     active = asks_for_levels(cfg)
     if active:
-        compat.check_rlinf()
+        check_rlinf()
         settings, notes = _resolved(cfg), [*read_fit(cfg).notes, *undecided(plain(cfg))]
         write_back(cfg, settings)
         for note in notes:
@@ -124,7 +125,7 @@ class Hooks:
         """
         if self.installed:
             return
-        worker, cluster, runner = compat.Worker, compat.Cluster, compat.EmbodiedRunner
+        worker, cluster, runner = borrowed.Worker, borrowed.Cluster, borrowed.EmbodiedRunner
         self._replace(
             worker, "create_group", classmethod(self._choosing_worker(worker.create_group.__func__))
         )

@@ -19,7 +19,7 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.reasons import refuse
-from rlinf_async.hosts.rlinf import compat
+from rlinf_async.hosts.rlinf.tree import check_rlinf, rlinf_tree
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check, skipped
 
@@ -117,12 +117,12 @@ class RLinfHost:
         return checks()
 
     def versions(self) -> dict[str, str]:
-        compat.check_rlinf()
+        check_rlinf()
         return versions()
 
 
 def versions() -> dict[str, str]:
     """Of this package, of RLinf as `import rlinf` gives it, and of what both stand on."""
-    tree = compat.rlinf_tree()
+    tree = rlinf_tree()
     own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
     return {**own, **{name: version(name) for name in ("ray", "torch")}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -9,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from rlinf.utils.distributed import all_reduce_dict
-from rlinf.utils.metric_utils import compute_rollout_metrics
 
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.scored import WHOLE
@@ -18,7 +17,8 @@ from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
-from rlinf_async.hosts.rlinf.compat import explained_variance, process_nested_dict_for_train
+from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
+from rlinf_async.hosts.rlinf.compat import explained_variance
 from rlinf_async.hosts.rlinf.losses import at_ratio_level, counted
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import anchor, forward, recompute, samples_of
@@ -27,6 +27,8 @@ from rlinf_async.hosts.rlinf.shards import TrainedShards
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.reporting import prefixed
+
+LOG = logging.getLogger(__name__)
 
 REPORTED = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout that RLinf's rollout metrics are made of."""
@@ -70,7 +72,7 @@ class FSDPTraining:
         self._metrics: dict[str, list[float]] = {}
         self._examined: dict[str, float] = {}
         self._reports: list[Tree] = []
-        self._actor.optimizer.zero_grad()
+        self._actor.model.zero_grad()
         self._actor.model.train()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
@@ -88,7 +90,7 @@ class FSDPTraining:
         """Nothing has been trained yet: the weights are those that the newest samples were drawn with."""
         most = self._settings.micro_batch_size
         sums = compare(self._actor, rollout, self._batch, most=most, values=self._critic)
-        premise = judge(self.summed(sums), self._actor.cfg, self._actor.log_warning)
+        premise = judge(self.summed(sums), self._actor.cfg, LOG.warning)
         self._examined = premise.metrics
         return premise
 
@@ -109,13 +111,22 @@ class FSDPTraining:
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
         self._reports.append({name: rollout.get(name) for name in REPORTED})
-        samples: Tree = process_nested_dict_for_train(rollout, order)
-        return samples
+        decisions = len(leaf(rollout, "prev_logprobs"))  # fields of observations have one row more
+        return map_tensors(lambda tensor: tensor[:decisions].flatten(0, 1)[order], rollout)
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
         self._actor.train_micro_batch(samples, self._metrics, is_last=steps)
         if steps:
-            self._actor.finish_global_batch(self._metrics)
+            self._step()
+
+    def _step(self) -> None:
+        """An optimizer step, reported as RLinf reports it."""
+        self._actor.torch_platform.empty_cache()
+        grad_norm, rates = self._actor.optimizer_step()
+        self._actor.model.zero_grad()
+        self.note("actor/grad_norm", float(grad_norm))
+        for name, rate in zip(("actor/lr", "critic/lr"), rates, strict=False):
+            self.note(name, rate)
 
     def train_whole(self, rollout: Tree) -> dict[str, float]:
         """RLinf's own training."""
@@ -129,7 +140,7 @@ class FSDPTraining:
 
     def finish(self) -> dict[str, float]:
         self._actor.lr_scheduler.step()
-        self._actor.optimizer.zero_grad()
+        self._actor.model.zero_grad()
         variance = explained_variance(self._metrics, self.summed)
         means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
         trained = all_reduce_dict(means, op=dist.ReduceOp.AVG) | variance

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from rlinf.algorithms.registry import get_policy_loss, register_policy_loss
 
 from rlinf_async.config import TrainConfig
 from rlinf_async.core.objectives import (
@@ -19,6 +18,7 @@ from rlinf_async.core.objectives import (
     without_masked,
 )
 from rlinf_async.hosts.kit.scored import scored_in
+from rlinf_async.hosts.rlinf.borrowed import get_policy_loss, register_policy_loss
 
 NAME = "rlinf_async_corrected"
 CRITIC = ("values", "prev_values", "returns")

@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from rlinf_async.hosts.rlinf import compat
+from rlinf_async.hosts.rlinf.sources import sources_of
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,9 @@ ENTRY_POINTS = "rlinf_async.models"
 
 def register_models() -> None:
     """Make every entry of `rlinf_async.models` a `model_type` of RLinf. May be called again."""
-    from rlinf.models import register_model  # seconds of imports, for those only who register
+    from rlinf_async.hosts.rlinf.borrowed import (
+        register_model,  # seconds of imports, for those only who register
+    )
 
     for entry in entry_points(group=ENTRY_POINTS):
         register_model(entry.name, _Builder(entry), category="embodied", force=True)
@@ -27,13 +29,14 @@ def model_types() -> set[str]:
 
     They are read from its sources where it is not imported, as importing its list takes seconds.
     """
-    loaded = sys.modules.get("rlinf.config")
-    names = set() if loaded is not None else compat.given_to("register", "config.py")
+    sources = sources_of("rlinf")
+    loaded = sys.modules.get("rlinf.config") is not None
+    names = set() if sources is None or loaded else sources.given_to("register", "config.py")
     if not names:
-        from rlinf.config import SupportedModel
+        from rlinf_async.hosts.rlinf.borrowed import SupportedModel
 
         names = set(SupportedModel.models)
-    builders = compat.given_to("register_model", "models/__init__.py")
+    builders = set() if sources is None else sources.given_to("register_model", "models/__init__.py")
     return {*names, *builders, *entry_points(group=ENTRY_POINTS).names}
 
 

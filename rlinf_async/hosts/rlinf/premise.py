@@ -38,9 +38,9 @@ def judge(sums: Mapping[str, float], cfg: Any, warn: Callable[[str], None]) -> P
     return premise.judge(sums, model=model_name(cfg), half=_half(cfg.actor), warn=warn, prefix="prev_")
 
 
-def _half(actor: Any) -> bool:
+def _half(section: Any) -> bool:
     """Whether a part of the forward pass is in 16 bits. Without a precision the model decides: pi0 mixes."""
-    fsdp, precision = actor.get("fsdp_config", {}), actor.model.get("precision")
+    fsdp, precision = section.get("fsdp_config", {}), section.model.get("precision")
     casts = [precision, fsdp.get("mixed_precision", {}).get("param_dtype")]
     if fsdp.get("amp_autocast", {}).get("enabled", False):
         casts.append(fsdp.amp_autocast.precision)

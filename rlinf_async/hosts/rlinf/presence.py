@@ -98,7 +98,7 @@ def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    from rlinf.envs import SupportedEnvType
+    from rlinf_async.hosts.rlinf.borrowed import SupportedEnvType
 
     types = [kind.value for kind in SupportedEnvType]
     for mode in ("train", "eval"):
@@ -122,7 +122,7 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    from rlinf.utils.metric_logger import MetricLogger
+    from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 
     names = list(MetricLogger.supported_logger)
     return unknown_loggers(BACKENDS, lookup(cfg, BACKENDS), names, what="a logger of RLinf")

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from rlinf.utils.nested_dict_process import put_tensor_device
 
 from rlinf_async.core.scores import in_passes, joined
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
@@ -80,7 +79,7 @@ def forward(actor: Any, parts: Iterable[Tree], *, values: bool) -> Iterator[dict
     """A pass over each of `parts`, of which sharded models require equally many on every rank."""
     actor.model.eval()
     for chunk in parts:
-        on_device = put_tensor_device(chunk, actor.device)
+        on_device: Any = map_tensors(lambda tensor: tensor.to(actor.device), chunk)
         with actor.amp_context:
             yield score(actor.cfg, actor.model, on_device, values=values)
     actor.model.train()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 
 from rlinf_async.core.pieces import pieces
-from rlinf_async.core.tensors import slice_samples
+from rlinf_async.core.tensors import Tree, slice_samples
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.hosts.rlinf.compat import ChunkStepResult, EmbodiedTrajectoryBuilder, Trajectory
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.trajectory import Trajectory
 from rlinf_async.loops.finite import check_answer
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
 
@@ -20,9 +21,9 @@ SCORES = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
 
 
 class ShardRecorder:
-    """Records what RLinf's env worker would, chunk step by chunk step, for one rollout epoch.
+    """Records what RLinf's workers would, chunk step by chunk step, for one rollout epoch.
 
-    Answers are dictionaries with the fields of RLinf's `RolloutResult`, the scalar `version` and `echoes`.
+    Answers are those of `BatchingRolloutWorker.answer`.
     """
 
     def __init__(
@@ -30,81 +31,52 @@ class ShardRecorder:
         ticket: Ticket,
         *,
         settings: RLinfSettings,
-        worker: Any,
-        stage: int,
+        cfg: DictConfig,
         episodes: list[dict[str, torch.Tensor]],
     ) -> None:
         self._ticket = ticket
         self._settings = settings
-        self._worker = worker
-        self._result = EmbodiedTrajectoryBuilder()
+        self._algorithm = cfg.algorithm
+        self._trajectory = Trajectory()
         self._episodes = episodes
         self._own_episodes: list[dict[str, torch.Tensor]] = []
         self._versions: list[int] = []
-        env = worker.cfg.env.train
+        env = cfg.env.train
+        self._resets = bool(env.auto_reset)
         self._every_step = bool(env.auto_reset or env.ignore_terminations)
 
     def append(self, output: ShardOutput, answer: dict[str, Any]) -> None:
-        self._note(output, answer)
-        inputs = _inputs(output, answer)
-        self._result.append_step_result(
-            ChunkStepResult(
-                actions=inputs.get("action"),
-                prev_logprobs=answer["prev_logprobs"],
-                prev_values=answer["prev_values"],
-                forward_inputs=inputs,
-                # One version makes a whole answer; RLinf repeats it for every log-probability. Environments
-                # may have set another default type, in which it would be rounded.
-                versions=torch.full(
-                    (len(answer["prev_logprobs"]), 1), float(answer["version"]), dtype=torch.float32
-                ),
-                **self._outcome(output, answer),
-            )
-        )
-        self._versions.append(answer["version"])
+        self._see(output, answer)
+        version = answer["version"]
+        self._trajectory.decide(_inputs(output, answer), answer["prev_logprobs"], version=version)
+        self._versions.append(version)
 
     def build(self, output: ShardOutput, answer: dict[str, Any]) -> list[Piece]:
-        self._note(output, answer)
+        self._see(output, answer)
         self._episodes.extend(self._own_episodes)
-        self._result.append_step_result(
-            ChunkStepResult(prev_values=answer["prev_values"], **self._outcome(output, answer))
-        )
         plan = self._settings.plan
-        bootstrap: dict[str, Any] = _inputs(output, answer) if self._settings.asynchrony.recomputes else {}
-        trajectories = self._result.to_splited_trajectories_by_sizes([plan.piece_size] * plan.parts)
+        bootstrap = _inputs(output, answer) if self._settings.asynchrony.recomputes else {}
         payloads = [
-            _payload(trajectory) | {"bootstrap_inputs": slice_samples(bootstrap, *ends)}
-            for ends, trajectory in zip(plan.piece_ends, trajectories, strict=True)
+            trajectory | {"bootstrap_inputs": slice_samples(bootstrap, *ends)}
+            for ends, trajectory in zip(plan.piece_ends, self._trajectory.cut(plan.piece_ends), strict=True)
         ]
         steps = self._settings.steps_per_decision
         return pieces(self._ticket, payloads, plan=plan, versions=self._versions, steps_per_decision=steps)
 
-    def _note(self, output: ShardOutput, answer: dict[str, Any]) -> None:
-        """Keep the episode statistics that RLinf would record at this point, of finite numbers."""
-        env = output.env
-        scores = {name: answer.get(name) for name in SCORES}
+    def _see(self, output: ShardOutput, answer: dict[str, Any]) -> None:
+        """Keep what came of the decision before, with the episode statistics that RLinf would record at this
+        point; all numbers are finite."""
+        step, scores = output.env, {name: answer.get(name) for name in SCORES}
         check_answer(self._settings.asynchrony.advanced, scores, version=answer["version"])
-        if env.intervene_actions is not None:
-            self._result.update_last_actions(env.intervene_actions, env.intervene_flags)
+        if step.intervene_actions is not None:
+            assert step.intervene_flags is not None, "a hand says where it acted"
+            self._trajectory.correct(step.intervene_actions, step.intervene_flags)
         if output.info and (self._every_step or len(self._versions) == self._settings.horizon):
             self._own_episodes.append(output.info)
-
-    def _outcome(self, output: ShardOutput, answer: dict[str, Any]) -> dict[str, Any]:
-        env = output.env
-        rewards = self._worker.compute_bootstrap_rewards(env, answer["bootstrap_values"], None)
-        return {
-            "dones": env.dones,
-            "truncations": env.truncations,
-            "terminations": env.terminations,
-            "rewards": rewards,
-        }
+        values = answer["bootstrap_values"] if self._resets else None
+        self._trajectory.see(step, step.rewards_with(values, self._algorithm), answer["prev_values"])
 
 
-def _inputs(output: ShardOutput, answer: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _inputs(output: ShardOutput, answer: dict[str, Any]) -> Tree:
     """What the policy wants to be scored with."""
-    return with_echoes(answer["forward_inputs"], answer["echoes"], output.env.obs)
-
-
-def _payload(trajectory: Trajectory) -> dict[str, Any]:
-    fields = {name: getattr(trajectory, name) for name in trajectory.__dataclass_fields__}
-    return {name: value for name, value in fields.items() if isinstance(value, torch.Tensor | dict)}
+    return dict(with_echoes(answer["forward_inputs"], answer["echoes"], output.env.obs))

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.entry_points import find, load_class
-from rlinf_async.hosts.rlinf import compat
+from rlinf_async.hosts.rlinf import borrowed
 
 GROUP = "rlinf_async.workers"
 
@@ -38,9 +38,19 @@ BYPASSED = {
         "send_rollout_trajectories",
         "get_reward_model_output",
         "assign_history_reward",
+        "compute_bootstrap_rewards",
+        "_maybe_wait_env_delay",
     ),
-    "rollout": ("generate", "generate_one_epoch", "evaluate", "_predict_rollout_actions"),
-    "actor": ("recv_rollout_trajectories", "sync_model_to_rollout"),
+    "rollout": (
+        "generate",
+        "generate_one_epoch",
+        "evaluate",
+        "_predict_rollout_actions",
+        "get_bootstrap_values",
+        "offload_model",
+        "reload_model",
+    ),
+    "actor": ("recv_rollout_trajectories", "sync_model_to_rollout", "finish_global_batch"),
 }
 """Methods of RLinf's own loops. Ours never call them, so what a subclass does there would be lost."""
 
@@ -106,7 +116,7 @@ def runner_replacement(cls: type) -> type:
 def replacements() -> dict[str, str]:
     """RLinf's class names, as the RLinf that is here has them, and what runs instead of them."""
     classes = {
-        compat.dotted_name(name): find(GROUP, WORKERS[compat.dotted_name(name)]).value
+        borrowed.dotted_name(name): find(GROUP, WORKERS[borrowed.dotted_name(name)]).value
         for name in ("EnvWorker", "MultiStepRolloutWorker", "EmbodiedFSDPActor")
     }
     return {**classes, RUNNERS[0]: find("rlinf_async.runners", "embodied").value}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
-from rlinf.utils.nested_dict_process import put_tensor_device
-from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
+from omegaconf import DictConfig, open_dict
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.observations import each_alike, merge, observations_of
-from rlinf_async.hosts.rlinf.config import resolve
+from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
-from rlinf_async.hosts.rlinf.placement import COMPONENTS
 from rlinf_async.hosts.rlinf.proximal import score
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded
@@ -34,27 +33,25 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
     restart_group = "inference"
     """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
 
-    enable_cuda_graph: bool
-    finished_episodes: int | None
-
     def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
+        own = copy.deepcopy(cfg)
+        with open_dict(own):
+            # RLinf would capture graphs of as many environments as its own loop brings together.
+            own.rollout.enable_cuda_graph = False
+        super().__init__(own)
         self.start_inference(
             rank=self._rank,
             deadline_s=AsyncConfig.from_mapping(read_block(cfg)).advanced.deadline_s,
             initializer=self.torch_platform.set_device,
             initargs=(self.device,),
         )
+        self.version = 0
+        self._takes_turns = bool(cfg.rollout.get("enable_offload", False))
+        self._wants_graphs = bool(cfg.rollout.get("enable_cuda_graph", False))
+        self._captured = False
         self._buckets: tuple[int, ...] = ()
 
     def init_worker(self) -> None:
-        # RLinf captures graphs of as many environments as its own loop would bring together; batches of
-        # ours are padded to one size. There are no graphs to capture without CUDA.
-        self.enable_cuda_graph = self.enable_cuda_graph and self.torch_device_type == "cuda"
-        if self.enable_cuda_graph:
-            sizes = {name: self.placement.get_world_size(name) for name in COMPONENTS}
-            (size,) = resolve(self.cfg, sizes=sizes).buckets
-            self.per_node_train_batch_size = self.per_node_eval_batch_size = size
         seed = int(self.cfg.actor.get("seed", 0))
         # Weights that no checkpoint gives and that are not trained are never sent: drawn as the learner does.
         torch.manual_seed(seed)
@@ -82,27 +79,34 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
     def weights_changed(self, version: int) -> None:
         """What RLinf's `sync_model_from_actor` does when it has written the weights that it received."""
         self.version = version
-        if self.finished_episodes is None:
-            self.finished_episodes = self.version * self.total_num_train_envs * self.rollout_epoch
-        self.set_global_step(self.version)
-        if self.enable_offload:
+        self.set_global_step(version)
+        if self._takes_turns:
             self._come_back()
+        if self._wants_graphs and self.torch_device_type == "cuda" and not self._captured:
+            (size,) = self._buckets
+            self.hf_model.capture_cuda_graph(train_batch_size=size, eval_batch_size=size)
+            self._captured = True
 
     async def leave(self) -> None:
         """Off the accelerator, if RLinf's config says so, until there are new weights."""
-        if self.enable_offload:
+        if self._takes_turns:
             await self.between_passes(self._leave)
 
     def _leave(self) -> None:
         with self.spans.span("offload"):
-            self.offload_model()
+            if self._captured:
+                self.hf_model.release_cuda_graph()
+                self._captured = False
+            self.hf_model.to("cpu")
+            self.torch_platform.empty_cache()
 
     def _come_back(self) -> None:
         with self.spans.span("offload"):
-            self.reload_model()
+            self.hf_model.to(self.device)
 
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
-        """The fields of RLinf's `RolloutResult`, the `version`, and the `echoes` among `forward_inputs`.
+        """What RLinf's rollout worker says: `actions`, and for training `prev_logprobs`, `prev_values`,
+        `bootstrap_values` and `forward_inputs`; the `version`, and the `echoes` among the inputs.
 
         Only what has the same fields is seen by the policy as one batch.
         """
@@ -118,7 +122,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         observations = [payload["obs"] for payload in payloads]
         actions, result = self.predict(self._padded(observations, size), mode=mode)
         # A captured graph writes the next answer where this one is.
-        actions, result = (trim(value, size, copy=self.enable_cuda_graph) for value in (actions, result))
+        actions, result = (trim(value, size, copy=self._captured) for value in (actions, result))
         fields = {"actions": actions}
         if mode == "train":
             fields |= {name: result.get(name) for name in ("prev_logprobs", "prev_values")}
@@ -129,13 +133,17 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         return answers
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
-        on_device = put_tensor_device(samples, self.device)
+        on_device = map_tensors(lambda tensor: tensor.to(self.device), samples)
         output = score(self.cfg, self.policy_module(), on_device, values=values)
         return {name: output[name].float().cpu() for name in SCORES if output.get(name) is not None}
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
-        values: torch.Tensor | None = trim(self.get_bootstrap_values(self._padded(observations, size)), size)
-        return values
+        """[B, 1] of the final observations of B environments; None where the policy has no critic."""
+        if not any(hasattr(self.hf_model, head) for head in ("value_head", "q_head")):
+            return None
+        _, result = self.predict(self._padded(observations, size), mode="train")
+        values = result.get("prev_values")
+        return None if values is None else trim(values[:, :1].cpu(), size, copy=self._captured)
 
     def _padded(self, observations: list[dict[str, Any]], size: int) -> dict[str, Any]:
         """The observations of a batch, as many as its bucket holds."""

@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import Cluster, NodePlacementStrategy
-from rlinf.utils.logging import get_logger
-from rlinf.utils.metric_logger import MetricLogger
-from rlinf.utils.runner_utils import check_progress
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import compat
+from rlinf_async.hosts.rlinf.borrowed import (
+    Cluster,
+    EmbodiedRunner,
+    MetricLogger,
+    NodePlacementStrategy,
+    check_progress,
+)
 from rlinf_async.hosts.rlinf.checkpoints import AUTO, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
+from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
 from rlinf_async.ray_runtime.launched import LaunchedRun
@@ -54,8 +57,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         )
         resume_dir = cfg.runner.get("resume_dir")
         step = resume_step(resume_dir, digests=False)
-        self.set_max_steps()
-        self.logger = get_logger()
+        self.max_steps = last_step(cfg)[1]
         self.display = RunDisplay()
         self._outlet = metrics_outlet(partial(MetricLogger, cfg), self.display.note)
         launched = LaunchedRun(
@@ -115,7 +117,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     def saved(self, step: int, folder: Path) -> None:
         """As RLinf says it."""
-        self.logger.info(f"Saved checkpoint {folder}")
+        self.display.note(f"Saved checkpoint {folder}")
 
     def log(self, batch: int, metrics: Mapping[str, float]) -> None:
         """To RLinf's loggers, with the times under RLinf's names, too."""

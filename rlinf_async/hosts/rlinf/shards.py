@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from rlinf.hybrid_engines.fsdp import FSDP, FSDPModule
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
 def reshard(model: torch.nn.Module) -> None:

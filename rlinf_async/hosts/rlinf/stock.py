@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from rlinf.utils.metric_logger import MetricLogger
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 from rlinf_async.hosts.rlinf.checkpoints import resume_step
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet

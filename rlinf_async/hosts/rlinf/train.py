@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rlinf.config import validate_cfg
-from rlinf.runners.embodied_runner import EmbodiedRunner
-from rlinf.scheduler import Cluster
-from rlinf.utils.placement import HybridComponentPlacement
-from rlinf.workers.env.env_worker import EnvWorker
-from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
+from rlinf_async.hosts.rlinf.borrowed import (
+    Cluster,
+    EmbodiedFSDPActor,
+    EmbodiedRunner,
+    EnvWorker,
+    HybridComponentPlacement,
+    MultiStepRolloutWorker,
+    validate_cfg,
+)
 from rlinf_async.hosts.rlinf.checkpoints import set_aside
-from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.hooks import HOOKS, load_in_workers
 from rlinf_async.hosts.rlinf.stock import Observed
@@ -61,7 +63,7 @@ def _launch(cfg: DictConfig, runner_class: object, *, dashboard: bool) -> None:
 def _actor(cfg: DictConfig) -> Any:
     if not cfg.runner.get("use_training_pipeline", False):
         return EmbodiedFSDPActor
-    from rlinf.workers.actor.fsdp_actor_worker_pipeline import PipelineEmbodiedFSDPActor
+    from rlinf_async.hosts.rlinf.borrowed import PipelineEmbodiedFSDPActor
 
     return PipelineEmbodiedFSDPActor
 

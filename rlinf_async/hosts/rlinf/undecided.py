@@ -15,8 +15,8 @@ from typing import Any
 
 from rlinf_async.hosts.kit.keys import asks_for_nothing, shortened
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.rlinf.compat import rlinf_tree
 from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
 REPLACED = (
     "workers/env/*env_worker.py",

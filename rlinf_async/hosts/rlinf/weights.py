@@ -7,12 +7,19 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from rlinf.utils.utils import materialize_tensor, normalize_dtype
+from torch.distributed.tensor import DTensor
 
 from rlinf_async.core.host_memory import wait_for
 from rlinf_async.hosts.rlinf.shards import reshard
 from rlinf_async.ray_runtime.copied_weights import CopiedWeights, write
 from rlinf_async.ray_runtime.weights import Chunk, Types
+
+TYPES = {
+    **dict.fromkeys(("fp32", "float32"), torch.float32),
+    **dict.fromkeys(("fp16", "float16"), torch.float16),
+    **dict.fromkeys(("bf16", "bfloat16"), torch.bfloat16),
+}
+"""RLinf's names of types, in the config."""
 
 
 class Snapshot(CopiedWeights):
@@ -35,9 +42,9 @@ class Snapshot(CopiedWeights):
         tensors = {
             name: state[name] for name in self.choose(state, changing=set(self._actor.param_names_need_sync))
         }
-        places = self.places(tensors, self._types(tensors)) if self._actor._is_weight_sender else {}
+        places = self.places(tensors, self._types(tensors)) if self._actor._rank == 0 else {}
         for name, shard in tensors.items():
-            tensor = materialize_tensor(shard)  # every rank takes part
+            tensor = whole(shard)
             if places:
                 write(places[name], tensor)
         wait_for(*tensors.values())
@@ -49,4 +56,9 @@ class Snapshot(CopiedWeights):
         if dtype is None or OmegaConf.select(self._actor.cfg, "weight_syncer.type") != "bucket":
             return self.types
         trained = set(self._actor.param_names_need_sync)
-        return {**self.types, **dict.fromkeys(trained & tensors.keys(), normalize_dtype(dtype))}
+        return {**self.types, **dict.fromkeys(trained & tensors.keys(), TYPES[str(dtype).lower()])}
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Gathered from its shards, if it has some: every rank takes part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlinf_async.extras import pip_install
-from rlinf_async.hosts.rlinf.compat import check_rlinf
+from rlinf_async.hosts.rlinf.tree import check_rlinf
 from rlinf_async.lab.bench.modes import BENCH_MODES, STANDARD_MODES, Mode
 from rlinf_async.lab.bench.scenarios import Scenario
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero

@@ -18,10 +18,11 @@ from rlinf.utils import cuda_graph
 from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 from torch.distributions import Normal
 
+from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime.wire import seal
-from tests.hosts.rlinf.workers import ACTION, config, in_one_process
+from tests.hosts.rlinf.workers import ACTION, config, in_one_process, settings_of
 from tests.making import request
 
 
@@ -72,10 +73,13 @@ def worker(request):
         mock.patch.object(stock_rollout, "get_model", return_value=policy()),
         mock.patch.object(cuda_graph, "CUDAGraphManager", Manager),
     ):
-        made = BatchingRolloutWorker(config(*overrides, f"async.mode={request.param}"))
+        cfg = config(*overrides, f"async.mode={request.param}")
+        made = BatchingRolloutWorker(cfg)
         made.torch_device_type = "cuda"
         made.init_worker()
-        made._buckets = (made.per_node_train_batch_size,)
+        made._buckets = settings_of(cfg).buckets
+        for version in (0, 1):
+            made.weights_changed(version)
         yield made
 
 
@@ -90,7 +94,6 @@ def asked(shard, size, *, mode="train", final=None):
 
 def test_graphs_are_captured_for_the_largest_batch_that_the_rank_can_meet(worker):
     sizes = {spec.inputs["states"].shape[0] for spec in worker.hf_model.cuda_graph_manager.graphs.values()}
-    assert sizes == {worker.per_node_train_batch_size} == {worker.per_node_eval_batch_size}
     assert sizes == ({12} if worker.cfg["async"].mode == "full" else {16})
 
 
@@ -123,20 +126,23 @@ def test_an_answer_stays_as_it_is_when_the_next_batch_is_answered(worker):
 
 def test_a_rank_captures_what_the_ranks_of_the_run_leave_to_it():
     """Of two env workers and two inference ranks, each has the environments of one."""
-    ranks = {"env": 2, "rollout": 2, "actor": 1}
-    with in_one_process(), mock.patch.object(cuda_graph, "CUDAGraphManager", Manager):
-        made = BatchingRolloutWorker(
-            config("rollout.enable_cuda_graph=true", "async.mode=train", "rollout.pipeline_stage_num=1")
-        )
-        made.placement = mock.Mock(get_world_size=ranks.__getitem__)
-        made.torch_device_type = "cuda"
-        with mock.patch.object(stock_rollout.MultiStepRolloutWorker, "init_worker"):
-            made.init_worker()
-    assert made.per_node_train_batch_size == made.per_node_eval_batch_size == 6
+    cfg = config("rollout.enable_cuda_graph=true", "async.mode=train", "rollout.pipeline_stage_num=1")
+    assert resolve(cfg, sizes={"env": 2, "rollout": 2, "actor": 1}).buckets == (6,)
+
+
+def test_graphs_are_let_go_before_the_policy_leaves_and_captured_when_it_is_back(worker, monkeypatch):
+    told = []
+    for name in ("release_cuda_graph", "capture_cuda_graph", "to"):
+        monkeypatch.setattr(worker.hf_model, name, lambda *_, name=name, **__: told.append(name))
+    monkeypatch.setattr(worker, "_takes_turns", True)
+    worker._leave()
+    worker.weights_changed(2)
+    assert told == ["release_cuda_graph", "to", "to", "capture_cuda_graph"]
 
 
 def test_without_cuda_nothing_is_captured_and_the_run_goes_on():
     with in_one_process():
         worker = BatchingRolloutWorker(config("rollout.enable_cuda_graph=true"))
         worker.init_worker()
-    assert not worker.enable_cuda_graph
+        worker.weights_changed(0)
+    assert not worker._captured

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 import torch
-from rlinf.data.embodied_io_struct import EnvOutput
 
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
+from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from rlinf_async.loops.reset_ahead import ResetAhead
 from tests.hosts.rlinf.workers import (
     ACTION,
@@ -124,7 +124,7 @@ def test_environments_are_told_whose_tasks_they_take_on_before_the_reset(monkeyp
 def test_nothing_has_ended_where_environments_that_reset_themselves_go_on():
     shard, _ = shard_of("env.train.auto_reset=true")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard, "_last", EnvOutput(obs={"states": torch.zeros(ENVS, 4)}))
+        patch.setattr(shard, "_last", EnvStep(obs={"states": torch.zeros(ENVS, 4)}))
         env = asyncio.run(shard.start()).env
     for ends in (env.dones, env.terminations, env.truncations):
         assert (ends.shape, ends.dtype) == ((ENVS, CHUNK), torch.bool)
@@ -152,10 +152,10 @@ def test_latencies_that_rlinf_emulates_are_waited_for_after_every_reset_and_step
     shard, worker = shard_of()
     waited = []
 
-    async def wait(stage):
-        waited.append((stage, float(worker.env_list[stage].age[0])))
+    async def wait(env):
+        waited.append((worker.env_list.index(env), float(env.age[0])))
 
-    monkeypatch.setattr(worker, "_maybe_wait_env_delay", wait, raising=False)
+    monkeypatch.setattr(Walks, "wait_delay", wait, raising=False)
     rollout(shard, decisions=2)
     assert waited == [(1, 0.0), (1, 1.0), (1, 2.0)]
 
@@ -289,7 +289,6 @@ def test_environments_are_built_anew_in_their_place_with_another_seed(resets, mo
     monkeypatch.setattr(Walks, "close", lambda self: closed.append(self) or 1 / 0, raising=False)
     rollout(shard, decisions=2)
     old, closed = list(worker.env_list), []
-    worker.train_prev_done[1][:] = True
     for times in (1, 2):
         restart(shard)
         new = worker.env_list[1]
@@ -299,7 +298,6 @@ def test_environments_are_built_anew_in_their_place_with_another_seed(resets, mo
     assert closed[0] is old[1]
     assert worker.cfg.env.train.seed == 5
     assert worker.stage_num == SHARDS
-    assert not worker.train_prev_done[1].any()
     assert [row[:2] for row in seen(rollout(shard, decisions=1)[0])] == [[name, 1] for name in range(6, 12)]
 
 

@@ -18,7 +18,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async import plugin
 from rlinf_async.compose import compose_config
-from rlinf_async.hosts.rlinf import compat
+from rlinf_async.hosts.rlinf import tree
 from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OURS, USERS_MODULE, Hooks, prepare
 from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner
 
@@ -147,15 +147,15 @@ def test_what_gives_way_is_said_once_at_the_start(capsys, monkeypatch):
 
 
 def test_an_rlinf_that_lacks_what_we_extend_is_refused_before_anything_starts(monkeypatch):
-    tree = compat.RLinfTree(Path("/their/rlinf"), "0.5.0", ("EnvWorker.env_interact_step",))
-    monkeypatch.setattr(compat, "rlinf_tree", lambda: tree)
+    theirs = tree.RLinfTree(Path("/their/rlinf"), "0.5.0", ("EnvWorker.env_interact_step",))
+    monkeypatch.setattr(tree, "rlinf_tree", lambda: theirs)
     with pytest.raises(ValueError, match=r"RLinf 0\.5\.0 in /their/rlinf .* no EnvWorker\.env_interact_step"):
         prepare(config())
     prepare(config("async.mode=off"))
 
 
 def test_without_any_rlinf_the_remedy_is_said(monkeypatch):
-    monkeypatch.setattr(compat, "rlinf_tree", lambda: None)
+    monkeypatch.setattr(tree, "rlinf_tree", lambda: None)
     with pytest.raises(ValueError, match="PYTHONPATH"):
         prepare(config())
 

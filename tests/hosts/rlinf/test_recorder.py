@@ -5,13 +5,12 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 import torch
-from rlinf.data.embodied_io_struct import EnvOutput
 
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
-from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
-from tests.hosts.rlinf.workers import ACTION, CHUNK, HORIZON, config, in_one_process, settings_of
+from rlinf_async.hosts.rlinf.trajectory import EnvStep
+from tests.hosts.rlinf.workers import ACTION, CHUNK, HORIZON, config, settings_of
 
 ENVS = 6
 TICKET = Ticket(shard=1, batch=7, epoch=2, place=0, version=3)
@@ -25,7 +24,7 @@ def output(step, *, info=None):
     rewards = torch.full((ENVS, CHUNK), float(step))
     seen = {"states": states, "main_images": picture}
     return ShardOutput(
-        EnvOutput(obs=seen, rewards=rewards, dones=ends, terminations=ends, truncations=ends), info or {}
+        EnvStep(obs=seen, rewards=rewards, dones=ends, terminations=ends, truncations=ends), info or {}
     )
 
 
@@ -47,18 +46,14 @@ def answer(step, version, *, echoes=None):
 def pieces_of(versions, *overrides, ranks=4, last=None, echoes=None):
     """The rollout whose decisions were made by `versions`, and whose last value was `last`'s."""
     cfg, made = config(*overrides), []
-    with in_one_process():
-        worker = ShardedEnvWorker(cfg)
-        record = ShardRecorder(
-            TICKET, settings=settings_of(cfg, ranks=ranks), worker=worker, stage=0, episodes=made
+    record = ShardRecorder(TICKET, settings=settings_of(cfg, ranks=ranks), cfg=cfg, episodes=made)
+    for step, version in enumerate(versions):
+        record.append(
+            output(step, info={"return": torch.tensor([step])}), answer(step, version, echoes=echoes)
         )
-        for step, version in enumerate(versions):
-            record.append(
-                output(step, info={"return": torch.tensor([step])}), answer(step, version, echoes=echoes)
-            )
-        end = len(versions)
-        closing = answer(end, last if last is not None else versions[-1], echoes=echoes)
-        return record.build(output(end, info={"return": torch.tensor([end])}), closing), made
+    end = len(versions)
+    closing = answer(end, last if last is not None else versions[-1], echoes=echoes)
+    return record.build(output(end, info={"return": torch.tensor([end])}), closing), made
 
 
 def test_a_piece_is_as_old_as_its_oldest_action_whichever_came_first():
@@ -137,16 +132,13 @@ def test_what_a_hand_did_takes_the_place_of_the_action_before():
     flags = ends.clone()
     flags[::2, 0] = True
     hand = torch.arange(ENVS * CHUNK * ACTION).reshape(ENVS, -1) + 100.0
-    with in_one_process():
-        worker = ShardedEnvWorker(cfg)
-        parts = {"settings": settings_of(cfg, ranks=4), "worker": worker, "stage": 0, "episodes": []}
-        record = ShardRecorder(TICKET, **parts)
-        for step in range(HORIZON):
-            seen = output(step)
-            if step == 2:
-                seen.env.intervene_actions, seen.env.intervene_flags = hand, flags
-            record.append(seen, answer(step, 0))
-        pieces = record.build(output(HORIZON), answer(HORIZON, 0))
+    record = ShardRecorder(TICKET, settings=settings_of(cfg, ranks=4), cfg=cfg, episodes=[])
+    for step in range(HORIZON):
+        seen = output(step)
+        if step == 2:
+            seen.env.intervene_actions, seen.env.intervene_flags = hand, flags
+        record.append(seen, answer(step, 0))
+    pieces = record.build(output(HORIZON), answer(HORIZON, 0))
     found = torch.cat([piece.payload["actions"] for piece in pieces], dim=1)
     policy = torch.arange(float(HORIZON))[:, None, None].expand(-1, ENVS, CHUNK * ACTION).clone()
     policy[1, ::2, :ACTION] = hand[::2, :ACTION]
@@ -157,18 +149,15 @@ def test_what_a_hand_did_takes_the_place_of_the_action_before():
 
 def test_the_value_of_a_last_observation_is_added_to_the_reward_of_an_episode_that_was_cut():
     cfg = config("env.train.auto_reset=true")
-    with in_one_process():
-        worker = ShardedEnvWorker(cfg)
-        parts = {"settings": settings_of(cfg, ranks=4), "worker": worker, "stage": 0, "episodes": []}
-        record = ShardRecorder(TICKET, **parts)
-        for step in range(HORIZON):
-            seen, said = output(step), answer(step, 0)
-            if step == 3:
-                seen.env.dones = seen.env.truncations = seen.env.dones.clone()
-                seen.env.truncations[1, -1] = True
-                said["bootstrap_values"] = torch.arange(float(ENVS))[:, None] + 20.0
-            record.append(seen, said)
-        pieces = record.build(output(HORIZON), answer(HORIZON, 0))
+    record = ShardRecorder(TICKET, settings=settings_of(cfg, ranks=4), cfg=cfg, episodes=[])
+    for step in range(HORIZON):
+        seen, said = output(step), answer(step, 0)
+        if step == 3:
+            seen.env.dones = seen.env.truncations = seen.env.dones.clone()
+            seen.env.truncations[1, -1] = True
+            said["bootstrap_values"] = torch.arange(float(ENVS))[:, None] + 20.0
+        record.append(seen, said)
+    pieces = record.build(output(HORIZON), answer(HORIZON, 0))
     found = torch.cat([piece.payload["rewards"] for piece in pieces], dim=1)
     expected = torch.arange(HORIZON + 1.0)[:, None, None].expand(-1, ENVS, CHUNK).clone()
     expected[3, 1, -1] += cfg.algorithm.gamma * 21.0
@@ -192,9 +181,6 @@ def test_episode_statistics_are_noted_when_rlinf_would(overrides, noted):
 def test_numbers_of_the_policy_that_are_not_finite_end_the_run_before_they_are_acted(field):
     bad, cfg = answer(1, 6) | {"bootstrap_values": torch.zeros(ENVS)}, config()
     bad[field].view(-1)[0] = float("inf")
-    with in_one_process():
-        worker = ShardedEnvWorker(cfg)
-        parts = {"settings": settings_of(cfg, ranks=4), "worker": worker, "stage": 0, "episodes": []}
-        record = ShardRecorder(TICKET, **parts)
-        with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of .* {field}"):
-            record.append(output(1), bad)
+    record = ShardRecorder(TICKET, settings=settings_of(cfg, ranks=4), cfg=cfg, episodes=[])
+    with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of .* {field}"):
+        record.append(output(1), bad)

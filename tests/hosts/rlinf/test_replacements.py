@@ -6,7 +6,7 @@ from rlinf.scheduler import Worker
 from rlinf.workers.env.async_env_worker import AsyncEnvWorker
 from rlinf.workers.env.env_worker import EnvWorker
 
-from rlinf_async.hosts.rlinf.compat import EmbodiedFSDPActor
+from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.replacements import replacement, replacements, runner_replacement
 from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner

@@ -38,7 +38,6 @@ def worker():
 def fresh(worker):
     """Nothing is left of the test before."""
     worker._buckets, worker.hf_model, worker.version = (), Reckoner(), 0
-    worker.finished_episodes = None
 
 
 def observation(shard, size, *, age=1.0):
@@ -72,7 +71,7 @@ def sent(version):
     """The weights of a learner whose policy writes `version` beside its actions."""
 
     class Actor:
-        model, _is_weight_sender, cfg = Reckoner(), True, OmegaConf.create({})
+        model, _rank, cfg = Reckoner(), 0, OmegaConf.create({})
         param_names_need_sync = ("version",)
 
         def get_rollout_state_dict(self):
@@ -115,14 +114,12 @@ def test_an_answer_bears_the_version_whose_weights_made_it(worker, version):
     assert after[2]["version"] == version
 
 
-def test_loading_tells_the_policy_the_step_and_counts_episodes_from_the_first_one(worker, monkeypatch):
+def test_loading_tells_the_policy_the_step(worker, monkeypatch):
     told = []
     monkeypatch.setattr(Reckoner, "set_global_step", lambda self, step: told.append(step), raising=False)
-    monkeypatch.setattr(worker, "rollout_epoch", 3)
     for version in (4, 6):
         asyncio.run(worker.load(version, sent(version)))
     assert told == [4, 6]
-    assert worker.finished_episodes == 4 * worker.total_num_train_envs * 3
 
 
 def test_values_of_final_observations_go_to_the_shards_whose_episodes_ended(worker):
@@ -249,7 +246,10 @@ def test_forward_passes_and_new_weights_take_turns_in_the_one_thread_of_inferenc
     (thread,) = set(used)
     assert thread.name.startswith("inference")
     go_on = threading.Event()
-    held = [worker._thread.submit(lambda: go_on.wait(10.0) and threading.current_thread()) for _ in range(2)]
+    held = [
+        worker._inference_thread.submit(lambda: go_on.wait(10.0) and threading.current_thread())
+        for _ in range(2)
+    ]
     go_on.set()
     assert {job.result() for job in held} == {thread}
 
@@ -281,7 +281,7 @@ def test_a_pass_gives_back_what_it_has_read_without_the_garbage_collector(worker
         for _ in range(4):
             with sealed({"obs": observation(1, 2000), "final_obs": None}, pool) as place:
                 await worker.act([Pending(number=1, request=request(1, 2000, payload=place))])
-            worker._thread.submit(int).result()  # by then the thread has let go of the pass before
+            worker._inference_thread.submit(int).result()  # by then the thread has let go of the pass before
             seen.append(memory_files())
 
     gc.collect()

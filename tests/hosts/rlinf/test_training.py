@@ -41,27 +41,26 @@ def off_by(run, batch, *, now, before):
     return batch
 
 
-def test_the_premise_of_a_run_is_examined_once_on_samples_of_the_policy_that_trains():
-    run, said = Run.of("async.mode=train", ONCE, examined=True), []
-    run.actor.log_warning = said.append
+def test_the_premise_of_a_run_is_examined_once_on_samples_of_the_policy_that_trains(caplog):
+    run = Run.of("async.mode=train", ONCE, examined=True)
+    caplog.clear()
     run.train(1, off_by(run, run.batch(0), now=0.05, before=0.3), lag=1)
     found = run.training.metrics[0]
     assert found["train/premise/logprobs"] == pytest.approx(0.05, rel=1e-3)
     assert found["train/premise/values"] == pytest.approx(1 / 3, rel=1e-3)
-    assert len(said) == 2
-    assert all("mlp_policy" in text for text in said)
+    assert len(caplog.messages) == 2
+    assert all("mlp_policy" in text for text in caplog.messages)
     run.train(2, run.batch(1))
     # Whoever learns with the same actor afterwards takes over what was found.
     run.learner = run.actor.make_learner(run.settings, BusyMeter())
     run.train(3, run.batch(2))
     assert not any("premise" in name for metrics in run.training.metrics[1:] for name in metrics)
-    assert len(said) == 2
+    assert len(caplog.messages) == 2
 
 
 @pytest.mark.parametrize("measures", [True, False])
 def test_values_that_do_not_come_back_are_kept_unless_nothing_is_measured(measures):
     run = Run.of("async.mode=train", ONCE, f"async.advanced.measure_ratios={measures}", examined=True)
-    run.actor.log_warning = lambda text: None
     pieces = run.arriving(0, off_by(run, run.batch(0), now=0.0, before=0.0))
     for _ in range(2):
         training = run.actor.make_learner(run.settings, BusyMeter()).training

@@ -29,7 +29,7 @@ class Actor:
     store_requires_grad_param_name = ()
 
     def __init__(self, model, *, sends=True, syncer=PATCH):
-        self.model, self._is_weight_sender = model, sends
+        self.model, self._rank = model, 0 if sends else 1
         self.param_names_need_sync = collect_param_names_need_sync(model)
         self.cfg = OmegaConf.create({"weight_syncer": syncer})
 
@@ -172,6 +172,6 @@ def test_the_memory_of_a_snapshot_is_that_of_the_one_before():
 
 def test_a_rank_that_does_not_send_takes_part_and_keeps_nothing():
     actor = Actor(Tied(0), sends=False)
-    with mock.patch.object(weights, "materialize_tensor", side_effect=lambda tensor: tensor) as gathered:
+    with mock.patch.object(weights, "whole", side_effect=lambda tensor: tensor) as gathered:
         assert Snapshot(actor).take() == []
     assert gathered.call_count == len(actor.model.state_dict())

@@ -1,0 +1,194 @@
+"""Every name of RLinf that this package uses, where RLinf's versions define it, and what here uses it.
+
+All of them are imported from this module, wherever the RLinf that is here keeps them. Before Ray starts each
+is looked for in its sources, with the attributes and methods that our subclasses count on; see `tree`. That
+the list is complete is tested against our classes themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlinf_async.hosts.rlinf.sources import sources_of
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """A class or a function of RLinf."""
+
+    use: str
+    """What here uses it."""
+    places: tuple[str, ...]
+    """Where its versions define it, newest first, as `module:name`."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Methods and attributes of the class that ours call, read, set or override, and what for."""
+    optional: bool = False
+    """Whether RLinf's versions without it are served, too."""
+
+
+OBSERVED = ("main_images", "wrist_images", "extra_view_images", "states", "task_descriptions")
+"""What RLinf's env workers pass on of an observation, as ours do."""
+
+SHARDS, EVALUATION, RESTARTS = "environment shards", "evaluation", "restarts of processes"
+ANSWERS, STEPS, TURNS = "answers of inference", "training steps", "turns on an accelerator"
+WEIGHTS, CHECKPOINTS, DEVICES = "publication of weights", "checkpoints", "devices"
+LAUNCH, CHOICE, METRICS, MODELS = "starting workers", "the choice of classes", "metrics", "models"
+CONFIG, ADVANTAGES, LOSSES = "reading a config", "advantages", "losses"
+
+OF_EVERY_WORKER = {"cfg": CONFIG, "_rank": LAUNCH, "init_worker": LAUNCH}
+
+BORROWED: dict[str, Borrowed] = {
+    "Worker": Borrowed(
+        CHOICE,
+        ("rlinf.scheduler.worker.worker:Worker",),
+        {
+            "create_group": CHOICE,
+            "_load_user_extensions": "loading this package in workers",
+            "torch_platform": DEVICES,
+            "torch_device_type": DEVICES,
+        },
+    ),
+    "EnvWorker": Borrowed(
+        SHARDS,
+        ("rlinf.workers.env.env_worker:EnvWorker",),
+        {
+            **OF_EVERY_WORKER,
+            "_world_size": RESTARTS,
+            "broadcast": RESTARTS,
+            "stage_num": SHARDS,
+            "_setup_env_and_wrappers": SHARDS,
+            "_init_env": SHARDS,
+            "env_list": SHARDS,
+            "env_interact_step": SHARDS,
+            "interact": SHARDS,
+            "eval_env_list": EVALUATION,
+            "env_evaluate_step": EVALUATION,
+            "eval_prev_done": EVALUATION,
+        },
+    ),
+    "MultiStepRolloutWorker": Borrowed(
+        ANSWERS,
+        ("rlinf.workers.rollout.hf.huggingface_worker:MultiStepRolloutWorker",),
+        {
+            **OF_EVERY_WORKER,
+            "device": DEVICES,
+            "hf_model": ANSWERS,
+            "predict": ANSWERS,
+            "generate": ANSWERS,
+            "version": WEIGHTS,
+            "set_global_step": WEIGHTS,
+        },
+    ),
+    "EmbodiedFSDPActor": Borrowed(
+        STEPS,
+        (
+            "rlinf.workers.actor.embodied_fsdp_actor_worker:EmbodiedFSDPActor",
+            "rlinf.workers.actor.fsdp_actor_worker:EmbodiedFSDPActor",
+        ),
+        {
+            **OF_EVERY_WORKER,
+            "device": DEVICES,
+            "model": STEPS,
+            "lr_scheduler": STEPS,
+            "amp_context": STEPS,
+            "train_micro_batch": STEPS,
+            "optimizer_step": STEPS,
+            "rollout_batch": STEPS,
+            "run_training": STEPS,
+            "_process_received_rollout_batch": STEPS,
+            "compute_advantages_and_returns": ADVANTAGES,
+            "version": WEIGHTS,
+            "set_global_step": WEIGHTS,
+            "get_rollout_state_dict": WEIGHTS,
+            "param_names_need_sync": WEIGHTS,
+            "store_requires_grad_param_name": WEIGHTS,
+            "load_param_and_grad": TURNS,
+            "load_optimizer": TURNS,
+            "offload_param_and_grad": TURNS,
+            "offload_optimizer": TURNS,
+            "save_checkpoint": CHECKPOINTS,
+            "load_checkpoint": CHECKPOINTS,
+        },
+    ),
+    "EmbodiedRunner": Borrowed(CHOICE, ("rlinf.runners.embodied_runner:EmbodiedRunner",)),
+    "WorkerGroup": Borrowed(
+        LAUNCH,
+        ("rlinf.scheduler.worker.worker_group:WorkerGroup",),
+        {"launch": LAUNCH, "worker_info_list": LAUNCH, "worker_cls_name": LAUNCH},
+    ),
+    "ChannelWorker": Borrowed(LAUNCH, ("rlinf.scheduler.channel.channel_worker:ChannelWorker",)),
+    "Cluster": Borrowed(
+        LAUNCH,
+        ("rlinf.scheduler.cluster.cluster:Cluster",),
+        {"__init__": "the check before Ray", "allocate": RESTARTS},
+    ),
+    "NodePlacementStrategy": Borrowed(LAUNCH, ("rlinf.scheduler:NodePlacementStrategy",)),
+    "HybridComponentPlacement": Borrowed(
+        LAUNCH, ("rlinf.utils.placement:HybridComponentPlacement",), {"get_strategy": LAUNCH}
+    ),
+    "MetricLogger": Borrowed(
+        METRICS,
+        ("rlinf.utils.metric_logger:MetricLogger",),
+        {"log": METRICS, "finish": METRICS, "supported_logger": METRICS, "_all_loggers": METRICS},
+    ),
+    "EnvOutput": Borrowed(
+        "what policies are shown",
+        ("rlinf.data.schema.embodied_types:EnvOutput", "rlinf.data.embodied_io_struct:EnvOutput"),
+    ),
+    "validate_cfg": Borrowed(CONFIG, ("rlinf.config:validate_cfg",)),
+    "SupportedModel": Borrowed(MODELS, ("rlinf.config:SupportedModel",)),
+    "register_model": Borrowed(MODELS, ("rlinf.models:register_model",)),
+    "SupportedEnvType": Borrowed(CONFIG, ("rlinf.envs:SupportedEnvType",)),
+    "get_env_cls": Borrowed("environments of entry points", ("rlinf.envs:get_env_cls",)),
+    "calculate_adv_and_returns": Borrowed(
+        ADVANTAGES, ("rlinf.algorithms.registry:calculate_adv_and_returns",)
+    ),
+    "get_adv_and_returns": Borrowed(ADVANTAGES, ("rlinf.algorithms.registry:get_adv_and_returns",)),
+    "register_advantage": Borrowed(ADVANTAGES, ("rlinf.algorithms.registry:register_advantage",)),
+    "get_policy_loss": Borrowed(LOSSES, ("rlinf.algorithms.registry:get_policy_loss",)),
+    "register_policy_loss": Borrowed(LOSSES, ("rlinf.algorithms.registry:register_policy_loss",)),
+    "all_reduce_dict": Borrowed(METRICS, ("rlinf.utils.distributed:all_reduce_dict",)),
+    "compute_rollout_metrics": Borrowed(METRICS, ("rlinf.utils.metric_utils:compute_rollout_metrics",)),
+    "check_progress": Borrowed("when to evaluate and save", ("rlinf.utils.runner_utils:check_progress",)),
+    "mlp_policy": Borrowed(
+        "the memory of a policy", ("rlinf.models.embodiment.mlp_policy:get_model",), optional=True
+    ),
+    "reshape_entropy": Borrowed(LOSSES, ("rlinf.utils.utils:reshape_entropy",), optional=True),
+    **{
+        name: Borrowed(METRICS, (f"rlinf.utils.metric_utils:{name}",), optional=True)
+        for name in (
+            "pop_critic_explained_variance_stats",
+            "compute_critic_explained_variance_from_stats",
+            "CRITIC_EXPLAINED_VARIANCE_KEY",
+        )
+    },
+    "PipelineEmbodiedFSDPActor": Borrowed(
+        "RLinf's own pipeline",
+        ("rlinf.workers.actor.fsdp_actor_worker_pipeline:PipelineEmbodiedFSDPActor",),
+        optional=True,
+    ),
+}
+
+
+def is_here(name: str) -> bool:
+    """Whether the RLinf that is here defines `name`."""
+    sources = sources_of("rlinf")
+    return sources is not None and any(map(sources.defines, BORROWED[name].places))
+
+
+def dotted_name(name: str) -> str:
+    """The dotted name of `name` in the RLinf that is here; without one, in the newest version."""
+    newest, *older = BORROWED[name].places
+    sources = sources_of("rlinf") if older else None
+    here = (place for place in (newest, *older) if sources is not None and sources.defines(place))
+    return next(here, newest).replace(":", ".")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in BORROWED:
+        raise AttributeError(name)
+    module, _, attribute = dotted_name(name).rpartition(".")
+    return getattr(importlib.import_module(module), attribute)

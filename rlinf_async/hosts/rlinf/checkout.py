@@ -1,0 +1,116 @@
+"""`rlinf-async compat TREE`: whether a checkout of RLinf can carry this package, and what of it is new."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from rlinf_async.core.nested import lookup
+from rlinf_async.hosts.rlinf.host import SECTIONS
+from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.settings import LOSSES
+from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
+
+KNOWN = Path(__file__).with_name("examples.json")
+"""Digests of the example configs of the trees that docs/rlinf-configs.md is about, by name."""
+EXAMPLES = Path("examples") / "embodiment" / "config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """What there is to say of a checkout."""
+
+    tree: RLinfTree
+    added: tuple[str, ...]
+    """On-policy example configs that no tree that is known has, by name."""
+    changed: tuple[str, ...]
+    """Those that have other contents in all trees that are known."""
+    unknown_keys: Mapping[str, tuple[str, ...]]
+    """Keys of added and changed configs that nobody has looked at, by config."""
+
+
+def look_at(root: Path) -> Checkout:
+    """The checkout in `root`; its sources are read, and nothing of it is imported.
+
+    Raises:
+        ValueError: there is no package `rlinf`.
+    """
+    package = root / "rlinf"
+    if not (package / "__init__.py").is_file():
+        raise ValueError(f"{root} has no package rlinf: give the root of a checkout of RLinf")
+    known, found = json.loads(KNOWN.read_text()), on_policy_examples(root)
+    digests = {name: digest(config) for name, config in found.items()}
+    added = tuple(name for name in found if name not in known)
+    changed = tuple(name for name in found if name in known and digests[name] not in known[name])
+    unknown = {name: _unknown(found[name]) for name in (*added, *changed)}
+    return Checkout(
+        tree=read_tree(package),
+        added=added,
+        changed=changed,
+        unknown_keys={name: keys for name, keys in unknown.items() if keys},
+    )
+
+
+def _unknown(config: Mapping[str, Any]) -> tuple[str, ...]:
+    sections = {name: config[name] for name in SECTIONS if name in config}
+    return tuple(sorted(TABLE.unknown(sections)))
+
+
+def on_policy_examples(root: Path) -> dict[str, dict[str, Any]]:
+    """The example configs of a checkout that may be on-policy, as they are written, by name."""
+    written = {path.stem: read(path) for path in sorted((root / EXAMPLES).glob("*.yaml"))}
+    return {name: config for name, config in written.items() if may_be_on_policy(config)}
+
+
+def may_be_on_policy(config: Mapping[str, Any]) -> bool:
+    """By what is written in the file alone; a config that says nothing of its loss may be of any."""
+    return lookup(config, "algorithm.loss_type") in (None, *LOSSES)
+
+
+def read(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text()) or {}
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Of what a config says, whatever its comments and the order of its keys."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def compat(
+    tree: Annotated[Path, typer.Argument(metavar="TREE", help="The root of a checkout of RLinf.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print plain data.")] = False,
+) -> None:
+    """Say which names a checkout of RLinf lacks, and which example configs it adds or changes."""
+    try:
+        found = look_at(tree.absolute())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="TREE") from error
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2, default=str))
+    else:
+        typer.echo("\n".join(_lines(found)))
+    if found.tree.missing:
+        raise typer.Exit(1)
+
+
+def _lines(found: Checkout) -> list[str]:
+    lines = [str(found.tree)]
+    lines += [f"lacks    {name}" for name in found.tree.missing] or [
+        "names    every name that is used is there"
+    ]
+    for what, names in (("adds", found.added), ("changes", found.changed)):
+        lines += [f"{what:8} {name}{_keys(found.unknown_keys.get(name, ()))}" for name in names]
+    if not found.added and not found.changed:
+        lines.append("examples every on-policy config is known")
+    return lines
+
+
+def _keys(names: tuple[str, ...]) -> str:
+    return f", with keys that nobody has looked at: {', '.join(names)}" if names else ""

@@ -1,0 +1,137 @@
+"""What the modules of a Python package define, read from its sources: nothing of it is imported."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Sources:
+    """The sources of a package; a place in them is `module:name`, wherever that is imported from."""
+
+    def __init__(self, root: Path) -> None:
+        """`root`: the folder of the package."""
+        self.root = root
+
+    def defines(self, place: str) -> bool:
+        return self._find(*_parts(place)) is not None
+
+    def members(self, place: str) -> set[str]:
+        """Names that instances of a class have: methods, class variables, and attributes that methods of it
+        or of its bases set."""
+        return self._members(*_parts(place))
+
+    def keys_given(self, place: str, method: str) -> set[str]:
+        """The keys of the dictionary that a method of a class returns, where it is written out."""
+        found = self._find(*_parts(place))
+        body = found[1].body if found is not None and isinstance(found[1], ast.ClassDef) else []
+        returned = [
+            node.value
+            for function in body
+            if isinstance(function, FUNCTIONS) and function.name == method
+            for node in ast.walk(function)
+            if isinstance(node, ast.Return)
+        ]
+        keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
+        return {key.value for key in keys if isinstance(key, ast.Constant) and type(key.value) is str}
+
+    def given_to(self, function: str, file: str) -> set[str]:
+        """The words that calls of `function` begin with in a file of the package."""
+        path = self.root / file
+        calls = [node for node in ast.walk(_parsed(path)) if isinstance(node, ast.Call)]
+        named = [
+            call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == function
+        ]
+        firsts = [call.args[0] for call in named if call.args]
+        return {
+            first.value for first in firsts if isinstance(first, ast.Constant) and type(first.value) is str
+        }
+
+    def _members(self, module: str, name: str) -> set[str]:
+        found = self._find(module, name)
+        if found is None:
+            return set()
+        module, definition = found
+        if not isinstance(definition, ast.ClassDef):
+            return set()
+        bases = [base.id for base in definition.bases if isinstance(base, ast.Name)]
+        return _own(definition).union(*(self._members(module, base) for base in bases))
+
+    def _find(self, module: str, name: str) -> tuple[str, ast.stmt] | None:
+        """The module that defines a name of `module`, and the definition; None if that is elsewhere."""
+        path = self._path(module)
+        if path is None:
+            return None
+        for node in _parsed(path).body:
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.name == name:
+                return module, node
+            if isinstance(node, ast.Assign) and name in _assigned(node):
+                return module, node
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return self._find(_imported(module, node, path), alias.name)
+        return None
+
+    def _path(self, module: str) -> Path | None:
+        package, *inner = module.split(".")
+        if package != self.root.name:
+            return None
+        folder = self.root.joinpath(*inner)
+        places = (folder.with_suffix(".py"), folder / "__init__.py")
+        return next((place for place in places if place.is_file()), None)
+
+
+@cache
+def sources_of(package: str) -> Sources | None:
+    """Of the package that `import` would give in this process; None where it finds none."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Sources(Path(next(iter(spec.submodule_search_locations))))
+
+
+def _parts(place: str) -> tuple[str, str]:
+    module, _, name = place.partition(":")
+    return module, name
+
+
+def _imported(module: str, node: ast.ImportFrom, path: Path) -> str:
+    """The module that an import names, which may be relative to `module`."""
+    if not node.level:
+        return node.module or ""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    above = package[: len(package) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _own(definition: ast.ClassDef) -> set[str]:
+    names: set[str] = set()
+    for node in definition.body:
+        if isinstance(node, FUNCTIONS):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= _assigned(node)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    stored = (
+        node
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    )
+    return names | {
+        node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+
+
+def _assigned(node: ast.Assign) -> set[str]:
+    return {target.id for target in node.targets if isinstance(target, ast.Name)}
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text() if path.is_file() else "", str(path))

@@ -1,0 +1,142 @@
+"""The rollouts of a shard: what its environments show, and what RLinf's actor trains on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
+from rlinf_async.hosts.rlinf.borrowed import OBSERVED
+
+OUTCOME = ("rewards", "dones", "terminations", "truncations", "intervene_actions", "intervene_flags")
+"""What there is to say of a chunk of steps, beside observations."""
+
+
+@dataclass(kw_only=True)
+class EnvStep:
+    """What B environments showed after a chunk of C steps, or at the beginning of a rollout; on the CPU."""
+
+    obs: dict[str, Any]
+    final_obs: dict[str, Any] | None = None
+    """The last observations of episodes that others have followed."""
+    rewards: torch.Tensor | None = None
+    """[B, C]; none at the beginning of a rollout."""
+    dones: torch.Tensor | None = None
+    """[B, C] bool, as are `terminations` and `truncations`; none in an evaluation."""
+    terminations: torch.Tensor | None = None
+    truncations: torch.Tensor | None = None
+    intervene_actions: torch.Tensor | None = None
+    """[B, C x A]: what a hand did in the place of the actions before."""
+    intervene_flags: torch.Tensor | None = None
+    """[B, C] bool: where it did."""
+
+    @classmethod
+    def of(cls, output: Any) -> EnvStep:
+        """From an env output of RLinf, whose newest form keeps what came of the steps in its `transition`."""
+        outcome = getattr(output, "transition", output)
+        told = {name: getattr(outcome, name) for name in OUTCOME}
+        return cls(obs=output.obs, final_obs=output.final_obs, **told)
+
+    def __post_init__(self) -> None:
+        self.obs = _observed(self.obs)
+        self.final_obs = None if self.final_obs is None else _observed(self.final_obs)
+
+    def rewards_with(self, values: torch.Tensor | None, algorithm: Any) -> torch.Tensor | None:
+        """The rewards of environments that reset themselves, as RLinf completes them, [B, C].
+
+        Where an episode was cut, or with another `bootstrap_type` than `standard` has ended, the value of its
+        last observation is added to the last reward.
+
+        Args:
+            values: [B, 1], of the final observations.
+            algorithm: RLinf's section.
+        """
+        if self.rewards is None or values is None or self.dones is None:
+            return self.rewards
+        standard = algorithm.get("bootstrap_type", "standard") == "standard"
+        ended = self.truncations if standard else self.dones
+        assert ended is not None, "the ends of a chunk come together"
+        last = ended[:, -1]
+        rewards = self.rewards.clone()
+        rewards[last, -1] += algorithm.gamma * values[last].reshape(-1).to(torch.float32)
+        return rewards
+
+
+class Trajectory:
+    """A rollout of the environments of a shard, field by field, of [T or T + 1, B, ...].
+
+    `actions`, `intervene_flags`, `prev_logprobs`, `versions` and the tree `forward_inputs` have T decisions,
+    `rewards` what came of them; `dones`, `terminations`, `truncations` and `prev_values` belong to T + 1
+    observations. RLinf's actor computes with these names and shapes.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Any]] = defaultdict(list)
+
+    def see(self, step: EnvStep, rewards: torch.Tensor | None, values: torch.Tensor | None) -> None:
+        """Add an observation, its value, and what came of the decision before it."""
+        ends = {name: getattr(step, name) for name in ("dones", "terminations", "truncations")}
+        self._add({**ends, "rewards": rewards, "prev_values": values})
+
+    def decide(self, inputs: Tree, logprobs: torch.Tensor, *, version: int) -> None:
+        """Add a decision on the observation that was seen last, by one policy version.
+
+        Args:
+            inputs: [B, ...], what the policy wants to be scored with; its `action` was acted.
+        """
+        action: Any = inputs.get("action")
+        untouched = None if action is None else torch.zeros_like(action, dtype=torch.bool)
+        # Environments may have set another default type, in which a version would be rounded.
+        made_by = torch.full((len(logprobs), 1), float(version), dtype=torch.float32)
+        given = {name: value for name, value in inputs.items() if value is not None}
+        self._add({"actions": action, "intervene_flags": untouched, "forward_inputs": given or None})
+        self._add({"prev_logprobs": logprobs, "versions": made_by})
+
+    def correct(self, actions: torch.Tensor, flags: torch.Tensor) -> None:
+        """A hand acted in the place of the last decision, if there was one.
+
+        Args:
+            actions: [B, C x A].
+            flags: [B, C] bool; or [B], of whole chunks.
+        """
+        if not self._rows["actions"]:
+            return
+        steps = flags.reshape(len(flags), -1, 1)
+        acted, by_hand = (each.reshape(*steps.shape[:2], -1) for each in (self._rows["actions"][-1], actions))
+        mixed = torch.where(steps, by_hand, acted).flatten(1)
+        self._rows["actions"][-1] = mixed
+        self._rows["intervene_flags"][-1] = steps.expand_as(by_hand).flatten(1)
+        inputs = self._rows["forward_inputs"][-1]
+        inputs["action"] = mixed
+        inputs.pop("model_action", None)
+
+    def cut(self, ends: Sequence[tuple[int, int]]) -> list[Tree]:
+        """The trajectories of the environments between each pair of `ends`, in memory of their own."""
+        whole: Tree = {name: _stacked(rows) for name, rows in self._rows.items() if rows}
+        return [map_tensors(torch.Tensor.contiguous, slice_samples(whole, *pair, dim=1)) for pair in ends]
+
+    def _add(self, fields: Mapping[str, Any]) -> None:
+        for name, value in fields.items():
+            if value is not None:
+                self._rows[name].append(value)
+
+
+def _stacked(rows: Sequence[Any]) -> Any:
+    if isinstance(rows[0], torch.Tensor):
+        return torch.stack(list(rows))
+    return concatenate([map_tensors(lambda tensor: tensor.unsqueeze(0), row) for row in rows])
+
+
+def _observed(observation: Mapping[str, Any]) -> dict[str, Any]:
+    """What policies are shown of an observation, None where there is nothing of a name."""
+    told = observation.get("task_descriptions")
+    fields = {name: _on_cpu(observation.get(name)) for name in OBSERVED}
+    return {**fields, "task_descriptions": None if told is None else list(told)}
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu().contiguous() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,76 @@
+"""`rlinf-async compat TREE`, on the trees at hand and on one that has moved on."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlinf_async.cli import app
+from rlinf_async.hosts.rlinf.checkout import EXAMPLES, KNOWN, look_at
+from tests.checkouts import TREES, checkout
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["compat", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_trees_at_hand_have_every_name_and_no_example_that_is_new(name):
+    found = run(checkout(name))
+    assert found.exit_code == 0, found.output
+    assert "every name that is used is there" in found.output
+    assert "every on-policy config is known" in found.output
+
+
+def test_the_digests_are_those_of_the_trees_at_hand(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    import generate_rlinf_configs
+
+    assert generate_rlinf_configs.known([checkout(name) for name in TREES]) == KNOWN.read_text()
+    sys.modules.pop("generate_rlinf_configs")
+
+
+@pytest.fixture
+def moved(tmp_path):
+    """A tree that has renamed a method, changed an example, added two, and put a comment into one."""
+    root = tmp_path / "RLinf"
+    source = checkout(TREES[-1])
+    shutil.copytree(source / "rlinf", root / "rlinf")
+    shutil.copytree(source / EXAMPLES, root / EXAMPLES)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755)
+    worker = root / "rlinf" / "workers" / "rollout" / "hf" / "huggingface_worker.py"
+    worker.write_text(worker.read_text().replace("def predict(", "def act("))
+    examples = root / EXAMPLES
+    new = (examples / "maniskill_ppo_mlp.yaml").read_text()
+    (examples / "moon_ppo_mlp.yaml").write_text(f"{new}\nreward:\n  moon: 3\n")
+    (examples / "moon_sac_mlp.yaml").write_text("algorithm:\n  loss_type: embodied_sac\n")
+    (examples / "maniskill_ppo_mlp.yaml").write_text(new.replace("gamma:", "gamma_of_moon:"))
+    told = examples / "metaworld_50_ppo_openpi.yaml"
+    told.write_text(f"# another comment\n{told.read_text()}")
+    return root
+
+
+def test_what_a_tree_has_taken_away_added_and_changed_is_named(moved):
+    found = run(moved)
+    assert found.exit_code == 1, found.output
+    lines = found.output.splitlines()
+    assert "lacks    MultiStepRolloutWorker.predict (for answers of inference)" in lines
+    assert "adds     moon_ppo_mlp" in lines
+    (changed,) = (line for line in lines if line.startswith("changes"))
+    assert changed.startswith("changes  maniskill_ppo_mlp, with keys that nobody has looked at:")
+    assert "algorithm.gamma_of_moon" in changed
+    assert len(lines) == 4
+    plain = json.loads(run(moved, "--json").output)
+    assert plain["added"] == ["moon_ppo_mlp"]
+
+
+def test_a_folder_without_rlinf_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no package rlinf"):
+        look_at(tmp_path)
+    assert run(tmp_path).exit_code == 2
