@@ -14,6 +14,7 @@ from rlinf.utils import metric_utils
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
 from rlinf_async.core.premise import Premise
+from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.rlinf.alone import STEPS, Run, one_rank
@@ -111,6 +112,7 @@ def test_metrics_are_means_over_ranks_and_explained_variance_is_that_of_their_su
     }
     for name, value in changes.items():
         monkeypatch.setattr(metric_utils, name, value, raising=False)
+    monkeypatch.setattr(borrowed, "is_here", lambda name: name in changes)
 
     def told():
         run = Run.of("async.mode=streamer", ONCE)
