@@ -48,8 +48,10 @@ ALLOWED = {
     "hosts/rlinf/hooks.py": {BY_NAME},
     "configs.py": {BY_NAME},
     "plugin.py": {BY_NAME},
+    "hosts/local/__init__.py": {BY_NAME},
     "hosts/rlinf/worker_groups.py": {BY_NAME},
-    "hosts/verl/keys.py": {UNPICKLES},
+    "hosts/verl/presence.py": {BY_NAME},
+    "hosts/verl/values.py": {UNPICKLES},
     "loops/foreign.py": {UNPICKLES},
     "ray_runtime/ray_processes.py": {LISTENS},
 }
