@@ -22,7 +22,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OURS, InstallsPlugin
+from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.memory import MemoryPool
@@ -149,7 +149,7 @@ class Trips:
     def __init__(self) -> None:
         os.environ.setdefault("RAY_ADDRESS", "local")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ[EXT_MODULE] = OURS  # stock workers do not run on a CPU without it
+        os.environ[EXT_MODULE] = OWN_MODULE  # stock workers do not run on a CPU without it
         cluster = Cluster(num_nodes=1)
         self._env = _launch(AskingWorker.create_group(), cluster, "micro_env")
         self._rollout = _launch(AnsweringWorker.create_group(), cluster, "micro_rollout")

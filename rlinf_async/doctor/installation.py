@@ -7,7 +7,7 @@ from importlib import metadata
 from importlib.metadata import EntryPoint
 
 from rlinf_async.extras import INSTALL_AGAIN, pip_install
-from rlinf_async.hosts.rlinf.checks import GROUND
+from rlinf_async.hosts.rlinf.checks import SHARED_IMPORTS
 from rlinf_async.observe.check import Check, output_of, release
 
 MODELS_IMPORT = "import transformers.modeling_utils"
@@ -69,7 +69,8 @@ def check_entry_points(points: Sequence[EntryPoint]) -> Check:
     if not points:
         return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
     output, failure = output_of(
-        LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]), ground=(*GROUND, MODELS_IMPORT)
+        LOAD_ALL.format(points=[(p.name, p.value, p.group) for p in points]),
+        ground=(*SHARED_IMPORTS, MODELS_IMPORT),
     )
     if failure:
         return Check(

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlinf_async.hosts.rlinf.times import STEP, SYNC, WORK
+from rlinf_async.hosts.rlinf.times import STEP_METRIC, SYNC_METRIC, WORK_METRICS
 from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import COMMAND, Runner
 from tests.runs.waiting_env import PIPE
@@ -62,7 +62,7 @@ def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -
     logged = EventAccumulator(str(run / "tensorboard"))
     logged.Reload()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    in_rlinf_words = {STEP, SYNC, *(tags[0] for tags in WORK.values())}
+    in_rlinf_words = {STEP_METRIC, SYNC_METRIC, *(tags[0] for tags in WORK_METRICS.values())}
     assert set(logged.Tags()["scalars"]) == set().union(*lines) - {"step"} | in_rlinf_words
 
     kinds = [span["kind"] for span in read_spans(run / "trace")]

@@ -25,7 +25,7 @@ from rlinf_async.core.scored import Scored
 from rlinf_async.core.tensors import in_parts, map_tensors
 from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.rlinf.premise import compare, judge
-from rlinf_async.hosts.rlinf.proximal import SAMPLE, forward, samples_of
+from rlinf_async.hosts.rlinf.proximal import SAMPLE_FIELDS, forward, samples_of
 from rlinf_async.hosts.rlinf.scored import scored_by
 from tests.vla import (
     sources,
@@ -255,7 +255,7 @@ def test_the_first_batch_shows_whether_values_come_back(case, built, acted):
 
 def test_a_sample_is_scored_alone_as_in_a_batch(case, built, acted):
     fields, _ = acted
-    first = map_tensors(lambda tensor: tensor[:1], {name: fields[name] for name in SAMPLE})
+    first = map_tensors(lambda tensor: tensor[:1], {name: fields[name] for name in SAMPLE_FIELDS})
     alone, together = logprobs(*built, first, 1), logprobs(*built, first, SIZE)
     assert (alone - together).abs().mean() <= case.rounding / 10
     assert off_by(alone, together) <= case.rounding * 10

@@ -68,7 +68,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return await super().learn(batch, settings, requests, coordinator)
 
     async def offer_weights(self, version: int, coordinator: Handle) -> float:
-        """Label the weights, copy them, and send them beside what follows; the seconds that copying took."""
+        """Label the weights, copy them, and send them during later work; return the seconds of copying."""
         self.set_global_step(version)
         if self._away:
             self.load_param_and_grad(self.device)
@@ -88,6 +88,8 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             with self.spans.span("offload"):
                 self.offload_optimizer()
                 self.offload_param_and_grad(True)
+                # Every rank must have left: inference comes onto all of these accelerators when it has the
+                # weights.
                 dist.barrier()
             self._away = True
 

@@ -15,7 +15,7 @@ from rlinf_async.hosts.rlinf.borrowed import (
     register_advantage,
 )
 
-GRPO = "grpo"
+GRPO_TYPE = "grpo"
 
 
 class GroupAdvantages:
@@ -26,13 +26,13 @@ class GroupAdvantages:
     """
 
     def __init__(self) -> None:
-        own = get_adv_and_returns(GRPO)
+        own = get_adv_and_returns(GRPO_TYPE)
         self._base: Callable[..., Any] = own._base if isinstance(own, GroupAdvantages) else own
         self._silent = 0
 
     def register(self) -> GroupAdvantages:
         """Make this what RLinf finds under the name of GRPO, in this process."""
-        register_advantage(GRPO)(self)
+        register_advantage(GRPO_TYPE)(self)
         return self
 
     def __call__(self, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What RLinf asserts of a config as soon as it has started Ray, asked before."""
+"""The assertions that RLinf makes on a config once it has started Ray, made before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.reasons import Reason
 
-COMPARING = ("grpo", "grpo_dynamic", "reinpp_baseline")
+COMPARING_TYPES = ("grpo", "grpo_dynamic", "reinpp_baseline")
 """Advantages that compare the members of a group."""
 WITH_CRITIC = ("actor_critic", "decoupled_actor_critic")
 """Losses that train a critic too."""
@@ -21,7 +21,7 @@ def failing(cfg: Mapping[str, Any]) -> list[Reason]:
 
 def _groups(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     kind, size = lookup(cfg, "algorithm.adv_type"), lookup(cfg, "algorithm.group_size")
-    if kind in COMPARING and (size or 1) < 2:
+    if kind in COMPARING_TYPES and (size or 1) < 2:
         yield Reason(
             f"algorithm.adv_type={kind} compares the members of a group, and algorithm.group_size={size}; "
             "use 2 or more, in env.train.group_size too",

@@ -1,4 +1,4 @@
-"""How RLinf's models draw chance for the samples of one forward pass, as far as anybody has looked."""
+"""The random draws of RLinf's models for the samples of one forward pass, as far as they were examined."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ ONE_STEP = frozenset(
 )
 """Models that draw one denoise step for a whole forward pass, unless their log-probabilities are joint."""
 STARVLA_ONE_STEP = ("gr00t", "pi", "dual")
-"""What the framework of a StarVLA checkpoint is called where its head does so, too."""
-TOGETHER = "samples of one forward pass share a denoise step"
+"""Parts of the names of StarVLA frameworks whose head draws one step for all samples, too."""
+SHARED_STEP = "samples of one forward pass share a denoise step"
 
 
 def shared_chance(cfg: Mapping[str, Any]) -> str | None:
-    """What samples of one forward pass share beside the weights; empty for nothing, None if nobody knows."""
+    """Return what samples of one forward pass share besides the weights; "" for nothing, None where it was
+    not examined.
+    """
     model = lookup(cfg, "actor.model") or {}
     kind = str(model.get("model_type"))
     if kind == "starvla":
@@ -42,11 +44,11 @@ def shared_chance(cfg: Mapping[str, Any]) -> str | None:
         return ""
     if kind not in ONE_STEP:
         return None
-    return "" if is_joint(model) else TOGETHER
+    return "" if is_joint(model) else SHARED_STEP
 
 
 def is_joint(model: Mapping[str, Any]) -> bool:
-    """Whether log-probabilities are of all denoise steps; `model`: its section."""
+    """Return True if log-probabilities are of all denoise steps; `model` is the section of the model."""
     kind = str(model.get("model_type"))
     places = ("joint_logprob", f"{kind}.joint_logprob", "rl_head_config.joint_logprob")
     return kind in ONE_STEP and any(lookup(model, place) is True for place in places)
@@ -56,4 +58,4 @@ def _of_starvla(framework: str) -> str | None:
     """By the name of the framework, which says which action head a checkpoint has."""
     if framework.endswith("oft"):
         return ""
-    return TOGETHER if framework.endswith(STARVLA_ONE_STEP) else None
+    return SHARED_STEP if framework.endswith(STARVLA_ONE_STEP) else None

@@ -13,9 +13,9 @@ import typer
 import yaml
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.rlinf.host import SECTIONS
+from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.settings import LOSSES
+from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES
 from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
 
 KNOWN = Path(__file__).with_name("examples.json")
@@ -59,7 +59,7 @@ def look_at(root: Path) -> Checkout:
 
 
 def _unknown(config: Mapping[str, Any]) -> tuple[str, ...]:
-    sections = {name: config[name] for name in SECTIONS if name in config}
+    sections = {name: config[name] for name in CONFIG_SECTIONS if name in config}
     return tuple(sorted(TABLE.unknown(sections)))
 
 
@@ -71,7 +71,7 @@ def on_policy_examples(root: Path) -> dict[str, dict[str, Any]]:
 
 def may_be_on_policy(config: Mapping[str, Any]) -> bool:
     """By what is written in the file alone; a config that says nothing of its loss may be of any."""
-    return lookup(config, "algorithm.loss_type") in (None, *LOSSES)
+    return lookup(config, "algorithm.loss_type") in (None, *ON_POLICY_LOSSES)
 
 
 def read(path: Path) -> dict[str, Any]:

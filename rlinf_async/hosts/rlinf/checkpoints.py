@@ -1,4 +1,4 @@
-"""Where RLinf's checkpoints are, and from which one a run goes on."""
+"""The folders of RLinf's checkpoints, and the one that a run goes on from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlinf_async.ray_runtime.checkpoint_folder import (
     tidy,
 )
 
-AUTO = "auto"
+AUTO_RESUME = "auto"
 
 
 def checkpoints(cfg: DictConfig) -> Path:
@@ -30,7 +30,8 @@ def checkpoints(cfg: DictConfig) -> Path:
 
 
 def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> None:
-    """Claim the run directory, find out what the run goes on from, and put aside what is not its own there.
+    """Claim the run directory, find the checkpoint that the run goes on from, and move aside files of
+    earlier runs.
 
     RLinf's own runner, of a run that is not `active`, writes none of these records.
 
@@ -42,7 +43,7 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
     if run_dir is None:
         return
     claim_directory(Path(run_dir), key="runner.logger.log_path")
-    automatic = cfg.runner.get("resume_dir") == AUTO
+    automatic = cfg.runner.get("resume_dir") == AUTO_RESUME
     folder = checkpoints(cfg).absolute()
     if active:
         RunDir(Path(run_dir).absolute()).check_inside(folder)
@@ -57,7 +58,7 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
         check_left(step, steps, key=key, automatic=automatic)
     if active:
         set_aside(cfg, say)
-    resume = f"++runner.resume_dir={AUTO}"
+    resume = f"++runner.resume_dir={AUTO_RESUME}"
     Attempt(
         run_dir=str(Path(run_dir).absolute()),
         checkpoints=str(folder),
@@ -67,7 +68,7 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
 
 
 def set_aside(cfg: DictConfig, say: Callable[[str], None]) -> None:
-    """Put aside what an earlier run has left in the directory of this one, which begins now."""
+    """Move aside the files that an earlier run has left in the directory of this one, which begins now."""
     run_dir = Path(cfg.runner.logger.log_path).absolute()
     resume_dir = cfg.runner.get("resume_dir")
     goes_on = bool(resume_dir) and Path(resume_dir).resolve().is_relative_to(run_dir.resolve())
@@ -82,7 +83,7 @@ def resolve_resume(cfg: DictConfig) -> list[str]:
     """
     parent = checkpoints(cfg)
     resume_dir = cfg.runner.get("resume_dir")
-    if resume_dir != AUTO:
+    if resume_dir != AUTO_RESUME:
         resume_step(resume_dir)
         return []
     newest = find_newest(parent)

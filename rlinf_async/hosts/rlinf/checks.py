@@ -16,7 +16,7 @@ RAY_FIXES = (
 )
 """Ray releases that closed a hole in the dashboard, which RLinf always starts."""
 
-GROUND = (
+SHARED_IMPORTS = (
     "import torch",
     """
 from rlinf_async.hosts.rlinf.compat import without_compiler
@@ -25,7 +25,7 @@ with without_compiler():
     import rlinf_async.hosts.rlinf.hooks
 """,
 )
-"""Shared by the hooks; where it fails, they say why."""
+"""Imports that the hooks share; where they fail, the hooks tell why."""
 
 DRIVER_PROBE = """
 from rlinf_async.hosts.rlinf.compat import without_compiler
@@ -76,7 +76,7 @@ def scan_source() -> Path | None:
 
 
 def check_rlinf(tree: RLinfTree | None) -> Check:
-    """Whether the RLinf that `import rlinf` gives, from a checkout or installed, can be extended."""
+    """Check that the RLinf that `import rlinf` gives, from a checkout or installed, can be extended."""
     if tree is None:
         return Check("rlinf", "fail", "import rlinf finds nothing", RLINF_REMEDY)
     if tree.missing:
@@ -95,16 +95,16 @@ def check_ray(installed: str | None) -> Check:
 
 
 def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
-    """Whether Hydra, in a process that has RLinf, finds and runs our plugin."""
-    failure = probe(code, ground=GROUND)
+    """Check that Hydra, in a process that has RLinf, finds and runs our plugin."""
+    failure = probe(code, ground=SHARED_IMPORTS)
     if failure:
         return Check("driver hook", "fail", failure, INSTALL_AGAIN)
     return Check("driver hook", "ok", "Hydra brings the plugin to runs that ask for it")
 
 
 def check_worker_hook(code: str = WORKER_PROBE) -> Check:
-    """Whether RLinf's worker start, which only logs a failure, loads our plugin."""
-    failure = probe(code, env={"RLINF_EXT_MODULE": "rlinf_async.plugin"}, ground=GROUND)
+    """Check that RLinf's worker start, which only logs a failure, loads our plugin."""
+    failure = probe(code, env={"RLINF_EXT_MODULE": "rlinf_async.plugin"}, ground=SHARED_IMPORTS)
     if failure:
         return Check(
             "worker hook", "fail", failure, "import rlinf_async.plugin in Python and mend what it raises"
@@ -113,7 +113,7 @@ def check_worker_hook(code: str = WORKER_PROBE) -> Check:
 
 
 def check_models(transformers: str | None) -> Check:
-    """Which of RLinf's models have their packages here; only a run of one of the others needs more."""
+    """Check which of RLinf's models have their packages here; only a run of one of the others needs more."""
     here = sorted(name for name, package in PACKAGES.items() if is_here(package))
     absent = sorted({package for package in PACKAGES.values() if not is_here(package)})
     detail = f"transformers {transformers}" if transformers else "no transformers"
@@ -126,7 +126,7 @@ def check_models(transformers: str | None) -> Check:
 
 
 def check_plugin_scan(source: Path | None) -> Check:
-    """Which way into RLinf is taken; both work."""
+    """Check which way into RLinf is taken; both work."""
     if source is None or not source.is_file():
         return Check("rlinf plugins", "fail", "import rlinf finds nothing", RLINF_REMEDY)
     scanned = "rlinf.plugins" in source.read_text()

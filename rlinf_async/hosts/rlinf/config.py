@@ -22,7 +22,7 @@ from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
 
 
 def read_fit(cfg: DictConfig) -> Fit:
-    """How the `async` block and the rest of a config come together.
+    """Return how the `async` block and the rest of a config come together.
 
     Raises:
         ValueError: the block is not valid.
@@ -38,7 +38,7 @@ def _values(cfg: DictConfig) -> dict[str, Any]:
 
 
 def asks_for_levels(cfg: DictConfig) -> bool:
-    """Whether the `async` block of a config has a level on.
+    """Return True if the `async` block of a config has a level on.
 
     Raises:
         ValueError: the block is not valid.
@@ -47,12 +47,14 @@ def asks_for_levels(cfg: DictConfig) -> bool:
 
 
 def is_active(cfg: Any) -> bool:
-    """Whether `cfg` is the config of a run in which a level is on."""
+    """Return True if `cfg` is the config of a run in which a level is on."""
     return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and asks_for_levels(cfg)
 
 
 def uses_us(cfg: DictConfig) -> bool:
-    """Whether workers must load this package: a level is on, or an environment or model of ours is used."""
+    """Return True if workers must load this package: a level is on, or an environment or model of ours is
+    used.
+    """
     if asks_for_levels(cfg) or cfg.actor.model.model_type in entry_points(group="rlinf_async.models").names:
         return True
     return any(OmegaConf.select(cfg, f"env.{mode}.env_class") for mode in ("train", "eval"))

@@ -1,4 +1,5 @@
-"""Where a run of RLinf begins, and whether it asks for this package: what `plugin.watch` has to know.
+"""The calls with which a run of RLinf begins, and the test if it asks for this package: for
+`plugin.watch`.
 
 It imports little more than the standard library, as it is loaded wherever Hydra starts.
 """
@@ -18,7 +19,9 @@ CALLS = {
 
 
 def asks(argument: object) -> bool:
-    """Whether it is, or is a part of, a config that names this package or something that it brings."""
+    """Return True if `argument` is, or is a part of, a config that names this package or a part that it
+    brings.
+    """
     if not hasattr(argument, "_get_root"):
         return False
     root = argument._get_root()

@@ -1,4 +1,4 @@
-"""Where a level that is on has little or nothing to do, and what it shares with another."""
+"""Notes on levels that are on and have little or nothing to do, and on accelerators that parts share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlinf_async.hosts.rlinf.offload import overlap
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
-WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
+COMPONENT_WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
 """RLinf's components, in the words of a reader."""
 
 
@@ -44,10 +44,12 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
 
 
 def collocated(cfg: Mapping[str, Any], machines: Machines) -> list[str]:
-    """Those of learner, inference and environments that have an accelerator (or node) in common."""
+    """Return those of learner, inference and environments that share an accelerator (or node) with
+    another.
+    """
     places = occupancy(cfg["cluster"], machines)
     return [
         word
-        for name, word in WORDS.items()
-        if any(places[name].keys() & places[other].keys() for other in WORDS if other != name)
+        for name, word in COMPONENT_WORDS.items()
+        if any(places[name].keys() & places[other].keys() for other in COMPONENT_WORDS if other != name)
     ]

@@ -16,17 +16,19 @@ from rlinf_async.hosts.exactness import OWN_MODELS
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf import borrowed
 
-A_MEAN = "algorithm.entropy_type=action_level"
-"""What makes the bonus a mean over valid samples, of what each action of a chunk adds up to."""
+MEAN_OVERRIDE = "algorithm.entropy_type=action_level"
+"""The override that makes the bonus a mean over valid samples of each action's sum."""
 
 
 def is_masked(cfg: Mapping[str, Any]) -> bool:
-    """Whether decisions after the end of an episode are left out of RLinf's losses."""
+    """Return True if decisions after the end of an episode are left out of RLinf's losses."""
     return not lookup(cfg, "env.train.auto_reset") and not lookup(cfg, "env.train.ignore_terminations")
 
 
 def is_summed(cfg: Mapping[str, Any]) -> bool:
-    """Whether the bonus is a sum over the micro-batch. Models of this package have a row for each action."""
+    """Return True if the bonus is a sum over the micro-batch. Models of this package have a row for each
+    action.
+    """
     return (
         bool(lookup(cfg, "algorithm.entropy_bonus"))
         and lookup(cfg, "algorithm.entropy_type") == "chunk_level"
@@ -37,7 +39,7 @@ def is_summed(cfg: Mapping[str, Any]) -> bool:
 
 
 def _has_one_dimension() -> bool:
-    """Whether the installed RLinf, which a patch may have mended, gives an entropy of [N]."""
+    """Return True if the installed RLinf, which a patch may have mended, gives an entropy of [N]."""
     if not borrowed.is_here("reshape_entropy"):
         return False  # newer ones count it in another way
     import torch  # what explains a config without a bonus needs neither
@@ -48,7 +50,7 @@ def _has_one_dimension() -> bool:
 
 
 def in_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """How the bonus of a step depends on which samples share a micro-batch."""
+    """Yield the ways in which the bonus of a step depends on the samples that share a micro-batch."""
     if not lookup(cfg, "algorithm.entropy_bonus") or not is_masked(cfg):
         return
     if is_summed(cfg):
@@ -63,7 +65,8 @@ def remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
         size = lookup(cfg, "actor.micro_batch_size")
         yield (
             "algorithm.entropy_type=chunk_level with masked episodes: RLinf's entropy bonus is a sum over a "
-            f"micro-batch, so that its weight grows with actor.micro_batch_size={size}; {A_MEAN} is a mean"
+            f"micro-batch, so that its weight grows with actor.micro_batch_size={size}; {MEAN_OVERRIDE} "
+            "is a mean"
         )
 
 
@@ -74,6 +77,6 @@ def rescaled(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason
         yield Reason(
             f"async.streamer.micro_batch_size={given} would change the weight of the entropy bonus, which is "
             "a sum over a micro-batch with algorithm.entropy_type=chunk_level and masked episodes; leave it "
-            f"at actor.micro_batch_size={size}, or set {A_MEAN}",
+            f"at actor.micro_batch_size={size}, or set {MEAN_OVERRIDE}",
             "async.streamer.micro_batch_size=auto",
         )

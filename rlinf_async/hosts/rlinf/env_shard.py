@@ -24,7 +24,7 @@ ENDS = ("dones", "terminations", "truncations")
 
 @dataclass(frozen=True)
 class ShardOutput:
-    """What the environments showed, with the episode statistics that came with it."""
+    """The outputs of the environments, with the episode statistics that came with them."""
 
     env: EnvStep
     info: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Bordered:
 
 
 class _Shard:
-    """What a shard for training and one for evaluation have in common."""
+    """The common part of a shard for training and one for evaluation."""
 
     def __init__(self, worker: Any, stage: int, simulators: SimulatorThread, mode: str) -> None:
         self._worker = worker
@@ -68,7 +68,9 @@ class _Shard:
         return Bordered(env, self._contract, self._steps)
 
     def _bad(self, output: EnvStep) -> list[str]:
-        """What the policy is shown, and what counts, that is not finite; called in the shard's thread."""
+        """Return the sentences about observations and rewards that are not finite; called in the shard's
+        thread.
+        """
         fields = shown(output.obs, output.rewards, output.final_obs)
         return not_finite(self._simulators.advanced, fields)
 
@@ -128,7 +130,7 @@ class TrainShard(_Shard):
             await wait()
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
-        """What RLinf's rollout worker reads of an env output."""
+        """Return the fields of an env output that RLinf's rollout worker reads."""
         return {"obs": output.env.obs, "final_obs": output.env.final_obs}
 
     def take_on(self, place: int, rollout: int) -> None:
@@ -141,6 +143,7 @@ class TrainShard(_Shard):
     async def restart(self) -> None:
         self._contract.forget()
         await self._simulators.build(lambda: self._worker.rebuild("train", self._stage))
+        # With `auto_reset` the next rollout begins from `last_obs_list`, which `rebuild` has filled.
         self._last = None
 
     async def renew(self, step: int) -> None:

@@ -148,7 +148,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     @property
     def _apart(self) -> bool:
-        """Whether shards may be built at the same time: simulators with a process each."""
+        """True if shards may be built at the same time: simulators with a process each."""
         return simulators_apart(self.cfg.env.train)
 
     def _init_env(self) -> None:

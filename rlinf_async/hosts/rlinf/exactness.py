@@ -1,4 +1,4 @@
-"""Whether each level computes what RLinf's synchronous loop would, and if not, why."""
+"""Tells for each level if it computes what RLinf's synchronous loop would, and if not, why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a config will do, worked out without starting Ray."""
+"""The explanation of a config, worked out without starting Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import Fit
 from rlinf_async.hosts.rlinf.footprints import footprints
-from rlinf_async.hosts.rlinf.host import SECTIONS
+from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
@@ -36,12 +36,12 @@ from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 
 
 def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-    """What a run of `cfg` would do on `cluster`, as plain data that `--json` prints.
+    """Return the plan of a run of `cfg` on `cluster`, as plain data that `--json` prints.
 
     Raises:
         ValueError: the config cannot run, with the remedy.
     """
-    missing = [section for section in SECTIONS if section not in cfg]
+    missing = [section for section in CONFIG_SECTIONS if section not in cfg]
     if missing:
         raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
     values = plain(cfg)
@@ -90,13 +90,13 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
 
 
 def _absent(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """What a run on this machine would be refused for."""
+    """Yield the reasons for which a run would be refused on this machine."""
     for reason in absent(cfg):
         yield f"a run would not begin on this machine: {reason.text}"
 
 
 def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:
-    """What the placement names that an assumed cluster has not."""
+    """Yield the placement's demands that an assumed cluster does not meet."""
     try:
         world_sizes(cfg["cluster"], replace(cluster, named=True))
     except ValueError as error:
@@ -104,7 +104,7 @@ def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:
 
 
 def _why_so_many(cfg: DictConfig, settings: RLinfSettings) -> str:
-    """Where the number of shards comes from."""
+    """Return the reason for the number of shards."""
     return explanation.why_so_many(
         cfg.env.train,
         settings.asynchrony.rollout,

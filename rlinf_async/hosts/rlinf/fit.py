@@ -1,4 +1,4 @@
-"""How an `async` block and RLinf's settings come together: what gives way to what."""
+"""Fits an `async` block and RLinf's settings together, and tells which gives way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.rlinf.offload import OFFLOADS, overlap
+from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS, overlap
 from rlinf_async.hosts.rlinf.refusals import contradictions, other_algorithm, unsupported
 
 
@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What a config comes to.
+    """The result of fitting a config.
 
     A level that only `mode: full` asks for gives way to a setting of RLinf's that it cannot serve; the
     setting is refused where the level was asked for by name, and where no level would remain.
@@ -45,7 +45,7 @@ class Fit:
 
     @property
     def notes(self) -> list[str]:
-        """What has given way, for a reader."""
+        """The settings that have given way, for a reader."""
         dropped = [f"async.{level} stays off: {why}" for level, why in self.dropped.items()]
         return [*dropped, *map(str, self.changes)]
 
@@ -84,7 +84,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
 
 
 def _changes(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Change]:
-    for key, why in OFFLOADS.items():
+    for key, why in OFFLOAD_KEYS.items():
         if overlap(asynchrony) and lookup(cfg, key):
             yield Change(key, False, why)
 

@@ -1,4 +1,4 @@
-"""What learner and inference take on each GPU, estimated from a config without loading the model."""
+"""Estimates the memory of learner and inference on each GPU, from a config, without loading the model."""
 
 from __future__ import annotations
 
@@ -20,18 +20,27 @@ from rlinf_async.hosts.rlinf.compat import without_compiler
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
-BYTES = {"bf16": 2, "bf16-mixed": 2, "16": 2, "fp16": 2, "16-mixed": 2, "32": 4, "fp32": 4, "32-true": 4}
+BYTES_OF_PRECISION = {
+    "bf16": 2,
+    "bf16-mixed": 2,
+    "16": 2,
+    "fp16": 2,
+    "16-mixed": 2,
+    "32": 4,
+    "fp32": 4,
+    "32-true": 4,
+}
 """RLinf's words for a precision, as bytes per parameter."""
-MODEL = "actor.model"
-UNSAID = 4
+MODEL_SECTION = "actor.model"
+DEFAULT_BYTES = 4
 """Bytes per parameter where neither config nor checkpoint names a precision: the most that it may be."""
-CASTS = {"openpi": 2}
+CAST_BYTES = {"openpi": 2}
 """Bytes per parameter of a model that its class casts, whatever its checkpoint has.
 
 pi0.5 keeps 3 % in float32: norms, and the first layer of its vision.
 """
-VLM = {"openpi": "paligemma_with_expert.paligemma."}
-"""What the names of parameters have in them that `train_expert_only` freezes."""
+VLM_PREFIX = {"openpi": "paligemma_with_expert.paligemma."}
+"""Part of the names of parameters that `train_expert_only` freezes."""
 
 
 def footprints(
@@ -45,7 +54,7 @@ def footprints(
     """
     size = model_size(cfg["actor"]["model"])
     model = size or ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
-    model = replace(model, stored=CASTS.get(cfg["actor"]["model"]["model_type"], model.stored))
+    model = replace(model, stored=CAST_BYTES.get(cfg["actor"]["model"]["model_type"], model.stored))
     footprint = learner_footprint(cfg, settings, model)
     learner = footprint.parts()
     copies = settings.remembered_versions(footprint.trained if size else 0)
@@ -84,7 +93,7 @@ def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: Mo
     """A learner rank, as `actor.fsdp_config` wraps its model."""
     fsdp = cfg["actor"].get("fsdp_config") or {}
     stored = _bytes(lookup(cfg, "actor.model.precision"), model)
-    computed = BYTES.get(str(lookup(fsdp, "mixed_precision.param_dtype")), stored)
+    computed = BYTES_OF_PRECISION.get(str(lookup(fsdp, "mixed_precision.param_dtype")), stored)
     adapters = bool(cfg["actor"]["model"].get("is_lora", False))
     return LearnerFootprint(
         parameters=model.parameters,
@@ -104,18 +113,20 @@ def model_size(model: Mapping[str, Any]) -> ModelSize | None:
     if not path:
         return _built_size(model)
     expert_only = bool(lookup(model, f"{kind}.train_expert_only"))
-    return checkpoint_size(Path(str(path)), frozen=VLM.get(kind) if expert_only else None)
+    return checkpoint_size(Path(str(path)), frozen=VLM_PREFIX.get(kind) if expert_only else None)
 
 
 def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
-    """Of RLinf's MLP policy and of models of `rlinf_async.models`, which are built of their config alone."""
+    """Return the size of RLinf's MLP policy and of models of `rlinf_async.models`, which are built of
+    their config alone.
+    """
     if model["model_type"] == "mlp_policy":
-        with without_compiler(), naming(model, key=MODEL):
+        with without_compiler(), naming(model, key=MODEL_SECTION):
             from rlinf_async.hosts.rlinf.borrowed import mlp_policy
 
             count = parameters_of(mlp_policy, model, small=True)
     elif is_declared(model):
-        count = parameters(model, key=MODEL)
+        count = parameters(model, key=MODEL_SECTION)
     else:
         return None
     return ModelSize(parameters=count, source="counted")
@@ -131,11 +142,11 @@ def _strategy(fsdp: Mapping[str, Any]) -> Strategy:
 
 
 def _bytes(precision: object, model: ModelSize) -> int:
-    return BYTES.get(str(precision), model.stored or UNSAID)
+    return BYTES_OF_PRECISION.get(str(precision), model.stored or DEFAULT_BYTES)
 
 
 def _kinds(cfg: Mapping[str, Any], machines: Machines) -> Counter[tuple[int, int]]:
-    """How many GPUs have so many learner ranks and inference ranks."""
+    """Return the number of GPUs for each pair of numbers of learner ranks and inference ranks."""
     places = occupancy(cfg["cluster"], machines)
     gpus = {*places["actor"], *places["rollout"]}
     return Counter((places["actor"][gpu], places["rollout"][gpu]) for gpu in gpus)

@@ -1,4 +1,4 @@
-"""How the plugin enters RLinf: class-level, reversible, and only for runs that ask for it."""
+"""The way of the plugin into RLinf: class-level, reversible, and only for runs that ask for it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from rlinf_async.ray_runtime.starting import starting_ray
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
-"""Where the user's extension module is kept while ours has its place."""
-OURS = "rlinf_async.plugin"
+"""The variable that keeps the user's extension module while ours has its place."""
+OWN_MODULE = "rlinf_async.plugin"
 
 ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
 
@@ -89,16 +89,16 @@ def _absent(cfg: DictConfig) -> list[Reason]:
 def load_in_workers(active: bool) -> None:
     """Name this package as RLinf's extension module; a module of the user's is loaded, too.
 
-    Our worker classes install the plugin by themselves and leave his module in its place. RLinf's own
-    classes load only one module: it is ours, which then loads his.
+    Our worker classes install the plugin by themselves and leave the user's module in its place. RLinf's own
+    classes load only one module: it is ours, which then loads the user's.
     """
-    present = os.environ.setdefault(EXT_MODULE, OURS)
-    if present != OURS and not active:
-        os.environ[USERS_MODULE], os.environ[EXT_MODULE] = present, OURS
+    present = os.environ.setdefault(EXT_MODULE, OWN_MODULE)
+    if present != OWN_MODULE and not active:
+        os.environ[USERS_MODULE], os.environ[EXT_MODULE] = present, OWN_MODULE
 
 
 def _load_users_module() -> None:
-    """What RLinf does with the extension module that the user has named."""
+    """Load the extension module that the user has named, as RLinf does."""
     if name := os.environ.get(USERS_MODULE):
         register = getattr(importlib.import_module(name), "register", None)
         if callable(register):
@@ -133,6 +133,7 @@ class Hooks:
         self._replace(cluster, "allocate", _restarting(cluster.allocate))
         self._replace(runner, "__new__", staticmethod(_choose_runner), fallback=staticmethod(_new))
         register_models()
+        # RLinf sets it in worker processes only.
         if "WORKER_NAME" in os.environ:
             provide_cpu_platform(worker)
             _load_users_module()
@@ -148,6 +149,7 @@ class Hooks:
             self._undo.pop()()
 
     def _replace(self, owner: Any, name: str, value: Any, *, fallback: Any = None) -> None:
+        # From `__dict__`, and not by `getattr`, which would bind a classmethod: it is put back as it was.
         before = owner.__dict__.get(name, fallback)
         setattr(owner, name, value)
         self._undo.append(lambda: setattr(owner, name, before))
@@ -155,6 +157,8 @@ class Hooks:
     def _checking_config(self, start: Callable[..., None]) -> Callable[..., None]:
         def check(cluster: Any, *args: Any, **kwargs: Any) -> None:
             cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
+            # A config of the cluster alone does not tell the run: its classes are chosen when worker groups
+            # are created.
             if not isinstance(cluster_cfg, DictConfig) or cluster_cfg._get_root() is cluster_cfg:
                 start(cluster, *args, **kwargs)
                 return
@@ -185,8 +189,8 @@ class Hooks:
         return choose
 
 
-HOOKS = Hooks()
-"""Those of this process."""
+PROCESS_HOOKS = Hooks()
+"""The hooks of this process."""
 
 
 WRONG_RUNNER = (
@@ -199,7 +203,7 @@ class InstallsPlugin:
     """A worker that installs the plugin in its process before RLinf loads the user's extension module."""
 
     def _load_user_extensions(self) -> None:
-        HOOKS.install()
+        PROCESS_HOOKS.install()
         super()._load_user_extensions()  # type: ignore[misc]
 
 
@@ -226,6 +230,7 @@ def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
         group = getattr(cls, "restart_group", None)
         if group is None or group not in resolve(cfg).restartable:
             return allocate(cluster, cls, *args, **kwargs)
+        # RLinf calls `ray.remote(cls)` inside: for this one call that is a decorator with our options.
         with patch.object(ray, "remote", ray.remote(**STARTED_AGAIN)):
             return allocate(cluster, cls, *args, **kwargs)
 

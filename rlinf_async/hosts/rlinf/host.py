@@ -23,10 +23,10 @@ from rlinf_async.hosts.rlinf.tree import check_rlinf, rlinf_tree
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check, skipped
 
-SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
-"""What every config of an RLinf run has."""
-TASKS = ("embodied", "embodied_eval")
-"""Runs whose workers `train` starts; RLinf's scripts for others start their own."""
+CONFIG_SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
+"""Sections of every config of an RLinf run."""
+SUPPORTED_TASKS = ("embodied", "embodied_eval")
+"""Tasks whose workers `train` starts; RLinf's scripts for others start their own."""
 
 
 class RLinfHost:
@@ -40,22 +40,22 @@ class RLinfHost:
     def installed(self) -> bool:
         if not self.available:
             return False
-        from rlinf_async.hosts.rlinf.hooks import HOOKS
+        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
 
-        return HOOKS.installed
+        return PROCESS_HOOKS.installed
 
     def install(self) -> None:
-        from rlinf_async.hosts.rlinf.hooks import HOOKS
+        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
 
-        HOOKS.install()
+        PROCESS_HOOKS.install()
 
     def remove(self) -> None:
-        from rlinf_async.hosts.rlinf.hooks import HOOKS
+        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
 
-        HOOKS.remove()
+        PROCESS_HOOKS.remove()
 
     def serves(self, cfg: DictConfig) -> bool:
-        return all(section in cfg for section in SECTIONS)
+        return all(section in cfg for section in CONFIG_SECTIONS)
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"
@@ -67,9 +67,9 @@ class RLinfHost:
 
         refuse(TABLE.misshapen(plain(cfg)))
         task = cfg.runner.get("task_type")
-        if task not in TASKS:
+        if task not in SUPPORTED_TASKS:
             raise ValueError(
-                f"runner.task_type={task!r} is none of {', '.join(TASKS)}, which this command runs"
+                f"runner.task_type={task!r} is none of {', '.join(SUPPORTED_TASKS)}, which this command runs"
             )
         if not is_active(cfg):
             check_presence(cfg)  # of runs with a level on `prepare` says everything at once
@@ -122,7 +122,9 @@ class RLinfHost:
 
 
 def versions() -> dict[str, str]:
-    """Of this package, of RLinf as `import rlinf` gives it, and of what both stand on."""
+    """Return the versions of this package, of RLinf as `import rlinf` gives it, and of the packages that
+    both need.
+    """
     tree = rlinf_tree()
     own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
     return {**own, **{name: version(name) for name in ("ray", "torch")}}

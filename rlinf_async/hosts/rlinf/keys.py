@@ -1,28 +1,30 @@
-"""What becomes of each key of RLinf's config here, and what it may be.
+"""The fate of each key of RLinf's config here, and its allowed values.
 
-A key that is in none of these rows is one that nobody has decided on; a test finds it in RLinf's example
-configs and in the sources of the classes that ours replace, and `undecided` in a config.
+A key that is in none of these rows is undecided; a test finds it in RLinf's example configs and in the
+sources of the classes that ours replace, and `undecided` in a config.
 """
 
 from __future__ import annotations
 
 from rlinf_async.hosts.kit.keys import Fate, Key, Table, rows
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Or, Real, Text, Whole
-from rlinf_async.hosts.rlinf.offload import OFFLOADS
+from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS
 from rlinf_async.hosts.rlinf.refusals import REFUSALS
-from rlinf_async.hosts.rlinf.translation import MOVED, TRANSLATIONS
+from rlinf_async.hosts.rlinf.translation import KEY_TRANSLATIONS, MOVED_KEYS
 
 COUNT, SIZE, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(0), Real(least=0), Real(above=0)
-SHARE = Real(least=0, most=1)
-EVERY = Whole(-1)
-"""A step every so many; -1 is never."""
-SEED = Whole(0, 2**32 - 1)
-"""What numpy's generators take."""
-LEVEL = Names(("token_level", "action_level", "chunk_level"))
-PRECISION = Or(Names(("bf16", "bf16-mixed", "fp16", "16", "16-mixed", "fp32", "32", "32-true")), (16, 32))
+SHARE_KIND = Real(least=0, most=1)
+INTERVAL_KIND = Whole(-1)
+"""An interval in steps; -1 is never."""
+SEED_KIND = Whole(0, 2**32 - 1)
+"""The seeds that numpy's generators take."""
+LEVEL_KIND = Names(("token_level", "action_level", "chunk_level"))
+PRECISION_KIND = Or(
+    Names(("bf16", "bf16-mixed", "fp16", "16", "16-mixed", "fp32", "32", "32-true")), (16, 32)
+)
 
 
-NUMBERS = (
+NUMBER_ROWS = (
     *rows(
         COUNT,
         "runner.max_epochs",
@@ -52,9 +54,9 @@ NUMBERS = (
         "weight_syncer.bucket.bucket_size",
     ),
     *rows(SIZE, "actor.optim.critic_warmup_steps"),
-    *rows(EVERY, "runner.max_steps", "runner.save_interval", "runner.val_check_interval"),
-    *rows(EVERY, "actor.optim.lr_warmup_steps"),
-    *rows(SEED, "actor.seed", "env.train.seed", "env.eval.seed"),
+    *rows(INTERVAL_KIND, "runner.max_steps", "runner.save_interval", "runner.val_check_interval"),
+    *rows(INTERVAL_KIND, "actor.optim.lr_warmup_steps"),
+    *rows(SEED_KIND, "actor.seed", "env.train.seed", "env.eval.seed"),
     *rows(
         NOT_NEGATIVE,
         "actor.optim.lr",
@@ -75,7 +77,7 @@ NUMBERS = (
         "rollout.sampling_params.repetition_penalty",
     ),
     *rows(
-        SHARE,
+        SHARE_KIND,
         "algorithm.gamma",
         "algorithm.gae_lambda",
         "algorithm.clip_ratio_low",
@@ -99,8 +101,8 @@ NUMBERS = (
         "rollout.sampling_params.temperature_eval",
     ),
 )
-CHOICES = (
-    *rows(LEVEL, "algorithm.logprob_type", "algorithm.entropy_type"),
+CHOICE_ROWS = (
+    *rows(LEVEL_KIND, "algorithm.logprob_type", "algorithm.entropy_type"),
     *rows(Names(("chunk_level", "action_level")), "algorithm.reward_type"),
     *rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
     *rows(Names(("torch", "flash_attn", "liger_kernel")), "algorithm.entropy_op_type"),
@@ -111,7 +113,7 @@ CHOICES = (
     ),
     *rows(Names(("constant", "cosine", "torch_constant", "torch_cosine")), "actor.optim.lr_scheduler"),
     *rows(
-        PRECISION,
+        PRECISION_KIND,
         "actor.model.precision",
         "rollout.model.precision",
         "actor.fsdp_config.mixed_precision.param_dtype",
@@ -161,7 +163,7 @@ CHOICES = (
     *rows(Block(), "cluster.component_placement", required=True),
     *rows(Block(), "env.eval", "rollout.model", "rollout.sampling_params", "runner.logger", "weight_syncer"),
 )
-OPEN = rows(
+OPEN_ROWS = rows(
     Anything(),
     "actor.channel*",
     "actor.config_name",
@@ -238,16 +240,35 @@ WITHOUT_EFFECT = tuple(
     }.items()
 )
 """Keys that RLinf's loops read and ours do not, and why nothing is lost, or what is."""
-CHANGED = tuple(Key(name=name, kind=Flag(), fate="changed", why=why) for name, why in OFFLOADS.items())
-TRANSLATED = (
-    *(Key(name=old, kind=COUNT, fate="translated", why=f"{section}.{new}") for old, section, new in MOVED),
-    *(Key(name=row.key, kind=row.kind, fate="translated", why=f"async.{row.level}") for row in TRANSLATIONS),
+CHANGED_ROWS = tuple(
+    Key(name=name, kind=Flag(), fate="changed", why=why) for name, why in OFFLOAD_KEYS.items()
 )
-TABLE = Table((*REFUSALS, *CHANGED, *TRANSLATED, *WITHOUT_EFFECT, *UNREAD, *NUMBERS, *CHOICES, *OPEN))
+TRANSLATED_ROWS = (
+    *(
+        Key(name=old, kind=COUNT, fate="translated", why=f"{section}.{new}")
+        for old, section, new in MOVED_KEYS
+    ),
+    *(
+        Key(name=row.key, kind=row.kind, fate="translated", why=f"async.{row.level}")
+        for row in KEY_TRANSLATIONS
+    ),
+)
+TABLE = Table(
+    (
+        *REFUSALS,
+        *CHANGED_ROWS,
+        *TRANSLATED_ROWS,
+        *WITHOUT_EFFECT,
+        *UNREAD,
+        *NUMBER_ROWS,
+        *CHOICE_ROWS,
+        *OPEN_ROWS,
+    )
+)
 """Every key of RLinf's config."""
 
 
 def fate(key: str) -> Fate | None:
-    """What becomes of a dotted key; None if nobody has decided."""
+    """Return the fate of a dotted key; None if it is undecided."""
     row = TABLE.find(key)
     return row.fate if row else None

@@ -22,7 +22,7 @@ from rlinf_async.hosts.rlinf.compat import explained_variance
 from rlinf_async.hosts.rlinf.losses import at_ratio_level, counted
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import anchor, forward, recompute, samples_of
-from rlinf_async.hosts.rlinf.settings import LOSSES, RLinfSettings
+from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES, RLinfSettings
 from rlinf_async.hosts.rlinf.shards import TrainedShards
 from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
@@ -30,14 +30,14 @@ from rlinf_async.ray_runtime.reporting import prefixed
 
 LOG = logging.getLogger(__name__)
 
-REPORTED = ("rewards", "advantages", "returns", "loss_mask")
-"""Fields of a rollout that RLinf's rollout metrics are made of."""
+REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
+"""Fields of a rollout from which RLinf's rollout metrics are made."""
 
 
 def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
     """The learner of one rank, which from now on is trained by `actor`."""
     if settings.asynchrony.correction != "none":
-        actor.correct(LOSSES[settings.loss], settings.asynchrony.train)
+        actor.correct(ON_POLICY_LOSSES[settings.loss], settings.asynchrony.train)
     return StreamingLearner(
         FSDPTraining(actor, settings),
         settings,
@@ -77,6 +77,7 @@ class FSDPTraining:
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         trees = [{name: value for name, value in piece.payload.items() if value != {}} for piece in pieces]
+        # Taken out, as their leading dimension is not that of the rollout.
         bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
         self.scored = scored_in(trees[0]["forward_inputs"])
         rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
@@ -87,7 +88,9 @@ class FSDPTraining:
         return rollout
 
     def _examine(self, rollout: Tree) -> Premise:
-        """Nothing has been trained yet: the weights are those that the newest samples were drawn with."""
+        """Compare scores before anything is trained: the weights are those that the newest samples were
+        drawn with.
+        """
         most = self._settings.micro_batch_size
         sums = compare(self._actor, rollout, self._batch, most=most, values=self._critic)
         premise = judge(self.summed(sums), self._actor.cfg, LOG.warning)
@@ -110,7 +113,7 @@ class FSDPTraining:
         return rollout.get("loss_mask")  # type: ignore[return-value]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
-        self._reports.append({name: rollout.get(name) for name in REPORTED})
+        self._reports.append({name: rollout.get(name) for name in REPORTED_FIELDS})
         decisions = len(leaf(rollout, "prev_logprobs"))  # fields of observations have one row more
         return map_tensors(lambda tensor: tensor[:decisions].flatten(0, 1)[order], rollout)
 

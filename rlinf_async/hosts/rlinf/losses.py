@@ -20,9 +20,9 @@ from rlinf_async.core.objectives import (
 from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.rlinf.borrowed import get_policy_loss, register_policy_loss
 
-NAME = "rlinf_async_corrected"
-CRITIC = ("values", "prev_values", "returns")
-"""What RLinf squares before it masks."""
+LOSS_NAME = "rlinf_async_corrected"
+CRITIC_FIELDS = ("values", "prev_values", "returns")
+"""Fields that RLinf squares before it masks."""
 
 
 class CorrectedLoss:
@@ -57,8 +57,8 @@ class CorrectedLoss:
 
     def register(self) -> str:
         """Make this the loss that RLinf finds under the returned name, in this process."""
-        register_policy_loss(NAME)(self)
-        return NAME
+        register_policy_loss(LOSS_NAME)(self)
+        return LOSS_NAME
 
     @contextmanager
     def micro_batch(self, fields: Mapping[str, Any], version: int) -> Iterator[None]:
@@ -83,12 +83,14 @@ class CorrectedLoss:
         # RLinf exponentiates before it masks, and cuts nothing unless it is told to.
         logprobs, anchor = bounded_logprobs(current, proximal)
         changed = {"logprobs": logprobs, "old_logprobs": anchor, "advantages": advantages}
-        critic = {name: without_masked(mask, kwargs[name]) for name in CRITIC if kwargs.get(name) is not None}
+        critic = {
+            name: without_masked(mask, kwargs[name]) for name in CRITIC_FIELDS if kwargs.get(name) is not None
+        }
         loss, metrics = self._base(**{**self._defaults, **kwargs, **changed, **critic})
         return loss, metrics | _means(weight_measures(weights, proximal, behaviour, **bounds), mask)
 
     def _bounds(self) -> dict[str, Any]:
-        """How ratios become weights, in the terms of `importance_weight`."""
+        """Return the rule by which ratios become weights, in the terms of `importance_weight`."""
         assert self._micro_batch is not None
         return {
             "correction": self._train.correction,

@@ -10,7 +10,7 @@ from rlinf_async.observe.metrics_outlet import MetricsOutlet
 
 
 def metrics_outlet(make: Callable[[], Any], say: Callable[[str], None]) -> MetricsOutlet[Any]:
-    """What RLinf's `MetricLogger`, which `make` gives, is written by."""
+    """Return the outlet that writes to RLinf's `MetricLogger`, which `make` gives."""
     return MetricsOutlet(
         make,
         write=lambda logger, batch, metrics, **keywords: logger.log(metrics, batch, **keywords),

@@ -8,20 +8,20 @@ from typing import Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.nested import lookup
 
-OFFLOADS = {
+OFFLOAD_KEYS = {
     "actor.enable_offload": "the learner works while rollouts go on",
     "rollout.enable_offload": "inference goes on while the learner works",
     "env.train.enable_offload": "simulators go on while the learner works",
     "env.eval.enable_offload": "evaluation runs beside the rollouts for training",
 }
-"""RLinf's keys that move a part off its accelerator while another works, and what stands against each."""
+"""RLinf's keys that move a part off its accelerator while another works, and the reason against each."""
 
 
 def overlap(asynchrony: AsyncConfig) -> bool:
-    """Whether training and rollouts go on at the same time."""
+    """Return True if training and rollouts go on at the same time."""
     return asynchrony.train.enabled or asynchrony.streamer.enabled
 
 
 def offloading(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    """Whether a run of `cfg`, RLinf's config as plain data, has to keep turns."""
-    return not overlap(asynchrony) and any(lookup(cfg, key) for key in OFFLOADS)
+    """Return True if a run of `cfg`, RLinf's config as plain data, has to take turns."""
+    return not overlap(asynchrony) and any(lookup(cfg, key) for key in OFFLOAD_KEYS)

@@ -1,4 +1,6 @@
-"""Which processes each component has, and on what, from RLinf's `cluster` section before Ray is up."""
+"""The processes of each component, and their accelerators, from RLinf's `cluster` section before Ray is
+up.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-COMPONENTS = ("env", "rollout", "actor")
+COMPONENT_NAMES = ("env", "rollout", "actor")
 CLUSTER, NODES = "cluster", "node"
 """RLinf's own node groups: every accelerator of the cluster, and every node."""
 
@@ -26,8 +28,8 @@ class Machines:
     gpus: int
     """Accelerators per node; where there are none, the ranks of a placement are nodes."""
     named: bool = False
-    """Whether somebody asks for these machines. A cluster that is only assumed may be larger than it looks:
-    then a placement beyond it is counted, not refused."""
+    """True if a user asks for these machines. A cluster that is only assumed may be larger than it
+    looks: a placement beyond it is then counted, not refused."""
 
     def __post_init__(self) -> None:
         for name, least in (("nodes", 1), ("gpus", 0)):
@@ -36,7 +38,7 @@ class Machines:
 
     @property
     def resources(self) -> int:
-        """What `all` means in a placement that names no node group."""
+        """The number for which `all` stands in a placement that names no node group."""
         return self.nodes * max(1, self.gpus)
 
 
@@ -65,7 +67,7 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
         where = f"cluster.component_placement.{names}={text}"
         processes = _assigned(str(text), available, where, bounded=machines.named)
         by_group |= {name.strip(): processes for name in str(names).split(",")}
-    missing = [name for name in COMPONENTS if name not in by_group]
+    missing = [name for name in COMPONENT_NAMES if name not in by_group]
     if missing:
         raise ValueError(
             f"cluster.component_placement places {sorted(by_group)} but not {', '.join(missing)}"
@@ -99,7 +101,7 @@ def _groups_and_ranks(placement: object) -> tuple[list[str], Any]:
 
 
 def _group_size(cluster: Mapping[str, Any], label: str, machines: Machines) -> int:
-    """How many ranks a node group has: its robots, its accelerators, or else its nodes."""
+    """Return the number of ranks of a node group: its robots, its accelerators, or else its nodes."""
     if label == CLUSTER:
         return machines.resources
     if label == NODES:

@@ -18,10 +18,10 @@ class InertStream:
     """A stream on a device that has none: everything is already done."""
 
     def synchronize(self) -> None:
-        """Nothing is pending."""
+        """Do nothing: no work is pending on a CPU."""
 
     def wait_stream(self, stream: object) -> None:
-        """Nothing is pending."""
+        """Do nothing: no work is pending on a CPU."""
 
 
 class CpuPlatform(CpuDevice):
@@ -34,7 +34,7 @@ class CpuPlatform(CpuDevice):
         return torch.device("cpu")
 
     def set_device(self, device: object) -> None:
-        """There is one device."""
+        """Do nothing: there is one device."""
 
     def device_count(self) -> int:
         return 1

@@ -10,7 +10,7 @@ from rlinf_async.core.premise import Premise, Sums
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.rlinf.proximal import forward, model_name, samples_of
 
-HALF = ("bf16", "fp16", "16", "bf16-mixed", "16-mixed")
+HALF_PRECISIONS = ("bf16", "fp16", "16", "bf16-mixed", "16-mixed")
 """RLinf's names of precisions with 8 or 11 significant bits."""
 
 
@@ -34,14 +34,16 @@ def compare(actor: Any, rollout: Tree, batch: int, *, most: int, values: bool) -
 
 
 def judge(sums: Mapping[str, float], cfg: Any, warn: Callable[[str], None]) -> Premise:
-    """Whether a run may go on, and with which values; see `core.premise.judge`."""
+    """Decide whether a run may go on, and with which values; see `core.premise.judge`."""
     return premise.judge(sums, model=model_name(cfg), half=_half(cfg.actor), warn=warn, prefix="prev_")
 
 
 def _half(section: Any) -> bool:
-    """Whether a part of the forward pass is in 16 bits. Without a precision the model decides: pi0 mixes."""
+    """Return True if a part of the forward pass is in 16 bits. Without a precision the model decides: pi0
+    mixes.
+    """
     fsdp, precision = section.get("fsdp_config", {}), section.model.get("precision")
     casts = [precision, fsdp.get("mixed_precision", {}).get("param_dtype")]
     if fsdp.get("amp_autocast", {}).get("enabled", False):
         casts.append(fsdp.amp_autocast.precision)
-    return precision is None or any(str(cast) in HALF for cast in casts)
+    return precision is None or any(str(cast) in HALF_PRECISIONS for cast in casts)

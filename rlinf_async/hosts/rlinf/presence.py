@@ -1,4 +1,4 @@
-"""Whether what a config names is here: models, environments, simulators, files and loggers.
+"""Checks that the names in a config exist: models, environments, simulators, files and loggers.
 
 RLinf finds out in its workers, after Ray has started, or in a driver that waits for them.
 """
@@ -21,7 +21,7 @@ from rlinf_async.hosts.presence import (
 from rlinf_async.hosts.reasons import Reason, unknown
 from rlinf_async.hosts.rlinf.models import model_types
 
-SIMULATORS = {
+SIMULATOR_PACKAGES = {
     "d4rl": "d4rl",
     "genesis": "genesis",
     "habitat": "habitat",
@@ -54,25 +54,27 @@ LOGGERS = ("wandb", "swanlab")
 """Backends of RLinf's logger that are packages of their own."""
 SYNCERS = ("bucket", "patch")
 """RLinf's ways for weights; each reads the block of its name."""
-FILES = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
+FILE_KEYS = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
 
 
 def misnamed(cfg: Mapping[str, Any]) -> list[Reason]:
-    """What `cfg` (plain data) names that neither this RLinf nor a package has, on whatever machine."""
+    """Return reasons for names in `cfg` (plain data) that neither this RLinf nor a package has, on any
+    machine.
+    """
     return [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
 
 
 def absent(cfg: Mapping[str, Any]) -> list[Reason]:
-    """What `cfg` (plain data) names and is not on this machine.
+    """Return reasons for names in `cfg` (plain data) that are missing on this machine.
 
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
-    Pythons of their own nobody can tell from here.
+    Pythons of their own, this machine cannot tell.
     """
     backends = lookup(cfg, BACKENDS)
     missing = [*absent_loggers(BACKENDS, backends, LOGGERS, instead="tensorboard")]
     if _on_this_machine(cfg):
-        missing += [*_model_package(cfg), *_simulators(cfg), *absent_files(cfg, FILES)]
+        missing += [*_model_package(cfg), *_simulators(cfg), *absent_files(cfg, FILE_KEYS)]
     return missing
 
 
@@ -112,7 +114,7 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     if lookup(cfg, "env.train.env_class"):
         return  # which need not be of the simulator that `env_type` names: that says how actions are prepared
     kind = str(lookup(cfg, "env.train.env_type"))
-    package = SIMULATORS.get(kind)
+    package = SIMULATOR_PACKAGES.get(kind)
     if package is None or is_here(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
         return
     where = "docs/install.md" if kind in EXTRAS else "RLinf's documentation"

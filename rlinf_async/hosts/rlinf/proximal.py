@@ -1,4 +1,4 @@
-"""What a policy thinks of actions that were taken: exact log-probabilities and values, without gradients."""
+"""Scores of actions that were taken: exact log-probabilities and values, without gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tenso
 
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
-SAMPLE = ("forward_inputs", "prev_logprobs")
+SAMPLE_FIELDS = ("forward_inputs", "prev_logprobs")
 """Fields of a rollout that make a sample which can be scored again."""
 
 
@@ -58,7 +58,9 @@ def anchor(cfg: Any, rollout: Tree, scored: Sequence[Tensors], *, values: bool) 
 
 
 def scoring_inputs(payload: Tree) -> Tree:
-    """What `score` takes of a piece's payload: its T * B samples, and behind them its last B observations."""
+    """Return the inputs of `score` for a piece's payload: T * B samples, and behind them the last B
+    observations.
+    """
     return concatenate([samples_of(payload), _last(payload, payload["bootstrap_inputs"])])
 
 
@@ -68,9 +70,11 @@ def _last(rollout: Tree, inputs: Any) -> Tree:
 
 
 def samples_of(rollout: Tree, *more: str) -> Tree:
-    """What `forward` scores of a rollout of [T, B, ...], and fields `more`: [T * B, ...]."""
+    """Return the samples of a rollout of [T, B, ...] that `forward` scores, with fields `more`: [T * B,
+    ...].
+    """
     return map_tensors(
-        lambda tensor: tensor.flatten(0, 1), {name: rollout[name] for name in (*SAMPLE, *more)}
+        lambda tensor: tensor.flatten(0, 1), {name: rollout[name] for name in (*SAMPLE_FIELDS, *more)}
     )
 
 
@@ -82,6 +86,7 @@ def forward(actor: Any, parts: Iterable[Tree], *, values: bool) -> Iterator[dict
         on_device: Any = map_tensors(lambda tensor: tensor.to(actor.device), chunk)
         with actor.amp_context:
             yield score(actor.cfg, actor.model, on_device, values=values)
+    # Reached only if the consumer exhausts the generator; otherwise the model stays in evaluation mode.
     actor.model.train()
 
 
@@ -99,7 +104,9 @@ def score(cfg: Any, model: torch.nn.Module, samples: dict[str, Any], *, values: 
 
 
 def forward_kwargs(cfg: Any, stored: torch.Tensor) -> dict[str, Any]:
-    """What RLinf's training step passes to some models beside inputs; `stored`: log-probabilities."""
+    """Return the arguments that RLinf's training step passes to some models besides inputs; `stored` are
+    log-probabilities.
+    """
     model = cfg.actor.model.model_type
     if model in SELECTING_MODELS:
         return {"prev_logprobs": stored}

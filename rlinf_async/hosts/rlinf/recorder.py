@@ -16,8 +16,8 @@ from rlinf_async.hosts.rlinf.trajectory import Trajectory
 from rlinf_async.loops.finite import check_answer
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
 
-SCORES = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
-"""What of an answer has to be finite."""
+SCORE_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
+"""Fields of an answer that have to be finite."""
 
 
 class ShardRecorder:
@@ -66,7 +66,7 @@ class ShardRecorder:
     def _see(self, output: ShardOutput, answer: dict[str, Any]) -> None:
         """Keep what came of the decision before, with the episode statistics that RLinf would record at this
         point; all numbers are finite."""
-        step, scores = output.env, {name: answer.get(name) for name in SCORES}
+        step, scores = output.env, {name: answer.get(name) for name in SCORE_FIELDS}
         check_answer(self._settings.asynchrony.advanced, scores, version=answer["version"])
         if step.intervene_actions is not None:
             assert step.intervene_flags is not None, "a hand says where it acted"
@@ -78,5 +78,5 @@ class ShardRecorder:
 
 
 def _inputs(output: ShardOutput, answer: dict[str, Any]) -> Tree:
-    """What the policy wants to be scored with."""
+    """Return the inputs by which the policy is to be scored."""
     return dict(with_echoes(answer["forward_inputs"], answer["echoes"], output.env.obs))

@@ -13,13 +13,13 @@ from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.rlinf import entropy
 from rlinf_async.hosts.rlinf.offload import overlap
-from rlinf_async.hosts.rlinf.settings import LOSSES
+from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES
 from rlinf_async.hosts.tasks import cannot_take_on
 
 TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 """Models that sample actions as tokens."""
 
-ADVANTAGES = ("gae", "grpo")
+ADVANTAGE_TYPES = ("gae", "grpo")
 """RLinf's `algorithm.adv_type` of PPO and of GRPO."""
 
 OTHER_ALGORITHMS = {
@@ -43,7 +43,9 @@ def _resets_ahead(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
 
 
 def _resets_ahead_in_turn(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    """Where levels let the others work beside simulators, these are not offloaded in any case."""
+    """Return True if a spare set of simulators resets in a run whose parts take turns: where they do not,
+    simulators are not offloaded in any case.
+    """
     return asynchrony.rollout.reset_ahead and not overlap(asynchrony)
 
 
@@ -64,7 +66,7 @@ def _absent(name: str, why: str, **more: Any) -> Key:
     return _refused(name, f"remove it: {why}", f"~{name}", **more)
 
 
-FILES = (
+SAME_FILES_REMEDY = (
     "set it to false, or async.rollout.reset_ahead: two sets of simulators would write files of the "
     "same names"
 )
@@ -111,14 +113,16 @@ REFUSALS = (
         where=_resets_ahead_in_turn,
     ),
     *(
-        _refused(key, FILES, f"{key}=false", kind=Flag(), levels=("rollout",), where=_resets_ahead)
+        _refused(
+            key, SAME_FILES_REMEDY, f"{key}=false", kind=Flag(), levels=("rollout",), where=_resets_ahead
+        )
         for key in ("env.train.video_cfg.save_video", "env.train.data_collection.enabled")
     ),
 )
 
 
 def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tuple[str, ...]]:
-    """What levels that are on do not support of `cfg` (plain data), and which of them."""
+    """Return settings of `cfg` (plain data) that levels which are on do not support, with those levels."""
     reasons = {}
     for refusal in REFUSALS:
         levels = tuple(level for level in refusal.levels if asynchrony.levels[level])
@@ -128,21 +132,22 @@ def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tu
 
 
 def other_algorithm(cfg: Mapping[str, Any]) -> Reason | None:
-    """That `cfg` trains by anything but PPO and GRPO: then nothing else matters."""
+    """Return a reason if `cfg` trains by anything but PPO and GRPO: no other check then matters."""
     loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
-    if str(loss) in LOSSES and str(advantage) in ADVANTAGES:
+    if str(loss) in ON_POLICY_LOSSES and str(advantage) in ADVANTAGE_TYPES:
         return None
-    key, value = ("adv_type", advantage) if str(loss) in LOSSES else ("loss_type", loss)
+    key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)
     known = OTHER_ALGORITHMS.get(str(value), "none of these")
     return Reason(
         f"algorithm.{key}={shortened(value)} is {known}; rlinf-async makes PPO and GRPO "
-        f"asynchronous (loss_type {', '.join(LOSSES)}, with adv_type {' or '.join(ADVANTAGES)}); "
+        f"asynchronous (loss_type {', '.join(ON_POLICY_LOSSES)}, with adv_type "
+        f"{' or '.join(ADVANTAGE_TYPES)}); "
         "use async.mode=off"
     )
 
 
 def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """What no level supports, and settings of the `async` block that do not go with `cfg`."""
+    """Yield settings that no level supports, and settings of the `async` block that do not go with `cfg`."""
     if lookup(cfg, "reward.use_reward_model") and not lookup(cfg, "reward.standalone_realworld"):
         # Of the other kind, the environment asks its reward model by itself.
         yield Reason(

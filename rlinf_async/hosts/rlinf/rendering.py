@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-GIVEN = "MUJOCO_EGL_DEVICE_ID"
+RLINF_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
 """RLinf's variable: the first GPU of an env worker, where it has one."""
 BY_STAGE = ("metaworld", "calvin")
 """RLinf's environments whose simulators render on the EGL device that has the number of their stage."""
@@ -27,7 +27,7 @@ def rendering_on_own_gpu(env_cls: type, *, env_type: str, rank: int) -> type:
     """
     if env_type not in BY_STAGE or not hasattr(env_cls, "get_env_fns"):
         return env_cls
-    device = int(os.environ.get(GIVEN, rank))
+    device = int(os.environ.get(RLINF_VARIABLE, rank))
 
     def get_env_fns(self: Any) -> list[Callable[[], Any]]:
         return [partial(_start, self, device, start) for start in env_cls.get_env_fns(self)]

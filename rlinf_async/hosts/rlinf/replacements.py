@@ -1,4 +1,4 @@
-"""Which of our classes takes the place of which class of RLinf, or of a subclass of the user's."""
+"""The choice of our class that takes the place of a class of RLinf, or of a subclass of the user's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from rlinf_async.entry_points import find, load_class
 from rlinf_async.hosts.rlinf import borrowed
 
-GROUP = "rlinf_async.workers"
+WORKERS_GROUP = "rlinf_async.workers"
 
-WORKERS = {
+ROLE_OF_CLASS = {
     "rlinf.workers.env.env_worker.EnvWorker": "env",
     "rlinf.workers.env.async_env_worker.AsyncEnvWorker": "env",
     "rlinf.workers.rollout.hf.huggingface_worker.MultiStepRolloutWorker": "rollout",
@@ -21,12 +21,12 @@ WORKERS = {
 }
 """RLinf's classes, of its synchronous and of its asynchronous script, and the entry points of ours."""
 
-RUNNERS = (
+RUNNER_CLASSES = (
     "rlinf.runners.embodied_runner.EmbodiedRunner",
     "rlinf.runners.async_ppo_embodied_runner.AsyncPPOEmbodiedRunner",
 )
 
-BYPASSED = {
+BYPASSED_METHODS = {
     "env": (
         "interact",
         "_run_interact_once",
@@ -52,7 +52,7 @@ BYPASSED = {
     ),
     "actor": ("recv_rollout_trajectories", "sync_model_to_rollout", "finish_global_batch"),
 }
-"""Methods of RLinf's own loops. Ours never call them, so what a subclass does there would be lost."""
+"""Methods of RLinf's own loops. Ours never call them, so that an override in a subclass would be lost."""
 
 
 def dotted(cls: type) -> str:
@@ -68,29 +68,30 @@ def replacement(cls: type) -> type:
     Raises:
         ValueError: `cls` is no worker that we know, or it changes a method that our loops do not call.
     """
-    if dotted(cls) in entry_points(group=GROUP).names:
-        return load_class(GROUP, dotted(cls))
-    base_class = next((base for base in cls.__mro__ if dotted(base) in WORKERS), None)
+    if dotted(cls) in entry_points(group=WORKERS_GROUP).names:
+        return load_class(WORKERS_GROUP, dotted(cls))
+    base_class = next((base for base in cls.__mro__ if dotted(base) in ROLE_OF_CLASS), None)
     if base_class is None:
         raise ValueError(
             f"async is on, and {dotted(cls)} is no worker that rlinf-async can make asynchronous: it extends "
-            f"none of {', '.join(WORKERS)}. Provide a class by an entry point {GROUP}: {dotted(cls)}, or use "
+            f"none of {', '.join(ROLE_OF_CLASS)}. Provide a class by an entry point {WORKERS_GROUP}: "
+            f"{dotted(cls)}, or use "
             "async.mode=off"
         )
-    role = WORKERS[dotted(base_class)]
-    replacement_class = load_class(GROUP, role)
+    role = ROLE_OF_CLASS[dotted(base_class)]
+    replacement_class = load_class(WORKERS_GROUP, role)
     return replacement_class if cls is base_class else _before(replacement_class, cls, base_class, role)
 
 
 def _before(replacement: Any, users: type, base: type, role: str) -> type:
-    """Our class with the user's behind it, so that what he overrides is what ours extend."""
+    """Return our class with the user's behind it, so that ours extends the user's overrides."""
     own = users.__mro__[: users.__mro__.index(base)]
-    bypassed = sorted({name for cls in own for name in BYPASSED[role] if name in vars(cls)})
+    bypassed = sorted({name for cls in own for name in BYPASSED_METHODS[role] if name in vars(cls)})
     if bypassed:
         raise ValueError(
             f"async is on, and {dotted(users)} overrides {', '.join(bypassed)} of RLinf's {base.__name__}, "
             "which the asynchronous loops do not call. Provide a subclass of rlinf-async's worker by an "
-            f"entry point {GROUP}: {dotted(users)}, or use async.mode=off"
+            f"entry point {WORKERS_GROUP}: {dotted(users)}, or use async.mode=off"
         )
     return type(replacement)(f"Async{users.__name__}", (replacement, users), {"__module__": users.__module__})
 
@@ -104,7 +105,7 @@ def runner_replacement(cls: type) -> type:
     runner = load_class("rlinf_async.runners", "embodied")
     if issubclass(cls, runner):
         return cls
-    if dotted(cls) not in RUNNERS:
+    if dotted(cls) not in RUNNER_CLASSES:
         raise ValueError(
             f"async is on, and {dotted(cls)} is a runner that rlinf-async does not know: its loop would "
             "not run. Provide a subclass of rlinf-async's runner by an entry point "
@@ -116,7 +117,7 @@ def runner_replacement(cls: type) -> type:
 def replacements() -> dict[str, str]:
     """RLinf's class names, as the RLinf that is here has them, and what runs instead of them."""
     classes = {
-        borrowed.dotted_name(name): find(GROUP, WORKERS[borrowed.dotted_name(name)]).value
+        borrowed.dotted_name(name): find(WORKERS_GROUP, ROLE_OF_CLASS[borrowed.dotted_name(name)]).value
         for name in ("EnvWorker", "MultiStepRolloutWorker", "EmbodiedFSDPActor")
     }
-    return {**classes, RUNNERS[0]: find("rlinf_async.runners", "embodied").value}
+    return {**classes, RUNNER_CLASSES[0]: find("rlinf_async.runners", "embodied").value}

@@ -23,8 +23,8 @@ from rlinf_async.ray_runtime.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.padding import pad, padded_size, trim
 from rlinf_async.ray_runtime.seeding import seed_everything
 
-SCORES = ("logprobs", "values", "prev_logprobs")
-"""What a learner reads of a pass over actions that were taken."""
+SCORE_FIELDS = ("logprobs", "values", "prev_logprobs")
+"""Fields that a learner reads of a pass over actions that were taken."""
 
 
 class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorker):
@@ -77,7 +77,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         return module
 
     def weights_changed(self, version: int) -> None:
-        """What RLinf's `sync_model_from_actor` does when it has written the weights that it received."""
+        """Do what RLinf's `sync_model_from_actor` does when it has written the weights that it received."""
         self.version = version
         self.set_global_step(version)
         if self._takes_turns:
@@ -135,7 +135,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
         on_device = map_tensors(lambda tensor: tensor.to(self.device), samples)
         output = score(self.cfg, self.policy_module(), on_device, values=values)
-        return {name: output[name].float().cpu() for name in SCORES if output.get(name) is not None}
+        return {name: output[name].float().cpu() for name in SCORE_FIELDS if output.get(name) is not None}
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
         """[B, 1] of the final observations of B environments; None where the policy has no critic."""

@@ -19,7 +19,7 @@ from rlinf_async.hosts.rlinf.borrowed import (
     NodePlacementStrategy,
     check_progress,
 )
-from rlinf_async.hosts.rlinf.checkpoints import AUTO, checkpoints, resume_step
+from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
@@ -72,7 +72,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             step=step,
             total=self.max_steps,
             checkpoint=Path(resume_dir) if resume_dir else None,
-            resume=f"++runner.resume_dir={AUTO}",
+            resume=f"++runner.resume_dir={AUTO_RESUME}",
             takes_turns=self.settings.takes_turns,
             rebuild={"env": "init_again", "inference": "init_worker"},
         )
@@ -94,11 +94,11 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             self._run.train()
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate the published version, beside the rollouts for training."""
+        """Evaluate the published version, while rollouts for training go on."""
         return self._run.evaluate()
 
     def due(self, step: int) -> tuple[bool, bool]:
-        """Whether to evaluate, and whether to save, after `step`, by RLinf's own count."""
+        """Return two flags: evaluate after `step`, and save after `step`, by RLinf's own count."""
         runner = self.cfg.runner
         evaluate, save, _ = check_progress(
             step, self.max_steps, runner.val_check_interval, runner.save_interval, 1.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.rlinf.chance import TOGETHER, is_joint, shared_chance
+from rlinf_async.hosts.rlinf.chance import SHARED_STEP, is_joint, shared_chance
 
 STEPS = ("num_steps", "denoising_steps")
 """How models call the number of their denoise steps: in a section of their own kind, or beside it."""
@@ -19,7 +19,7 @@ def scored_by(cfg: Mapping[str, Any]) -> str:
     """
     model = lookup(cfg, "actor.model") or {}
     joint = is_joint(model)
-    if not joint and shared_chance(cfg) != TOGETHER:
+    if not joint and shared_chance(cfg) != SHARED_STEP:
         return ""
     kind = str(model.get("model_type"))
     found = [lookup(model, f"{place}{name}") for place in (f"{kind}.", "") for name in STEPS]

@@ -1,4 +1,4 @@
-"""What a run does, resolved once in the driver from RLinf's config and passed to every worker."""
+"""The settings of a run, resolved once in the driver from RLinf's config and passed to every worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from rlinf_async.hosts.sizes import Evaluation, fair_share, split_requests
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.padding import buckets_up_to
 
-LOSSES = {"actor_critic": "actor_critic", "actor": "actor", "decoupled_actor_critic": "actor_critic"}
+ON_POLICY_LOSSES = {
+    "actor_critic": "actor_critic",
+    "actor": "actor",
+    "decoupled_actor_critic": "actor_critic",
+}
 """Losses that have a correction for off-policy data, and the on-policy loss that each reduces to."""
 
 
@@ -28,7 +32,7 @@ class RLinfSettings(RunSettings):
     loss: str
     advantage: str
     takes_turns: bool = False
-    """Whether learner, inference and simulators are offloaded while another of them works."""
+    """True if learner, inference and simulators are offloaded while another of them works."""
 
     @property
     def restartable(self) -> frozenset[str]:

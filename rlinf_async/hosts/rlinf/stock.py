@@ -1,4 +1,4 @@
-"""What RLinf's own runner says of its steps, written down as that of any other run is.
+"""Records of the steps of RLinf's own runner, in the form of any other run's.
 
 The runner, its workers and what they compute are untouched: this listens to its logger, in the driver.
 """
@@ -19,7 +19,7 @@ from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 from rlinf_async.hosts.rlinf.checkpoints import resume_step
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
-from rlinf_async.hosts.rlinf.times import STEP, SYNC, WORK
+from rlinf_async.hosts.rlinf.times import STEP_METRIC, SYNC_METRIC, WORK_METRICS
 from rlinf_async.hosts.rlinf.workload import env_steps_of, last_step
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import no_steps
@@ -47,7 +47,7 @@ class Observed:
         return runner
 
     def summary(self, faults: FaultCounts) -> RunSummary:
-        """What the steps so far have come to, if there are any."""
+        """Return the sum of the steps so far, if there are any."""
         return self._records.summary(faults) if self._records is not None else no_steps(faults)
 
 
@@ -81,7 +81,7 @@ class StockRecords:
     """
 
     def __init__(self, cfg: DictConfig, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Begin the directory; what an earlier run has left has been set aside."""
+        """Begin the directory; files of an earlier run have been moved aside."""
         self._now = now
         self._env_steps = env_steps_of(cfg)
         self._trajectories = int(cfg.env.train.total_num_envs) * int(cfg.env.train.get("rollout_epoch", 1))
@@ -112,9 +112,9 @@ class StockRecords:
             self._write()
         self._step = step
         self._parts |= {name: float(value) for name, value in data.items()}
-        if STEP in data:
+        if STEP_METRIC in data:
             now = self._now()
-            began = now - float(data[STEP]) if self._ended is None else self._ended
+            began = now - float(data[STEP_METRIC]) if self._ended is None else self._ended
             self._parts["async/step_seconds"] = now - began
             self._spans.add("learn", began, step=step + 1)
             self._ended = now
@@ -127,7 +127,7 @@ class StockRecords:
         self._finished = True
 
     def summary(self, faults: FaultCounts) -> RunSummary:
-        """What the steps so far have come to: every trajectory that RLinf's own loop collects is trained."""
+        """Return the sum of the steps so far: every trajectory that RLinf's own loop collects is trained."""
         trained = self._trajectories * self._written
         return self._tally.summary(Ledger(produced=trained, trained=trained), faults)
 
@@ -138,7 +138,7 @@ class StockRecords:
         report = self._report(parts, step + 1)
         self._tally.add(report)
         self._written += 1
-        sync = {"async/publication_seconds": parts.get(SYNC, 0.0)}
+        sync = {"async/publication_seconds": parts.get(SYNC_METRIC, 0.0)}
         self._run_dir.log(step + 1, {**parts, **sync, **report.as_metrics()})
         self._run_dir.write_step(step + 1, self._total)
 
@@ -146,7 +146,7 @@ class StockRecords:
         seconds = parts["async/step_seconds"]
         # An env worker steps its pipeline stages, which are env shards here, one after the other.
         each = {"env": self._stages}
-        work = {name: sum(parts.get(tag, 0.0) for tag in tags) for name, tags in WORK.items()}
+        work = {name: sum(parts.get(tag, 0.0) for tag in tags) for name, tags in WORK_METRICS.items()}
         shares = {name: min(1.0, took / each.get(name, 1) / seconds) for name, took in work.items()}
         staleness = Spread()
         staleness.add(0.0, self._env_steps)
@@ -161,5 +161,5 @@ class StockRecords:
             staleness=staleness,
             batch_size=Spread(),
             batch_wait=Spread(),
-            publication=min(1.0, parts.get(SYNC, 0.0) / seconds),
+            publication=min(1.0, parts.get(SYNC_METRIC, 0.0) / seconds),
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-STEP = "time/step"
-SYNC = "time/sync_weights"
-WORK = {
+STEP_METRIC = "time/step"
+SYNC_METRIC = "time/sync_weights"
+WORK_METRICS = {
     "env": ("time/env/env_interact_step", "time/env/env/bootstrap_step"),
     "inference": ("time/rollout/predict",),
     "learner": ("time/actor/run_training", "time/actor/actor/compute_adv"),
 }
-"""What RLinf's workers say they took in a step, the slowest rank of each; a run need not have all."""
+"""Times that RLinf's workers report for a step, the slowest rank of each; a run need not have all."""
 
 
 def in_rlinf_words(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -24,6 +24,6 @@ def in_rlinf_words(metrics: Mapping[str, float]) -> dict[str, float]:
     seconds = metrics.get("async/step_seconds")
     if seconds is None:
         return {}
-    busiest = {tags[0]: metrics.get(f"async/busiest/{part}") for part, tags in WORK.items()}
+    busiest = {tags[0]: metrics.get(f"async/busiest/{part}") for part, tags in WORK_METRICS.items()}
     parts = {tag: share * seconds for tag, share in busiest.items() if share is not None}
-    return {STEP: seconds, SYNC: metrics.get("async/publication_seconds", 0.0), **parts}
+    return {STEP_METRIC: seconds, SYNC_METRIC: metrics.get("async/publication_seconds", 0.0), **parts}

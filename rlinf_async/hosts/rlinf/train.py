@@ -18,7 +18,7 @@ from rlinf_async.hosts.rlinf.borrowed import (
 )
 from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.config import asks_for_levels
-from rlinf_async.hosts.rlinf.hooks import HOOKS, load_in_workers
+from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS, load_in_workers
 from rlinf_async.hosts.rlinf.stock import Observed
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
@@ -36,7 +36,7 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     """
     active = asks_for_levels(cfg)
     if active:
-        HOOKS.install()  # Hydra does so as well, where it finds its plugins
+        PROCESS_HOOKS.install()  # Hydra does so as well, where it finds its plugins
     # RLinf's own workers, too, take their platform from us where there is no accelerator.
     load_in_workers(active)
     if active:

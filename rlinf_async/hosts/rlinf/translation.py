@@ -13,7 +13,7 @@ from rlinf_async.hosts.kit.kinds import Kind, Real, Whole
 ASYNC_PPO = "decoupled_actor_critic"
 """The `algorithm.loss_type` of configs that are made for RLinf's own asynchronous PPO, `train_async.py`."""
 
-MOVED = (
+MOVED_KEYS = (
     ("algorithm.rollout_epoch", "env.train", "rollout_epoch"),
     ("algorithm.eval_rollout_epoch", "env.eval", "rollout_epoch"),
 )
@@ -31,7 +31,7 @@ class Translation:
     """The level's keys; a value None stands for the value that RLinf's key has."""
 
 
-TRANSLATIONS = (
+KEY_TRANSLATIONS = (
     # Both count policy versions, which are global steps: older trajectories are not trained.
     Translation("algorithm.staleness_threshold", Whole(0), "train", {"max_staleness": None}),
     # RLinf leaves out samples whose weight pi_prox / mu is above the threshold, and divides by the rest. The
@@ -48,7 +48,7 @@ def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:
     Our check comes before it: RLinf starts the cluster first.
     """
     moved = copy.deepcopy(dict(cfg))
-    for key, section, name in MOVED:
+    for key, section, name in MOVED_KEYS:
         value, place = lookup(moved, key), lookup(moved, section)
         if value is not None and isinstance(place, dict):
             place.setdefault(name, value)
@@ -68,7 +68,7 @@ def translated(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, An
 
 
 def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> list[str]:
-    """What `translated` does, a line for each key of RLinf's, and why one has no effect."""
+    """Return a line for each key of RLinf's that `translated` translates, or why one has no effect."""
     lines = []
     for translation, value in _present(cfg):
         values = dict(block.get(translation.level) or {})
@@ -87,12 +87,12 @@ def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
     """The translations that apply, with the values of RLinf's keys."""
     if lookup(cfg, "algorithm.loss_type") != ASYNC_PPO:
         return []
-    pairs = ((translation, lookup(cfg, translation.key)) for translation in TRANSLATIONS)
+    pairs = ((translation, lookup(cfg, translation.key)) for translation in KEY_TRANSLATIONS)
     return [(translation, value) for translation, value in pairs if value is not None]
 
 
 def _contradicts(translation: Translation, values: Mapping[str, Any]) -> bool:
-    """Whether the block asks for something else than what the translation is part of."""
+    """Return True if the block asks for something else than the setting that the translation is part of."""
     return any(
         fixed is not None and name in values and values[name] != fixed
         for name, fixed in translation.settings.items()

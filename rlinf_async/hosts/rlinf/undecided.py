@@ -1,7 +1,7 @@
-"""Keys of a config that nobody here has decided on: a newer RLinf has them, or nobody has.
+"""Keys of a config that were not decided on here: a newer RLinf has them, or they are unknown.
 
-Where RLinf's own workers and runners read such a key, it would be ignored by those that take their places:
-that is refused. Elsewhere RLinf's own code still reads it, or nobody does, and a note names it.
+Where RLinf's own workers and runners read such a key, the classes that take their places would ignore it: it
+is refused. Elsewhere RLinf's own code still reads it, or no code does, and a note names it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
-REPLACED = (
+REPLACED_FILES = (
     "workers/env/*env_worker.py",
     "workers/rollout/hf/*huggingface_worker.py",
     "workers/actor/async_ppo_fsdp_worker.py",
@@ -30,7 +30,7 @@ REPLACED = (
 
 
 def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """A note for each key of `cfg` (plain data) that nobody has decided on, and nothing refuses."""
+    """Yield a note for each key of `cfg` (plain data) that was not decided on, and that no rule refuses."""
     for key, value in _unknown(cfg).items():
         if not _ignored(key, value):
             near = TABLE.nearest(key)
@@ -58,7 +58,7 @@ def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ignored(key: str, value: Any) -> bool:
-    """Whether RLinf's own workers would act on a key, by the name that it has in its section."""
+    """Return True if RLinf's own workers would act on a key, by the name that it has in its section."""
     name = key.split(".")[min(1, key.count("."))]
     return not asks_for_nothing(value) and bool(re.search(rf"\b{re.escape(name)}\b", _sources()))
 
@@ -67,4 +67,4 @@ def _ignored(key: str, value: Any) -> bool:
 def _sources() -> str:
     tree = rlinf_tree()
     root = tree.root if tree else Path("nowhere")
-    return "\n".join(path.read_text() for pattern in REPLACED for path in sorted(root.glob(pattern)))
+    return "\n".join(path.read_text() for pattern in REPLACED_FILES for path in sorted(root.glob(pattern)))

@@ -1,4 +1,4 @@
-"""What RLinf's worker groups say of workers that fail.
+"""Reports of RLinf's worker groups about workers that fail.
 
 A group prints the error and sends SIGUSR1 to its own process, once for every call that has failed. RLinf's
 handler then kills all actors, leaves Ray and exits, whatever the driver is doing. Here both become one error.
@@ -11,11 +11,11 @@ from importlib import import_module
 
 from rlinf_async.ray_runtime.termination import TERMINATION
 
-MODULE = "rlinf.scheduler.worker.worker_group"
+GROUP_MODULE = "rlinf.scheduler.worker.worker_group"
 
 
-class Words:
-    """What the groups have said, in the place of `print`."""
+class PrintedWords:
+    """Collects the messages of the groups, in the place of `print`."""
 
     def __init__(self) -> None:
         self._said: list[str] = []
@@ -36,7 +36,7 @@ class Words:
 
 def hear_worker_groups() -> None:
     """Have worker groups that fail raise one RuntimeError in the driver; called once its cluster is up."""
-    words = Words()
+    words = PrintedWords()
     # The name is looked up in the module first; an RLinf that says it otherwise says it as ever.
-    vars(import_module(MODULE))["print"] = words.note
+    vars(import_module(GROUP_MODULE))["print"] = words.note
     TERMINATION.take_for_failure(signal.SIGUSR1, words.first)

@@ -1,4 +1,4 @@
-"""What the runs of one config of RLinf have in common: read from the config, not from its runs."""
+"""The facts that all runs of one config of RLinf share: read from the config, not from its runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from rlinf_async.hosts.workload import StockRuns, Workload
 
-OFF = "off: RLinf's own runner and workers; rollout s and learner s are what its workers say they took."
+OFF_NOTE = "off: RLinf's own runner and workers; rollout s and learner s are what its workers say they took."
 
 
 def workload(cfg: DictConfig) -> Workload:
-    """Of a composed config.
+    """Return the workload of a composed config.
 
     Raises:
-        ValueError: it trains nothing, or lacks what RLinf needs.
+        ValueError: the run trains nothing, or the config lacks a key that RLinf needs.
     """
     _check_trains(cfg)
     seeds = {"actor.seed": _needed(cfg, "actor.seed"), "env.train.seed": _select(cfg, "env.train.seed", None)}
@@ -24,7 +24,7 @@ def workload(cfg: DictConfig) -> Workload:
         steps=last_step(cfg),
         seeds={key: int(seed) for key, seed in seeds.items() if seed is not None},
         overrides=_logged(OmegaConf.select(cfg, "runner.logger.logger_backends", default="tensorboard")),
-        off=OFF,
+        off=OFF_NOTE,
         stock=StockRuns(
             env_steps=env_steps_of(cfg), stages=int(_select(cfg, "rollout.pipeline_stage_num", 1))
         ),
@@ -56,7 +56,7 @@ def env_steps_of(cfg: DictConfig) -> int:
 
 
 def _logged(backends: Any) -> tuple[str, ...]:
-    """What makes RLinf write the event files by which its own runs are measured, where it would not.
+    """Return the overrides with which RLinf writes the event files by which its own runs are measured.
 
     `backends`: as RLinf's logger reads it, a list, one name, or null for none.
     """

@@ -8,7 +8,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.exactness import OWN_MODELS, own_chance, rollout_exactness
-from rlinf_async.hosts.rlinf.chance import ONE_STEP, PER_SAMPLE, TOGETHER, shared_chance
+from rlinf_async.hosts.rlinf.chance import ONE_STEP, PER_SAMPLE, SHARED_STEP, shared_chance
 from tests.checkouts import checkout
 
 FULL = AsyncConfig.from_mapping({"mode": "full"})
@@ -31,14 +31,14 @@ def test_a_model_that_nobody_has_looked_at_is_not_examined_and_never_exact(kind)
 @pytest.mark.parametrize(
     ("kind", "more", "shares"),
     [
-        ("openpi_rlinf", {}, TOGETHER),
-        ("evo1", {}, TOGETHER),
+        ("openpi_rlinf", {}, SHARED_STEP),
+        ("evo1", {}, SHARED_STEP),
         ("evo1", {"evo1": {"joint_logprob": True}}, ""),
-        ("gr00t", {"joint_logprob": False}, TOGETHER),
-        ("openpi", {"openpi": {"config_name": "pi05_libero"}}, TOGETHER),
+        ("gr00t", {"joint_logprob": False}, SHARED_STEP),
+        ("openpi", {"openpi": {"config_name": "pi05_libero"}}, SHARED_STEP),
         ("openpi", {"openpi": {"config_name": "pi0_fast_libero"}}, None),
-        ("starvla", {"starvla": {"framework_name": "QwenGR00T"}}, TOGETHER),
-        ("starvla", {"starvla": {"framework_name": "QwenPI"}}, TOGETHER),
+        ("starvla", {"starvla": {"framework_name": "QwenGR00T"}}, SHARED_STEP),
+        ("starvla", {"starvla": {"framework_name": "QwenPI"}}, SHARED_STEP),
         ("starvla", {"starvla": {"framework_name": "QwenOFT"}}, ""),
         ("starvla", {"starvla": {"framework_name": "QwenFAST"}}, None),
         ("mlp_policy", {}, ""),

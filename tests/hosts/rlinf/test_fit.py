@@ -4,12 +4,12 @@ import pytest
 
 from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.rlinf.fit import fit
-from rlinf_async.hosts.rlinf.offload import OFFLOADS
+from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS
 from tests.hosts.rlinf.given import config
 
 TOP_K = {"actor.model.model_type": "openvla", "rollout.sampling_params.top_k": 50}
 """What level 1 does not go with."""
-OFFLOADED = dict.fromkeys(OFFLOADS, True)
+OFFLOADED = dict.fromkeys(OFFLOAD_KEYS, True)
 
 
 def fitted(changes=None, **block):
@@ -86,7 +86,7 @@ def test_of_an_algorithm_that_cannot_run_nothing_else_is_named():
 def test_offloading_of_what_works_at_the_same_time_is_switched_off_and_said(level):
     found = fitted(OFFLOADED, mode=level)
     assert found.reasons == ()
-    assert {change.key: change.value for change in found.changes} == dict.fromkeys(OFFLOADS, False)
+    assert {change.key: change.value for change in found.changes} == dict.fromkeys(OFFLOAD_KEYS, False)
     assert found.notes[0].startswith("actor.enable_offload=false: ")
 
 
@@ -98,7 +98,7 @@ def test_level_2_alone_keeps_turns_and_the_offloading_with_them(offload):
 
 def test_keeping_the_offloading_is_refused_with_all_overrides_at_once():
     found = fitted(OFFLOADED, offload="keep")
-    assert overrides(found) == [f"{key}=false" for key in OFFLOADS]
+    assert overrides(found) == [f"{key}=false" for key in OFFLOAD_KEYS]
     assert overrides(fitted({"actor.enable_offload": True}, offload="keep")) == ["actor.enable_offload=false"]
     assert fitted(offload="keep").reasons == ()
 

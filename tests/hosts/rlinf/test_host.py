@@ -19,7 +19,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async import plugin
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import tree
-from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OURS, USERS_MODULE, Hooks, prepare
+from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, USERS_MODULE, Hooks, prepare
 from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner
 
 STOCK = (EnvWorker, MultiStepRolloutWorker, EmbodiedFSDPActor)
@@ -128,7 +128,7 @@ def test_preparing_writes_what_was_resolved_where_rlinf_looks_for_it():
     assert cfg.rollout.pipeline_stage_num == 2
     assert cfg["async"].rollout.shards == 2
     assert cfg["async"].rollout.max_batch_size == 32
-    assert os.environ[EXT_MODULE] == OURS
+    assert os.environ[EXT_MODULE] == OWN_MODULE
     prepare(cfg)
     assert cfg.rollout.pipeline_stage_num == 2
 
@@ -180,7 +180,7 @@ def test_without_active_levels_a_users_extension_module_is_loaded_by_ours(monkey
     monkeypatch.setenv(EXT_MODULE, "users_module")
     monkeypatch.setenv(USERS_MODULE, "")
     prepare(config("async.mode=off"))
-    assert os.environ[EXT_MODULE] == OURS
+    assert os.environ[EXT_MODULE] == OWN_MODULE
     monkeypatch.setenv("WORKER_NAME", "a worker process")
     host = Hooks()
     host.install()

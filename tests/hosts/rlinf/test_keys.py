@@ -7,7 +7,7 @@ import pytest
 
 from rlinf_async.hosts.rlinf.keys import TABLE, fate
 from rlinf_async.hosts.rlinf.refusals import REFUSALS
-from rlinf_async.hosts.rlinf.translation import TRANSLATIONS
+from rlinf_async.hosts.rlinf.translation import KEY_TRANSLATIONS
 from tests.checkouts import TREES, checkout
 from tests.hosts.rlinf.given import config
 
@@ -31,7 +31,7 @@ def test_what_is_refused_is_in_no_other_table(refusal):
     assert fates <= {"refused", "changed"}  # offloading is switched off, unless a spare set forbids it
 
 
-@pytest.mark.parametrize("translation", TRANSLATIONS, ids=lambda translation: translation.key)
+@pytest.mark.parametrize("translation", KEY_TRANSLATIONS, ids=lambda translation: translation.key)
 def test_what_is_translated_is_in_no_other_table(translation):
     assert fate(translation.key) == "translated"
 

@@ -7,7 +7,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.algorithms.registry import policy_loss
 
 from rlinf_async.config import TrainConfig
-from rlinf_async.hosts.rlinf.losses import NAME, CorrectedLoss, at_ratio_level, counted
+from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss, at_ratio_level, counted
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
 SHAPES = [
@@ -223,9 +223,9 @@ def test_outside_of_a_micro_batch_the_loss_is_an_error():
     loss = corrected("actor", "action_level")
     loss.register()
     with loss.micro_batch({"proximal_logprobs": proximal}, 0):
-        policy_loss(loss_type=NAME, **fields)
+        policy_loss(loss_type=LOSS_NAME, **fields)
     with pytest.raises(RuntimeError, match="outside of a micro-batch"):
-        policy_loss(loss_type=NAME, **fields)
+        policy_loss(loss_type=LOSS_NAME, **fields)
 
 
 def test_a_failing_step_does_not_leave_its_log_probabilities_to_the_next():
@@ -235,7 +235,7 @@ def test_a_failing_step_does_not_leave_its_log_probabilities_to_the_next():
     with pytest.raises(KeyError), loss.micro_batch({"proximal_logprobs": proximal}, 0):
         raise KeyError
     with pytest.raises(RuntimeError):
-        policy_loss(loss_type=NAME, **fields)
+        policy_loss(loss_type=LOSS_NAME, **fields)
 
 
 @all_masks

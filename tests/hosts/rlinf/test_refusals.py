@@ -4,7 +4,7 @@ from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.refusals import OTHER_ALGORITHMS, REFUSALS, TOKEN_MODELS
-from rlinf_async.hosts.rlinf.settings import LOSSES
+from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES
 from tests.hosts.rlinf.given import config
 
 WRONG = {
@@ -83,7 +83,7 @@ def test_a_setting_that_is_not_there_is_allowed():
     check({}, "full")
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("loss", sorted(ON_POLICY_LOSSES))
 @pytest.mark.parametrize("mode", LEVEL_NAMES)
 def test_losses_with_a_correction_are_supported(loss, mode):
     check({"algorithm.loss_type": loss}, mode)

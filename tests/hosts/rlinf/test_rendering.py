@@ -11,7 +11,7 @@ pytest.importorskip("metaworld", reason="Meta-World is not installed")
 
 from rlinf.envs.metaworld.metaworld_env import MetaWorldEnv
 
-from rlinf_async.hosts.rlinf.rendering import GIVEN, rendering_on_own_gpu
+from rlinf_async.hosts.rlinf.rendering import RLINF_VARIABLE, rendering_on_own_gpu
 
 STAGE = 5
 
@@ -26,11 +26,11 @@ def devices(monkeypatch):
         simulator = SimpleNamespace(env=simulator, model=model)
 
     def make(*args, **kwargs):
-        seen.append(os.environ[GIVEN])
+        seen.append(os.environ[RLINF_VARIABLE])
         return simulator
 
     monkeypatch.setattr(gymnasium, "make", make)
-    monkeypatch.setenv(GIVEN, "3")
+    monkeypatch.setenv(RLINF_VARIABLE, "3")
     return seen
 
 
@@ -58,7 +58,7 @@ def test_a_shard_renders_on_the_gpu_of_its_worker(devices):
 
 
 def test_without_a_gpu_of_its_own_it_is_the_rank_as_with_one_stage(devices, monkeypatch):
-    monkeypatch.delenv(GIVEN)
+    monkeypatch.delenv(RLINF_VARIABLE)
     started(rendering_on_own_gpu(MetaWorldEnv, env_type="metaworld", rank=1))
     assert devices == ["1", "1"]
 

@@ -6,7 +6,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from rlinf_async.compose import compose_config  # noqa: E402
 from rlinf_async.hosts.rlinf import train as module  # noqa: E402
-from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, HOOKS, OURS  # noqa: E402
+from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, PROCESS_HOOKS  # noqa: E402
 from rlinf_async.hosts.rlinf.train import launch, train  # noqa: E402
 from rlinf_async.ray_runtime import starting  # noqa: E402
 
@@ -27,26 +27,26 @@ def test_a_cluster_that_a_run_starts_serves_a_dashboard_only_if_asked_to(monkeyp
 
 @pytest.mark.parametrize("mode", ["off", "full"])
 def test_workers_load_this_package_even_where_nothing_in_the_config_is_ours(monkeypatch, mode):
-    monkeypatch.setenv(EXT_MODULE, OURS)  # so that what the run sets is taken back
+    monkeypatch.setenv(EXT_MODULE, OWN_MODULE)  # so that what the run sets is taken back
     monkeypatch.delenv(EXT_MODULE)
     seen = []
     monkeypatch.setattr(module, "_run", lambda *args, **workers: seen.append(os.environ.get(EXT_MODULE)))
     train(compose_config("maniskill_ppo_mlp", [f"async.mode={mode}"]))
-    assert seen == [OURS]
+    assert seen == [OWN_MODULE]
 
 
 @pytest.mark.parametrize("mode", ["off", "full"])
 def test_a_run_with_a_level_on_is_ours_where_hydra_does_not_find_its_plugins_either(monkeypatch, mode):
-    monkeypatch.setenv(EXT_MODULE, OURS)
+    monkeypatch.setenv(EXT_MODULE, OWN_MODULE)
     cfg = compose_config("maniskill_ppo_mlp", [f"async.mode={mode}"])
-    present = HOOKS.installed
-    HOOKS.remove()
+    present = PROCESS_HOOKS.installed
+    PROCESS_HOOKS.remove()
     seen = []
-    monkeypatch.setattr(module, "_run", lambda *args, **workers: seen.append(HOOKS.installed))
+    monkeypatch.setattr(module, "_run", lambda *args, **workers: seen.append(PROCESS_HOOKS.installed))
     try:
         train(cfg)
     finally:
-        HOOKS.remove()
+        PROCESS_HOOKS.remove()
         if present:
-            HOOKS.install()
+            PROCESS_HOOKS.install()
     assert seen == [mode == "full"]

@@ -9,7 +9,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.core.failures import Terminated
 from rlinf_async.hosts.rlinf import worker_groups
-from rlinf_async.hosts.rlinf.worker_groups import Words, hear_worker_groups
+from rlinf_async.hosts.rlinf.worker_groups import PrintedWords, hear_worker_groups
 from rlinf_async.ray_runtime.termination import Termination
 
 SAID = (
@@ -41,7 +41,7 @@ def test_the_first_failure_is_an_error_with_its_last_line_and_nothing_is_printed
 
 
 def test_a_signal_of_which_no_group_has_said_anything_asks_the_run_to_end(groups):
-    assert Words().first() is None
+    assert PrintedWords().first() is None
     hear_worker_groups()
     with pytest.raises(Terminated) as asked:
         signal.raise_signal(signal.SIGUSR1)
@@ -54,7 +54,7 @@ def test_rlinfs_own_groups_print_by_the_name_that_is_replaced():
 
     from rlinf.scheduler.worker import worker_group
 
-    assert worker_group.__name__ == worker_groups.MODULE
+    assert worker_group.__name__ == worker_groups.GROUP_MODULE
     assert "print(" in inspect.getsource(worker_group.WorkerGroupFuncResult._wait_for_results)
 
 
