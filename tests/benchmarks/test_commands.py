@@ -78,6 +78,8 @@ COMMANDS = (
     _stored("learning verl", "--report"),
     _stored("learning report"),
     _stored("learning.tasks"),
+    _stored("learning.flow", "--report"),
+    Smallest(r"learning\.flow_weight", "learning.flow_weight"),
     _stored("chaos"),
     _stored("chaos.driver"),
     _stored("chaos.faulty", "--report"),
