@@ -1,6 +1,8 @@
 """The line that `.ci/run` ends with is the sum of its test runs."""
 
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,36 +89,44 @@ def test_every_test_that_is_not_nightly_is_in_one_of_the_runs(script):
         assert f"""\ntests {target} ARGS="-m '($heavy) and not nightly'"\n""" in script
 
 
+def shell(script, tmp_path, *lines):
+    """What bash makes of the script's functions and then of `lines`."""
+    functions = script[script.index("exec 3> ") : script.index("\ntests_beside_each_other test\n")]
+    begin = ["began=$EPOCHSECONDS", f"log={tmp_path}/log", "touch $log", functions]
+    end = ["exec 3>&-", "kill $shown"]
+    program = "\n".join([*begin, *lines, *end])
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+
 def test_tests_whose_worker_died_run_again_in_one_process(script, tmp_path):
     said = "'replacing crashed worker; worker restarting disabled' '= 1 error in 0.10s ='"
     case = f"case '$(ARGS)' in -n*) printf '%s\\n' {said}; exit 1;; *) echo '= 1 passed in 0.10s =';; esac"
     (tmp_path / "Makefile").write_text(f"crash:\n\t@{case}\n")
-    functions = script[script.index("tests() {") : script.index("\ntests_beside_each_other test\n")]
-    lines = [
-        "began=$EPOCHSECONDS",
-        "LATEST_END_S=60",
-        f"log={tmp_path}/log",
-        "touch $log",
-        "status=0",
-        "light=x",
-    ]
-    lines += [functions, "tests_beside_each_other crash", "echo status=$status"]
-    ended = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True
-    )
+    ended = shell(script, tmp_path, "light=x", "tests_beside_each_other crash", "echo status=$status")
     assert "status=0\n" in ended.stdout, ended.stdout + ended.stderr
     assert "1 error" not in (tmp_path / "log").read_text()
+    assert "1 passed" in (tmp_path / "log").read_text()
 
 
 def test_a_suite_that_has_not_ended_in_time_fails_and_is_named(script, tmp_path):
     (tmp_path / "Makefile").write_text("slow:\n\t@sleep 60\nquick:\n\t@echo '= 1 passed in 0.10s ='\n")
-    function = script[script.index("tests() {") : script.index("# A worker of xdist")]
-    lines = ["began=$EPOCHSECONDS", "LATEST_END_S=1", f"log={tmp_path}/log", "status=0", function]
-    lines += ["tests quick", "echo first=$status", "tests slow", "echo second=$status"]
-    ended = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True
-    )
+    lines = ["LATEST_END_S=1", "tests quick", "echo first=$status", "tests slow", "echo second=$status"]
+    ended = shell(script, tmp_path, *lines, "sleep 1")
     assert "first=0\n" in ended.stdout, ended.stderr
     assert "second=124\n" in ended.stdout
     assert "make slow had not ended" in ended.stdout
     assert (tmp_path / "log").read_text().endswith("=== 1 error in 0.00s ===\n")
+
+
+def test_a_process_that_a_test_has_left_behind_holds_nothing_up(script, tmp_path):
+    (tmp_path / "Makefile").write_text(
+        "orphan:\n\t@(sleep 100 & echo $$! > pid); echo '= 1 passed in 0.10s ='\n"
+    )
+    try:
+        ended = shell(script, tmp_path, "tests orphan", "echo status=$status")
+        assert "status=0\n" in ended.stdout
+        assert "1 passed" in (tmp_path / "log").read_text()
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

@@ -1,15 +1,14 @@
-"""`rlinf-async compat TREE`: whether a checkout of RLinf can carry this package, and what of it is new."""
+"""Whether a checkout of RLinf can carry this package, and what of it is new."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 import yaml
 
 from rlinf_async.core.nested import lookup
@@ -83,24 +82,8 @@ def digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def compat(
-    tree: Annotated[Path, typer.Argument(metavar="TREE", help="The root of a checkout of RLinf.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print plain data.")] = False,
-) -> None:
-    """Say which names a checkout of RLinf lacks, and which example configs it adds or changes."""
-    try:
-        found = look_at(tree.absolute())
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="TREE") from error
-    if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2, default=str))
-    else:
-        typer.echo("\n".join(_lines(found)))
-    if found.tree.missing:
-        raise typer.Exit(1)
-
-
-def _lines(found: Checkout) -> list[str]:
+def lines_of(found: Checkout) -> list[str]:
+    """Return what there is to say of a checkout, a line for each name or config."""
     lines = [str(found.tree)]
     lines += [f"lacks    {name}" for name in found.tree.missing] or [
         "names    every name that is used is there"

@@ -1,0 +1,29 @@
+"""The command that looks at a checkout of RLinf."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compat(
+    tree: Annotated[Path, typer.Argument(metavar="TREE", help="The root of a checkout of RLinf.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print plain data.")] = False,
+) -> None:
+    """Say which names a checkout of RLinf lacks, and which example configs it adds or changes."""
+    from rlinf_async.hosts.rlinf.checkout import lines_of, look_at
+
+    try:
+        found = look_at(tree.absolute())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="TREE") from error
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2, default=str))
+    else:
+        typer.echo("\n".join(lines_of(found)))
+    if found.tree.missing:
+        raise typer.Exit(1)
