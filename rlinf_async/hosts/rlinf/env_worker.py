@@ -81,7 +81,10 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def _setup_env_and_wrappers(
         self, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int
     ) -> list[Any]:
-        mode = "eval" if env_cfg is self.cfg.env.get("eval") else "train"
+        # RLinf has those for training built first. Where `env.eval` is `${env.train}` both have one section,
+        # which does not say by itself which these are.
+        none_yet = "train" not in self._makers and not self.cfg.runner.get("only_eval", False)
+        mode = "train" if none_yet and env_cfg is self.cfg.env.get("train") else "eval"
         env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
         envs: list[Any] = []
