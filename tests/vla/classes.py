@@ -1,5 +1,6 @@
 """A model of RLinf between our inference rank and our learner, in one process and without Ray."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from rlinf.scheduler.hardware import AcceleratorType
 from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.rlinf.proximal import recompute
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
+from rlinf_async.loops.policy_thread import PolicyThread
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
 
 SAMPLING = {
@@ -51,6 +53,9 @@ def config(block: dict[str, Any], **algorithm: Any) -> DictConfig:
     )
 
 
+ANSWER_TIMEOUT_S = 600.0
+
+
 def inference(
     model: torch.nn.Module, cfg: DictConfig, buckets: tuple[int, ...] = ()
 ) -> BatchingRolloutWorker:
@@ -60,6 +65,9 @@ def inference(
     model.eval()
     worker.hf_model, worker.expert_model, worker.version = model, None, 0
     worker._buckets, worker._rank, worker.enable_cuda_graph = buckets, 0, False
+    worker._captured = False
+    thread = ThreadPoolExecutor(1)
+    worker._policy_thread = PolicyThread("inference rank 0", thread, deadline_s=ANSWER_TIMEOUT_S)
     worker._timer_metrics, worker._accelerator_type = {}, AcceleratorType.NO_ACCEL
     worker.setup_sample_params()
     return worker

@@ -100,5 +100,8 @@ def test_runs_under_verl_have_a_directory_and_a_seed_of_their_own_and_begin_at_t
 @pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_a_checkpoint_that_is_named_is_what_all_runs_under_verl_begin_with(tmp_path):
-    (cell,) = under_verl(tmp_path, "trainer.resume_mode=resume_path", modes="full").cells
+    named = tmp_path / "global_step_2"
+    (named / "actor").mkdir(parents=True)
+    resumed = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={named}")
+    (cell,) = under_verl(tmp_path, *resumed, modes="full").cells
     assert "trainer.resume_mode=disable" not in cell.overrides
