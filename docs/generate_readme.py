@@ -14,6 +14,8 @@ from pathlib import Path
 
 from generated import fill
 
+from rlinf_async.lab.table import markdown
+
 DOCS = Path(__file__).parent
 PAGE = DOCS.parent / "README.md"
 ACCEPTED = DOCS / "rlinf-configs.md"
@@ -56,15 +58,14 @@ def accepted(page: str) -> Counter[tuple[str, str]]:
 def table(counts: Counter[tuple[str, str]]) -> str:
     """A row for each family of models, a column for each simulator."""
     columns = [*SIMULATORS, OTHERS]
-    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for model in MODELS:
-        cells = []
-        for column in columns:
-            count, shown = counts[model, column], EVIDENCE.get((model, column))
-            parts = [shown] if shown else []
-            cells.append("; ".join([*parts, *([f"{count} accepted"] if count else [])]))
-        lines.append(f"| {' | '.join([model, *cells])} |".replace("|  |", "| |").replace("|  |", "| |"))
-    return "\n".join(lines)
+    return markdown(
+        ["", *columns], [[model, *(_cell(counts, model, each) for each in columns)] for model in MODELS]
+    )
+
+
+def _cell(counts: Counter[tuple[str, str]], model: str, simulator: str) -> str:
+    shown, count = EVIDENCE.get((model, simulator)), counts[model, simulator]
+    return "; ".join([*([shown] if shown else []), *([f"{count} accepted"] if count else [])])
 
 
 def generate(page: str) -> str:

@@ -39,8 +39,6 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 SIDES = {"off": ("synchronous", BLUE), "full": ("full", ORANGE)}
 STYLES = {"local": "-", "rlinf": (0, (4, 1.5))}
 CORRECTIONS = {"none": (ORANGE, "s"), "decoupled": (BLUE, "o"), "tis": (GREEN, "^")}
-MARGIN_SHARE = 5.0
-"""The margin of the preregistered experiment, in per cent of the synchronous area."""
 MARKERS = ("o", "s", "^", "D")
 
 plt.rcParams.update(
@@ -242,7 +240,8 @@ def forest(rows: Sequence[Mapping[str, Any]]) -> Path | None:
     order = {"points": 0, "drawer": 1, "button": 2, "reach": 3}
     shown.sort(key=lambda row: (row["host"] == "rlinf", order[row["task"].split("-")[0].split("+")[0]]))
     figure, panel = plt.subplots(figsize=(8, 0.6 + 0.27 * len(shown)), layout="constrained")
-    panel.axvspan(-MARGIN_SHARE, MARGIN_SHARE, color=GREY, alpha=0.15, lw=0)
+    for margin in {100 * row["margin"] for row in shown}:
+        panel.axvspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
     panel.axvline(0, color=GREY, lw=0.8)
     for place, row in enumerate(reversed(shown)):
         color = BLUE if row["verdict"] == "equivalent" else ORANGE if row["ci_high"] < 0 else GREY

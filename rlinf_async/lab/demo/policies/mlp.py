@@ -11,7 +11,8 @@ from torch import nn
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
 from rlinf_async.lab.demo.policies.gaussian_policy import GaussianPolicy
-from rlinf_async.lab.demo.policies.mlp_settings import HIDDEN_UNITS, MLPSettings, mlp_settings
+from rlinf_async.lab.demo.policies.mlp_settings import HIDDEN_UNITS, MLPSettings
+from rlinf_async.lab.demo.policies.sizes import settings_of
 
 LOG_STD = -0.5
 """The log of the standard deviations of actions at the start; they do not depend on the state."""
@@ -76,5 +77,5 @@ def _critic(inputs: int) -> nn.Sequential:
 
 def build_gaussian_mlp(cfg: Any, torch_dtype: torch.dtype | None) -> GaussianMLP:
     """Build the policy from a model section."""
-    policy = GaussianMLP(mlp_settings(cfg))
+    policy = GaussianMLP(settings_of(MLPSettings, cfg))
     return policy if torch_dtype is None else policy.to(torch_dtype)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf_async.lab.demo.policies.sizes import check_fields, known_fields
+from rlinf_async.lab.demo.policies.sizes import check_fields, settings_of
 
 HIDDEN_UNITS = 256
 
@@ -31,20 +31,10 @@ class MLPSettings:
         return layers + (HIDDEN_UNITS + 2) * outputs + self.add_value_head * (layers + HIDDEN_UNITS)
 
 
-def mlp_settings(section: Mapping[str, Any]) -> MLPSettings:
-    """From a model section.
-
-    Raises:
-        TypeError: a size is missing.
-        ValueError: the sizes are none of a policy.
-    """
-    return MLPSettings(**known_fields(MLPSettings, section))
-
-
 def parameters(section: Mapping[str, Any]) -> int:
     """Return the number of parameters of a model section: an entry point of `rlinf_async.model_sizes`.
 
     Raises:
-        TypeError, ValueError: as by `mlp_settings`.
+        TypeError, ValueError: as by `settings_of`.
     """
-    return mlp_settings(section).parameters
+    return settings_of(MLPSettings, section).parameters

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 MAX_DIMENSION = 2**31 - 1
 """Largest dimension of a layer."""
 
 
-def known_fields(kind: type[DataclassInstance], section: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `kind` that a model section has; its other keys are the host's."""
-    return {field.name: section[field.name] for field in fields(kind) if field.name in section}
+def settings_of(kind: type[T], section: Mapping[str, Any]) -> T:
+    """The settings of a policy that a model section has fields of; its other keys are the host's.
+
+    Raises:
+        TypeError: a size is missing.
+        ValueError: the sizes are none of a policy.
+    """
+    return kind(**{field.name: section[field.name] for field in fields(kind) if field.name in section})
 
 
 def check_fields(settings: DataclassInstance) -> None:

@@ -7,8 +7,9 @@ import torch
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
 from rlinf_async.lab.demo.policies.gaussian_policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.sizes import settings_of
 from rlinf_async.lab.demo.policies.smol_vla import SmolVLA, Tokens, tokenise
-from rlinf_async.lab.demo.policies.smol_vla_settings import smol_vla_settings
+from rlinf_async.lab.demo.policies.smol_vla_settings import SmolVLASettings
 
 
 class SmolVLAPolicy(GaussianPolicy, SmolVLA):  # type: ignore[misc]  # forward is a host's call, not SmolVLA's
@@ -42,5 +43,5 @@ def build_smol_vla(cfg: Any, torch_dtype: torch.dtype | None) -> SmolVLAPolicy:
 
     Weights are random; the seed of the process decides them, and the first publication equalises them.
     """
-    policy = SmolVLAPolicy(smol_vla_settings(cfg))
+    policy = SmolVLAPolicy(settings_of(SmolVLASettings, cfg))
     return policy if torch_dtype is None else policy.to(torch_dtype)

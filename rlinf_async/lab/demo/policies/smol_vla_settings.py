@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from rlinf_async.lab.demo.policies.sizes import check_fields, known_fields
+from rlinf_async.lab.demo.policies.sizes import check_fields, settings_of
 
 BYTE_TOKENS = 256
 """Number of tokens for the bytes of instructions."""
@@ -65,23 +65,13 @@ class SmolVLASettings:
         return eyes + 2 * seen + language + between + actions + (read + 1) * (read + 1)
 
 
-def smol_vla_settings(section: Mapping[str, Any]) -> SmolVLASettings:
-    """From a model section.
-
-    Raises:
-        TypeError: a size is missing.
-        ValueError: the sizes are none of a policy.
-    """
-    return SmolVLASettings(**known_fields(SmolVLASettings, section))
-
-
 def parameters(section: Mapping[str, Any]) -> int:
     """Return the number of parameters of a model section: an entry point of `rlinf_async.model_sizes`.
 
     Raises:
         ModuleNotFoundError: the package that it is built of is not installed.
-        TypeError, ValueError: as of `smol_vla_settings`.
+        TypeError, ValueError: as of `settings_of`.
     """
     if find_spec("transformers") is None:
         raise ModuleNotFoundError("No module named 'transformers'", name="transformers")
-    return smol_vla_settings(section).parameters
+    return settings_of(SmolVLASettings, section).parameters
