@@ -165,6 +165,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/python docs/generate_config.py
 	$(BIN)/python docs/generate_keys.py
+	$(BIN)/python docs/generate_messages.py
 	$(BIN)/python docs/generate_performance.py
 	$(BIN)/python docs/generate_readme.py
 
