@@ -33,9 +33,7 @@ def generator():
 @pytest.fixture(scope="module")
 def messages(generator):
     """Each message, with the module that gives it."""
-    return {
-        message: path for path in reversed(generator.modules()) for message in generator.messages(path)
-    }
+    return {message: path for path in reversed(generator.modules()) for message in generator.messages(path)}
 
 
 def test_the_page_is_up_to_date(generator):
