@@ -2,7 +2,7 @@
 
     python docs/generate_messages.py
 
-Messages are read from the code: what it raises, what a deadline says was waited for, and what a run says while it goes on.
+Messages are read from the code: what it raises, what a deadline says was waited for, and what a run says.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from rlinf_async.hosts.verl.refusals import REFUSALS as REFUSALS_OF_VERL
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 REMEDY = re.compile(
-    r"[;:] (use|set|take|name|choose|give|remove|add|keep|install|save|write|unset|export|go on|activate|raise"
-    r"|wait|leave|resume)\b|nearest|at least|must be|there is|did you mean"
+    r"[;:] (use|set|take|name|choose|give|remove|add|keep|install|save|write|unset|export|go on|activate"
+    r"|raise|wait|leave|resume)\b|nearest|at least|must be|there is|did you mean"
 )
 """A message with this says by itself what to write."""
 CONTRACTS = ("core", "virtual", "past_weights")
