@@ -99,6 +99,14 @@ class RunSettings:
             return self.plan.pieces_per_rank
         return -(-self.micro_batch_size // (self.plan.piece_size * self.horizon))
 
+    @property
+    def pieces_anchored_ahead(self) -> int:
+        """Pieces of a learner rank, at most, whose anchors are made before the last of a batch has come."""
+        if not (self.asynchrony.recomputes and self.asynchrony.streamer.enabled):
+            return 0
+        together = self.pieces_taken_together
+        return (self.plan.pieces_per_rank - 1) // together * together
+
     def compares_versions(self, trained_bytes: float) -> bool:
         """Return True if a learner rank with `trained_bytes` of trained weights scores samples by the
         policies that drew them.

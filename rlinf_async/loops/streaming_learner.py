@@ -154,6 +154,7 @@ class StreamingLearner:
         self._kept: dict[tuple[int, int, int], Tree] = {}
         self._samples: list[Tree] = []
         self._trained = self._streamed = self._seen = 0
+        self._anchored = self._anchored_ahead = 0
         self._later: list[list[Tree]] = [[] for _ in range(self._settings.optimizer_steps)]
         # Seeded by batch, so that a resumed run shuffles as the one that was interrupted; 1009 keeps
         # the seeds of up to that many ranks apart.
@@ -169,8 +170,8 @@ class StreamingLearner:
 
     def accept(self, pieces: Sequence[Piece]) -> None:
         with self._busy.busy(), self.training.working():
-            # Whatever was trained until now was trained before these pieces, perhaps the last, had come.
-            self._streamed = self._trained
+            # Whatever was done until now was done before these pieces, perhaps the last, had come.
+            self._streamed, self._anchored_ahead = self._trained, self._anchored
             for piece in pieces:
                 self._arrived.append(piece)
                 self._missing -= 1
@@ -182,6 +183,8 @@ class StreamingLearner:
     def finish(self) -> dict[str, float]:
         with self._busy.busy(), self.training.working():
             metrics = self._finish()
+            if self._settings.asynchrony.recomputes and self._settings.asynchrony.streamer.enabled:
+                metrics["train/anchored"] = self._anchored_ahead / self._settings.plan.pieces_per_rank
             if self._probe is not None:
                 ratios = averages(self.training.summed(self._probe.finish(self.training.scored)))
                 metrics |= {f"train/{name}": value for name, value in ratios.items()}
@@ -191,6 +194,7 @@ class StreamingLearner:
         rollout = self.training.rollout(pieces)
         if self._settings.asynchrony.recomputes:
             self.training.anchor(rollout, _scores_of(pieces))
+            self._anchored += len(pieces)
         if self._probe is not None:
             self._probe.add(*self.training.probe_samples(rollout))
         if self._settings.streams and (self._scale.ready or not self._settings.normalizes):

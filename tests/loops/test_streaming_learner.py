@@ -130,6 +130,31 @@ def test_a_rollout_that_steps_do_not_divide_is_shared_out_so_that_steps_are_equa
     assert training.noted["streamed"] == pytest.approx(4 / 24)
 
 
+@pytest.mark.parametrize(("together", "ahead"), [(1, 3 / 4), (2, 2 / 4), (4, 0.0)])
+def test_a_batch_whose_gradients_wait_is_anchored_as_its_pieces_come(together, ahead):
+    deferred = AsyncConfig(
+        train=TrainConfig(enabled=True),
+        streamer=StreamerConfig(enabled=True, normalization="deferred"),
+        advanced=AdvancedConfig(measure_ratios=False),
+    )
+    settings = run_settings(
+        plan=PLAN,
+        asynchrony=deferred,
+        horizon=HORIZON,
+        global_batch_size=16,
+        micro_batch_size=HORIZON * together,
+        normalizes=True,
+    )
+    training = Training()
+    learner = StreamingLearner(training, settings, parameters=list, busy=BusyMeter(now=lambda: 0.0))
+    learner.begin(0)
+    for one in rollouts(0, HORIZON):
+        learner.accept([one])
+    assert learner.finish()["train/anchored"] == ahead
+    assert settings.pieces_anchored_ahead == 4 * ahead
+    assert training.micro_batches == [[]]  # the whole batch was trained at once
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
 @pytest.mark.parametrize("streamer", [True, False])
 def test_outliers_are_those_of_the_whole_batch_which_is_waited_for(order, streamer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts.rlinf.offload import overlap
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -17,15 +18,11 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
     """A remark for each level of a run, and for each setting, that does less than one might expect."""
     levels, plan = settings.asynchrony, settings.plan
     if levels.streamer.enabled and not settings.streams:
-        deferred, streaming = (
-            ("async.train.correction=m2po", "async.train.correction=tis")
-            if settings.leaves_out
-            else ("normalisation deferred", "async.streamer.normalization=running")
-        )
-        yield (
-            f"level 3 streams nothing: with {deferred} the learner waits for the whole batch; {streaming} "
-            "streams"
-        )
+        yield _waiting(settings)
+    simulator = str(cfg["env"]["train"]["env_type"])
+    vectorised = simulator in VECTORISED_SIMULATORS and plan.shards_per_worker == 1
+    if vectorised and levels.off_policy and settings.update_epoch > 1:
+        yield _gain(simulator, settings)
     if levels.rollout.enabled and plan.shards == 1:
         yield "level 2 has one shard in all, and changes nothing"
     elif levels.rollout.enabled and plan.shards_per_worker == 1:
@@ -41,6 +38,34 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
             f"CUDA graphs are captured for batches of {settings.buckets[0]}, to which smaller ones are "
             "padded; workers without CUDA capture none"
         )
+
+
+def _waiting(settings: RLinfSettings) -> str:
+    """Say what level 3 does where gradients wait for the whole batch, and what would have them stream."""
+    pieces, ahead = settings.plan.pieces_per_rank, settings.pieces_anchored_ahead
+    reason, streaming = (
+        ("async.train.correction=m2po", "async.train.correction=tis")
+        if settings.leaves_out
+        else ("normalisation deferred", "async.streamer.normalization=running")
+    )
+    if pieces == 1:
+        return "level 3 does nothing: all that a learner rank trains in a step comes in one piece"
+    does = (
+        f"level 3 streams the anchor and its values, for up to {ahead} of {pieces} pieces before the last "
+        "has come, which is exact"
+        if ahead
+        else "level 3 streams nothing"
+    )
+    return f"{does}: with {reason} gradients wait for the whole batch; {streaming} streams them"
+
+
+def _gain(simulator: str, settings: RLinfSettings) -> str:
+    """Say what a run with several update epochs gains where one simulator holds all that a worker steps."""
+    return (
+        f"{simulator} is not split, and collects the next batch while the learner makes "
+        f"{settings.update_epoch} update epochs of this one: a step takes the longer of the two, and no "
+        "longer their sum"
+    )
 
 
 def collocated(cfg: Mapping[str, Any], machines: Machines) -> list[str]:

@@ -101,9 +101,9 @@ def _of_metrics(lines: Sequence[Line]) -> dict[str, Any]:
     seconds = [line["async/step_seconds"] for line in lines]
     total = sum(seconds)
     publication = sum(line.get("async/publication_seconds", 0.0) for line in lines)
-    busy = {part.name: _mean(lines, f"async/busy/{part.name}") for part in ALL_PARTS}
+    busy = {part.name: mean_of(lines, f"async/busy/{part.name}") for part in ALL_PARTS}
     # Runs that did not record the busiest process have one of each kind, or its mean.
-    busiest = {name: _mean(lines, f"async/busiest/{name}") for name in busy}
+    busiest = {name: mean_of(lines, f"async/busiest/{name}") for name in busy}
     bound = {name: busiest[name] if busiest[name] is not None else busy[name] for name in busy}
     shares = {name: share for name, share in bound.items() if share is not None}
     return {
@@ -112,9 +112,9 @@ def _of_metrics(lines: Sequence[Line]) -> dict[str, Any]:
         "busy": {name: share for name, share in busy.items() if share is not None},
         "busiest": {**shares, "publication": min(1.0, publication / total)} if shares else {},
         "publication_s": publication / len(lines),
-        "staleness": _mean(lines, "async/staleness/mean", weight="async/env_steps"),
+        "staleness": mean_of(lines, "async/staleness/mean", weight="async/env_steps"),
         "staleness_max": max(_values(lines, "async/staleness/max"), default=None),
-        "batch_size": _mean(lines, "async/batch/size/mean"),
+        "batch_size": mean_of(lines, "async/batch/size/mean"),
     }
 
 
@@ -177,7 +177,8 @@ def _values(lines: Iterable[Line], name: str) -> list[float]:
     return [line[name] for line in lines if name in line]
 
 
-def _mean(lines: Sequence[Line], name: str, *, weight: str = "async/step_seconds") -> float | None:
+def mean_of(lines: Sequence[Line], name: str, *, weight: str = "async/step_seconds") -> float | None:
+    """The mean of a metric over steps, weighted; None where no step has it."""
     weights = [(line[name], line.get(weight, 0.0)) for line in lines if name in line]
     total = sum(each for _, each in weights)
     return sum(value * each for value, each in weights) / total if total > 0 else None

@@ -10,6 +10,7 @@ from rlinf_async.lab.report import charts, comparison, curves, health, histogram
 from rlinf_async.lab.report.content import Figure, Section, Table
 from rlinf_async.lab.report.faults import faults
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, moment, number, share
+from rlinf_async.lab.report.measures import mean_of
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.staleness import Staleness
 from rlinf_async.lab.report.steps import slowest
@@ -57,8 +58,21 @@ def _shares(subjects: Sequence[Subject]) -> Section:
         "last. Orange is work, grey is waiting, blue is moving data or weights, and the rest is pale.",
         legend=charts.legend(with_timelines, lambda subject: subject.window),
         figures=[charts.shares(subject, subject.window) for subject in with_timelines if subject.window],
+        remarks=[remark for subject in subjects if (remark := _streamed(subject))],
         absent=_without(subjects, with_timelines, "no trace of shards and ranks"),
     )
+
+
+def _streamed(subject: Subject) -> str:
+    """Say what level 3 did before batches were complete; empty where it was off."""
+    done = [
+        f"{share(mean)} of the {what}"
+        for name, what in (("train/anchored", "anchors and values"), ("train/streamed", "gradients"))
+        if (mean := mean_of(subject.run.metrics[1:], name)) is not None
+    ]
+    if not done:
+        return ""
+    return f"{subject.label}: of a batch, level 3 made {' and '.join(done)} before the last piece had come."
 
 
 def _time_lines(subjects: Sequence[Subject]) -> Section:

@@ -78,16 +78,29 @@ def remark(words, *overrides):
 
 
 def test_a_level_that_has_nothing_to_do_says_so():
-    assert remark("level 3 streams nothing")  # eight update epochs: normalisation is deferred
-    (waits,) = remark("level 3 streams nothing", "async.train.correction=m2po")
-    assert "m2po the learner waits for the whole batch; async.train.correction=tis streams" in waits
-    assert not remark("level 3 streams nothing", "async.streamer.normalization=running")
-    assert not remark("level 3 streams nothing", "async.mode=train")
+    (waits,) = remark("level 3")  # eight update epochs: normalisation is deferred
+    assert "level 3 streams the anchor and its values, for up to 1 of 2 pieces" in waits
+    assert "with normalisation deferred gradients wait for the whole batch" in waits
+    (waits,) = remark("level 3", "async.train.correction=m2po")
+    assert "m2po gradients wait for the whole batch; async.train.correction=tis streams them" in waits
+    assert remark("level 3 streams nothing", "async.mode=streamer", "async.rollout.enabled=true")
+    assert remark("level 3 does nothing: all that", "async.rollout.shards=1")
+    assert not remark("level 3", "async.streamer.normalization=running")
+    assert not remark("level 3", "async.mode=train")
     assert remark("one shard in all", "async.rollout.shards=1")
     apart = ("++cluster.component_placement.env.placement=0:0-1", "async.rollout.shards=1")
     assert remark("one shard per env worker", *apart)
     assert not remark("one shard", "async.mode=train")
     assert not remark("one shard")
+
+
+def test_several_update_epochs_on_a_simulator_that_is_not_split_gain_what_one_sentence_says():
+    vectorised = "env.train.env_type=isaaclab"
+    (gain,) = remark("no longer their sum", vectorised)
+    assert gain.startswith("isaaclab is not split, and collects the next batch while the learner makes 8 ")
+    assert not remark("no longer their sum")
+    assert not remark("no longer their sum", vectorised, "algorithm.update_epoch=1")
+    assert not remark("no longer their sum", vectorised, "async.train.max_staleness=0")
 
 
 def test_parts_that_are_placed_together_share_the_compute_and_it_says_which():

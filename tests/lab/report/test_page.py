@@ -44,6 +44,14 @@ def test_a_page_has_the_sentence_the_figures_and_every_section(tmp_path):
     assert "Not on this page" not in html
 
 
+def test_a_page_says_what_level_3_did_before_batches_were_complete(tmp_path):
+    ahead = {"train/anchored": 0.5, "train/streamed": 0.25}
+    lines = [metrics(step, **(ahead if step > 1 else {})) for step in (1, 2, 3)]
+    html = page(tmp_path, write_run(tmp_path, lines=lines))
+    assert "level 3 made 50% of the anchors and values and 25% of the gradients before the last piece" in html
+    assert "level 3 made" not in page(tmp_path, write_run(tmp_path, name="without"))
+
+
 def test_every_figure_has_its_numbers_as_a_table_too(tmp_path):
     html = page(tmp_path, write_run(tmp_path))
     figures = re.findall(r"<figure.*?</figure>", html, re.DOTALL)
