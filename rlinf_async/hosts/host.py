@@ -62,6 +62,10 @@ class Host(Protocol):
     def serves(self, cfg: DictConfig) -> bool:
         """Return True if `cfg` is a config of this framework."""
 
+    def recognised(self, cfg: DictConfig) -> str:
+        """Return what a config is that is near this framework and that it does not serve, and where to go
+        with it; empty if it is nothing known."""
+
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         """Return the Ray cluster that a run of `cfg` needs."""
 
@@ -138,5 +142,8 @@ def host_of(cfg: DictConfig) -> Host:
     for host in every():
         if host.serves(cfg):
             return host
+    for host in every():
+        if said := host.recognised(cfg):
+            raise ValueError(said)
     names = ", ".join(sorted(entry_points(group=HOSTS_GROUP).names))
     raise ValueError(f"this is the config of none of the hosts {names}: see docs/install.md")

@@ -44,6 +44,9 @@ class LocalHost:
     def serves(self, cfg: DictConfig) -> bool:
         return bool(cfg.get("host") == "local")
 
+    def recognised(self, cfg: DictConfig) -> str:
+        return ""
+
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         return "none"
 

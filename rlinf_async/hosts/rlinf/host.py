@@ -57,6 +57,9 @@ class RLinfHost:
     def serves(self, cfg: DictConfig) -> bool:
         return all(section in cfg for section in CONFIG_SECTIONS)
 
+    def recognised(self, cfg: DictConfig) -> str:
+        return ""
+
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"
 

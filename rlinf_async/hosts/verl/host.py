@@ -16,6 +16,7 @@ from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
 from rlinf_async.hosts.verl.block import PLATFORM_VARIABLE, is_verls
+from rlinf_async.hosts.verl.relatives import relative
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.attempt import check_left
@@ -42,7 +43,10 @@ class VerlHost:
         """A run that does not ask for our trainer mode is as it would be without it."""
 
     def serves(self, cfg: DictConfig) -> bool:
-        return is_verls(cfg)
+        return is_verls(cfg) and not relative(cfg)
+
+    def recognised(self, cfg: DictConfig) -> str:
+        return relative(cfg)
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         address = lookup(cfg, "ray_kwargs.ray_init.address")

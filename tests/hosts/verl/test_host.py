@@ -33,6 +33,26 @@ def test_a_config_of_verls_is_known_whichever_trainer_it_asks_for():
 
 
 @pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        # The blocks of verl-vla's `train/sac`, and of its `record`, which has no trainer.
+        ({"cluster": {"env": {}, "actor_rollout_ref": {}}, "trainer": {}, "ray_kwargs": {}}, "verl-vla"),
+        ({"cluster": {"env": {}}}, "verl-vla"),
+        # Of verl.experimental.vla's `rob_ppo_trainer`, which has those of veRL's own, too.
+        ({"trainer": {}, "actor_rollout_ref": {}, "env": {"disagg_sim": {}, "train": {}}}, "v0.7.0"),
+    ],
+)
+def test_a_config_of_a_program_near_verl_is_told_what_it_is_and_where_to_go(config, said):
+    config = OmegaConf.create({**config, "async": {"mode": "full"}})
+    with pytest.raises(ValueError, match=f"{said}.*trainer_mode=vla_async.*docs/verl.md"):
+        host.host_of(config)
+
+
+def test_a_key_of_the_old_experiment_in_a_config_of_ours_is_left_to_the_check_of_keys():
+    assert isinstance(host.host_of(with_mode("vla_async", env={"rollout": {}})), VerlHost)
+
+
+@pytest.mark.parametrize(
     ("mode", "block", "answer"),
     [
         ("vla_async", {"mode": "full"}, ""),
