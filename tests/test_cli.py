@@ -88,7 +88,7 @@ def test_the_table_for_readers_names_levels_classes_and_shards():
         ("async.mode=ful", "did you mean 'full'"),
         ("async.rolout.shards=2", "did you mean async.rollout"),
         ("async.rollout.shards=5", "nearest number of shards per worker that does: 4"),
-        ("reward.use_reward_model=true", "async does not support reward.use_reward_model"),
+        ("reward.use_reward_model=true", "reward.use_reward_model=True needs reward workers"),
         ("nonsense=1", "nonsense"),
     ],
 )

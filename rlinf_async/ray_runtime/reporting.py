@@ -15,6 +15,8 @@ from rlinf_async.observe.meters import Shares, StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.remote_calls import Fleet
 
+MODEL_REWARDS = "reward_model_output"
+"""The statistic of rollouts with an item for every reward of a reward model, and not for every episode."""
 LEARN_KEYS = ("busy", "publication_seconds")
 """Keys that `learn` returns besides the framework's metrics."""
 
@@ -128,8 +130,12 @@ def mean_of_episodes(results: Sequence[Mapping[str, torch.Tensor]]) -> dict[str,
         episodes = torch.cat([result[name].reshape(-1).float() for result in nonempty if name in result])
         means[name] = float(episodes.mean()) if episodes.numel() else 0.0
     if nonempty:
-        means["num_trajectories"] = float(sum(len(next(iter(result.values()))) for result in nonempty))
+        means["num_trajectories"] = float(sum(map(_episodes, nonempty)))
     return means
+
+
+def _episodes(result: Mapping[str, torch.Tensor]) -> int:
+    return max((len(values) for name, values in result.items() if name != MODEL_REWARDS), default=0)
 
 
 def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -37,6 +37,7 @@ ANSWERS, STEPS, TURNS = "answers of inference", "training steps", "turns on an a
 WEIGHTS, CHECKPOINTS, DEVICES = "publication of weights", "checkpoints", "devices"
 LAUNCH, CHOICE, METRICS, MODELS = "starting workers", "the choice of classes", "metrics", "models"
 CONFIG, ADVANTAGES, LOSSES = "reading a config", "advantages", "losses"
+REWARDS = "rewards of reward models"
 
 OF_EVERY_WORKER = {"cfg": CONFIG, "_rank": LAUNCH, "init_worker": LAUNCH}
 
@@ -112,6 +113,20 @@ BORROWED: dict[str, Borrowed] = {
             "save_checkpoint": CHECKPOINTS,
             "load_checkpoint": CHECKPOINTS,
         },
+    ),
+    "EmbodiedRewardWorker": Borrowed(
+        REWARDS, ("rlinf.workers.reward.reward_worker:EmbodiedRewardWorker",), {"init_worker": REWARDS}
+    ),
+    "EmbodiedAPIRewardWorker": Borrowed(
+        REWARDS, ("rlinf.workers.reward.api_reward_worker:EmbodiedAPIRewardWorker",), optional=True
+    ),
+    "HistoryManager": Borrowed(
+        REWARDS,
+        (
+            "rlinf.utils.env_helpers.history_manager:HistoryManager",
+            "rlinf.workers.env.history_manager:HistoryManager",
+        ),
+        {"append_to_history_entries": REWARDS, "build_history_input": REWARDS},
     ),
     "EmbodiedRunner": Borrowed(CHOICE, ("rlinf.runners.embodied_runner:EmbodiedRunner",)),
     "WorkerGroup": Borrowed(

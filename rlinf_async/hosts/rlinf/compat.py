@@ -76,6 +76,15 @@ def _in_stage(envs: Any, stage: int, env: object) -> Iterator[None]:
             envs[stage] = own
 
 
+def reward_method(reward_worker: Any) -> Any:
+    """The method of RLinf's reward workers that scores what environments show; `reward_worker` is a handle.
+
+    It is `compute_image_rewards` of RLinf 0.3, and `compute_reward` of its main branch.
+    """
+    newer = getattr(reward_worker, "compute_reward", None)
+    return newer if newer is not None else reward_worker.compute_image_rewards
+
+
 def explained_variance(
     metrics: dict[str, list[Any]], reduce: Callable[[dict[str, Any]], Mapping[str, Any]]
 ) -> dict[str, float]:

@@ -17,6 +17,7 @@ from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.refusals import other_algorithm
+from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
 
@@ -98,8 +99,10 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
             OmegaConf.update(cfg, change.key, change.value)
         for level in fitted.dropped:
             OmegaConf.update(cfg, f"{BLOCK_KEY}.{level}.enabled", False)
-        # An env shard is what RLinf calls a pipeline stage of an env worker.
-        cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
+        # An env shard is what RLinf calls a pipeline stage of an env worker. Its check of the config, which
+        # comes next, allows one beside a reward model; env workers then find their shards in the block.
+        if not scored_by_workers(plain(cfg)):
+            cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
         cfg.actor.micro_batch_size = settings.micro_batch_size
         if settings.asynchrony.rollout.enabled:
             cfg[BLOCK_KEY] = OmegaConf.merge(cfg[BLOCK_KEY], {"rollout": resolved_rollout(settings)})

@@ -12,6 +12,7 @@ from rlinf_async.hosts.contract import Contract, shown
 from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED
 from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
+from rlinf_async.hosts.rlinf.rewards import ShardRewards
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.finite import check_shown, not_finite
@@ -91,12 +92,14 @@ class TrainShard(_Shard):
         busy: BusyMeter,
         *,
         turns: Turns | None = None,
+        rewards: ShardRewards | None = None,
     ) -> None:
         """With `turns`, other environments of the shard play the rollouts that `skip` leaves out; those of
-        them that are spare have a stage beyond those that `busy` counts."""
+        them that are spare have a stage beyond those that `busy` counts. `rewards` are a reward model's."""
         super().__init__(worker, stage, simulators, "train")
         self._busy = partial(busy.busy, stage % busy.width)
         self._turns = turns
+        self._rewards = rewards
         self._last: EnvStep | None = None
         self._taken_on: tuple[int, int] | None = None
 
@@ -121,6 +124,8 @@ class TrainShard(_Shard):
         with self._busy():
             output = self._finite(*await self._simulators.step(lambda: self._step(answer)))
             await self._delayed()
+        if self._rewards is not None:
+            await self._rewards.add(output.env)
         return output
 
     async def _delayed(self) -> None:
@@ -144,12 +149,18 @@ class TrainShard(_Shard):
         self._contract.forget()
         await self._simulators.build(lambda: self._worker.rebuild("train", self._stage))
         # With `auto_reset` the next rollout begins from `last_obs_list`, which `rebuild` has filled.
-        self._last = None
+        self._begin_anew()
 
     async def renew(self, step: int) -> None:
         self._contract.forget()
         await self._simulators.build(lambda: self._worker.renew(self._stage, step))
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Nothing is known of these environments, which have been built just now."""
         self._last = None
+        if self._rewards is not None:
+            self._rewards.forget()
 
     def _finish(self) -> None:
         flush_video(self._env, self._cfg)

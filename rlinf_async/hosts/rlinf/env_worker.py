@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import Ticket
@@ -21,6 +21,7 @@ from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribu
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.recorder import ShardRecorder
 from rlinf_async.hosts.rlinf.rendering import rendering_on_own_gpu
+from rlinf_async.hosts.rlinf.rewards import RewardWorker, ShardRewards
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.loops.foreign import let_go
@@ -35,17 +36,27 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
 
     def __init__(self, cfg: DictConfig) -> None:
+        asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+        if asynchrony.rollout.enabled and asynchrony.rollout.shards != "auto":
+            with open_dict(cfg):  # the process's own; in the driver's, RLinf wants one beside a reward model
+                cfg.rollout.pipeline_stage_num = asynchrony.rollout.shards
         super().__init__(cfg)
+        self.reward_workers: Sequence[Handle] = ()
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
         self.first_observations: dict[int, Any] = {}
         self._rebuilds = Rebuilds(self.stage_num)
-        asynchrony = AsyncConfig.from_mapping(read_block(cfg))
         sets = 2 if asynchrony.rollout.reset_ahead else 1
         self.start_shards(asynchrony, rank=self._rank, stages=self.stage_num, sets=sets)
         self.eval_rollouts = int(OmegaConf.select(cfg, "env.eval.rollout_epoch") or 1)
 
+    async def run_shards(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
+        """As of every host; a reward model scores what the environments show, if the run has one."""
+        self.reward_workers = settings.reward_workers
+        await super().run_shards(settings, requests, coordinator)
+
     def train_shard(self, stage: int) -> TrainShard:
-        return TrainShard(self, stage, self.simulators("train", stage), self._busy)
+        simulators = self.simulators("train", stage)
+        return TrainShard(self, stage, simulators, self._busy, rewards=self._rewards(simulators.shard))
 
     def spare_shards(self, stage: int) -> Sequence[TrainShard]:
         section = plain(self.cfg.env.train)
@@ -53,12 +64,22 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             TrainShard(
                 self,
                 place,
-                self.simulators("train", place),
+                simulators := self.simulators("train", place),
                 self._busy,
                 turns=Turns(section, self._rank * self.stage_num + stage),
+                rewards=self._rewards(simulators.shard),
             )
             for place in (stage, stage + self.stage_num)
         ]
+
+    def _rewards(self, shard: int) -> ShardRewards | None:
+        """Scores the environments of a shard by the reward worker that it shares with the fewest others."""
+        if not self.reward_workers:
+            return None
+        rank = shard % len(self.reward_workers)
+        deadline_s = self.asynchrony.advanced.deadline_s
+        worker = RewardWorker(rank=rank, handle=self.reward_workers[rank], deadline_s=deadline_s)
+        return ShardRewards(self.cfg.reward, worker, self.envs_per_shard("train"))
 
     def eval_shard(self, stage: int) -> EvalShard:
         return EvalShard(self, stage, self.simulators("eval", stage))

@@ -10,6 +10,7 @@ from rlinf_async.hosts.kit.keys import Fate, Key, Table, rows
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Or, Real, Text, Whole
 from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS
 from rlinf_async.hosts.rlinf.refusals import REFUSALS
+from rlinf_async.hosts.rlinf.reward_section import MODES
 from rlinf_async.hosts.rlinf.translation import KEY_TRANSLATIONS, MOVED_KEYS
 
 COUNT, SIZE, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(0), Real(least=0), Real(above=0)
@@ -94,6 +95,8 @@ NUMBER_ROWS = (
         "algorithm.clip_log_ratio_max",
         "algorithm.clip_log_ratio_min",
         "algorithm.reward_coef",
+        "reward.env_reward_weight",
+        "reward.reward_weight",
         "algorithm.rewards_lower_bound",
         "algorithm.rewards_upper_bound",
         "env.train.reward_coef",
@@ -104,6 +107,7 @@ NUMBER_ROWS = (
 CHOICE_ROWS = (
     *rows(LEVEL_KIND, "algorithm.logprob_type", "algorithm.entropy_type"),
     *rows(Names(("chunk_level", "action_level")), "algorithm.reward_type"),
+    *rows(Names(MODES), "reward.reward_mode"),
     *rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
     *rows(Names(("torch", "flash_attn", "liger_kernel")), "algorithm.entropy_op_type"),
     *rows(Names(("fsdp", "fsdp2")), "actor.fsdp_config.strategy"),
@@ -135,6 +139,9 @@ CHOICE_ROWS = (
         "env.eval.ignore_terminations",
         "rollout.enable_cuda_graph",
         "rollout.enable_torch_compile",
+        "reward.history_reward_assign",
+        "reward.standalone_realworld",
+        "reward.use_reward_model",
         "rollout.sampling_params.do_sample",
         "runner.only_eval",
     ),
@@ -231,6 +238,8 @@ WITHOUT_EFFECT = tuple(
         "algorithm.rollout_store_size_per_rank": "a batch has env.train.total_num_envs x rollout_epoch "
         "trajectories, each trained once",
         "algorithm.shuffle_rollout": "only runner.use_training_pipeline reads it",
+        "env.obs_compression*": "it changes no observation, and here they travel in memory or as they are",
+        "reward.enable_offload": "the reward model scores whenever environments have stepped",
         "rollout.recompute_logprobs": "async.train.proximal says how the proximal policy is found",
         "rollout.rlt_feature_model*": "RLT alone reads it",
         "rollout.rollout_queue_size": "only runner.enable_decoupled_mode reads it",

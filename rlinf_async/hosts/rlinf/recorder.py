@@ -15,6 +15,7 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.trajectory import Trajectory
 from rlinf_async.loops.finite import check_answer
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
+from rlinf_async.ray_runtime.reporting import MODEL_REWARDS
 
 SCORE_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
 """Fields of an answer that have to be finite."""
@@ -75,6 +76,10 @@ class ShardRecorder:
             self._own_episodes.append(output.info)
         values = answer["bootstrap_values"] if self._resets else None
         self._trajectory.see(step, step.rewards_with(values, self._algorithm), answer["prev_values"])
+        if step.spread is not None:
+            self._trajectory.spread(*step.spread)
+        if step.model_rewards is not None:
+            self._own_episodes.append({MODEL_REWARDS: step.model_rewards.float().flatten()})
 
 
 def _inputs(output: ShardOutput, answer: dict[str, Any]) -> Tree:

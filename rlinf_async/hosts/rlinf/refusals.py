@@ -13,11 +13,15 @@ from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.rlinf import entropy
 from rlinf_async.hosts.rlinf.offload import overlap
+from rlinf_async.hosts.rlinf.reward_section import unserved_rewards
 from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES
 from rlinf_async.hosts.tasks import cannot_take_on
 
 TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 """Models that sample actions as tokens."""
+
+EVALUATED_MODELS = frozenset({"molmoact2"})
+"""Models whose class in RLinf does not train."""
 
 ADVANTAGE_TYPES = ("gae", "grpo")
 """RLinf's `algorithm.adv_type` of PPO and of GRPO."""
@@ -148,13 +152,12 @@ def other_algorithm(cfg: Mapping[str, Any]) -> Reason | None:
 
 def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Yield settings that no level supports, and settings of the `async` block that do not go with `cfg`."""
-    if lookup(cfg, "reward.use_reward_model") and not lookup(cfg, "reward.standalone_realworld"):
-        # Of the other kind, the environment asks its reward model by itself.
+    yield from unserved_rewards(cfg)
+    if (model := lookup(cfg, "actor.model.model_type")) in EVALUATED_MODELS:
         yield Reason(
-            "async does not support reward.use_reward_model=True, the reward model "
-            f"{lookup(cfg, 'reward.model.model_type')!r}; set it to false, so that rewards come from the "
-            "simulator, or use async.mode=off",
-            "reward.use_reward_model=false",
+            f"actor.model.model_type={model} can be evaluated by RLinf, and not trained; use "
+            "runner.only_eval=true",
+            "runner.only_eval=true",
         )
     backend = lookup(cfg, "actor.training_backend")
     if backend not in (None, "fsdp"):

@@ -21,6 +21,9 @@ ROLE_OF_CLASS = {
 }
 """RLinf's classes, of its synchronous and of its asynchronous script, and the entry points of ours."""
 
+STOCK_CLASSES = ("rlinf.workers.reward.reward_worker.EmbodiedRewardWorker",)
+"""RLinf's classes that do in our runs what they do in RLinf's, and those that extend them."""
+
 RUNNER_CLASSES = (
     "rlinf.runners.embodied_runner.EmbodiedRunner",
     "rlinf.runners.async_ppo_embodied_runner.AsyncPPOEmbodiedRunner",
@@ -70,6 +73,8 @@ def replacement(cls: type) -> type:
     """
     if dotted(cls) in entry_points(group=WORKERS_GROUP).names:
         return load_class(WORKERS_GROUP, dotted(cls))
+    if any(dotted(base) in STOCK_CLASSES for base in cls.__mro__):
+        return cls
     base_class = next((base for base in cls.__mro__ if dotted(base) in ROLE_OF_CLASS), None)
     if base_class is None:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.borrowed import (
     Cluster,
@@ -23,6 +25,7 @@ from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
+from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
 from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.observe.display import RunDisplay
@@ -52,9 +55,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.reward, self.critic = reward, critic
         groups = {"env": env, "rollout": rollout, "actor": actor}
         check_classes(groups)
-        self.settings = resolve(
-            cfg, sizes={name: len(group.worker_info_list) for name, group in groups.items()}
-        )
+        settings = resolve(cfg, sizes={name: len(group.worker_info_list) for name, group in groups.items()})
+        self.settings = replace(settings, reward_workers=tuple(_reward_workers(cfg, reward)))
         resume_dir = cfg.runner.get("resume_dir")
         step = resume_step(resume_dir, digests=False)
         self.max_steps = last_step(cfg)[1]
@@ -86,7 +88,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
     def init_workers(self) -> None:
         """Build environments, models and optimizer; refuse to go on when a worker lacks this package."""
         with _leaving_quietly():
-            self._run.prepare(_initialise, resume=self._load_checkpoint)
+            self._run.prepare(self._initialise, resume=self._load_checkpoint)
 
     def run(self) -> None:
         """Train until `max_steps`, then sum up."""
@@ -128,6 +130,12 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self._outlet.close()
         compat.clear_failure()
 
+    def _initialise(self, fleet: Fleet) -> None:
+        scorers = [worker.init_worker.remote() for worker in self.settings.reward_workers]
+        init = fleet.call("inference", "init_worker") + fleet.call("env", "init_worker") + scorers
+        fleet.wait(init, "init_worker on the inference, env and reward workers")
+        fleet.run("learner", "init_worker")
+
     def _load_checkpoint(self, fleet: Fleet) -> None:
         if resume_dir := self.cfg.runner.get("resume_dir"):
             fleet.run("learner", "load_checkpoint", str(Path(resume_dir) / "actor"))
@@ -168,10 +176,20 @@ def check_classes(groups: Mapping[str, Any]) -> None:
             )
 
 
-def _initialise(fleet: Fleet) -> None:
-    init = fleet.call("inference", "init_worker") + fleet.call("env", "init_worker")
-    fleet.wait(init, "init_worker on the inference and env workers")
-    fleet.run("learner", "init_worker")
+def _reward_workers(cfg: DictConfig, group: Any) -> list[Any]:
+    """Ray's handles of the workers that score what environments show, if the run has a reward model.
+
+    Raises:
+        ValueError: it has one, and no workers to hold it.
+    """
+    if not scored_by_workers(plain(cfg)):
+        return []
+    if group is None:
+        raise ValueError(
+            "reward.use_reward_model=True, and the script that runs has started no reward workers: give its "
+            "runner RLinf's EmbodiedRewardWorker as `reward`, or set reward.use_reward_model=false"
+        )
+    return _actors(group)
 
 
 def _actors(group: Any) -> list[Any]:

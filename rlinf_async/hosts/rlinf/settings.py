@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.offload import offloading
+from rlinf_async.hosts.rlinf.reward_section import misfits
 from rlinf_async.hosts.simulators import divide
 from rlinf_async.hosts.sizes import Evaluation, fair_share, split_requests
 from rlinf_async.loops.run_settings import RunSettings
@@ -33,6 +34,8 @@ class RLinfSettings(RunSettings):
     advantage: str
     takes_turns: bool = False
     """True if learner, inference and simulators are offloaded while another of them works."""
+    reward_workers: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+    """Ray's handles of RLinf's reward workers, in the order of the ranks, once they have started."""
 
     @property
     def restartable(self) -> frozenset[str]:
@@ -84,6 +87,7 @@ class RLinfSettings(RunSettings):
         refuse(
             [
                 *_chunk_reasons(cfg),
+                *misfits(cfg, sizes.get("reward", 0)),
                 *split_requests(settings),
                 *settings._reasons(),
                 *_evaluation(cfg).misfits(settings),

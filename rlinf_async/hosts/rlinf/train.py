@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rlinf.borrowed import (
     Cluster,
     EmbodiedFSDPActor,
@@ -19,6 +20,7 @@ from rlinf_async.hosts.rlinf.borrowed import (
 from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS, load_in_workers
+from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
 from rlinf_async.hosts.rlinf.stock import Observed
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
@@ -57,7 +59,30 @@ def _launch(cfg: DictConfig, runner_class: object, *, dashboard: bool) -> None:
         actor=_actor(cfg),
         rollout=MultiStepRolloutWorker,
         env=EnvWorker,
+        **_reward(cfg),
     )
+
+
+def _reward(cfg: DictConfig) -> dict[str, Any]:
+    """The class of the reward workers, if the run has a reward model.
+
+    Raises:
+        ValueError: it is behind a server that RLinf's own script would start.
+    """
+    if not scored_by_workers(plain(cfg)):
+        return {}
+    if str(cfg.reward.get("worker_type", "model")).lower() != "api":
+        from rlinf_async.hosts.rlinf.borrowed import EmbodiedRewardWorker
+
+        return {"reward": EmbodiedRewardWorker}
+    if not OmegaConf.select(cfg, "reward.api.api_base"):
+        raise ValueError(
+            "reward.worker_type=api has no reward.api.api_base, and rlinf-async train starts no server for "
+            "it; give the address of one, or run RLinf's own train_embodied_agent.py, which starts SGLang"
+        )
+    from rlinf_async.hosts.rlinf.borrowed import EmbodiedAPIRewardWorker
+
+    return {"reward": EmbodiedAPIRewardWorker}
 
 
 def _actor(cfg: DictConfig) -> Any:

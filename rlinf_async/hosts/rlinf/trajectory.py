@@ -14,6 +14,8 @@ from rlinf_async.hosts.rlinf.borrowed import OBSERVED
 
 OUTCOME = ("rewards", "dones", "terminations", "truncations", "intervene_actions", "intervene_flags")
 """What there is to say of a chunk of steps, beside observations."""
+INFOS = ("success", "episode", "final_info")
+"""What RLinf's reward models are told of the information of a step."""
 
 
 @dataclass(kw_only=True)
@@ -33,13 +35,22 @@ class EnvStep:
     """[B, C x A]: what a hand did in the place of the actions before."""
     intervene_flags: torch.Tensor | None = None
     """[B, C] bool: where it did."""
+    infos: dict[str, Any] | None = None
+    """What reward models are told of the step besides: success, and statistics of episodes."""
+    model_rewards: torch.Tensor | None = None
+    """[B, 1] or [B, C]: the part of the rewards that a reward model has given, before it was weighted."""
+    spread: tuple[torch.Tensor, list[int]] | None = None
+    """[B, 1], and a number of decisions for each environment: a reward that all of the last so many get, this
+    one among them, which has it already."""
 
     @classmethod
     def of(cls, output: Any) -> EnvStep:
         """From an env output of RLinf, whose newest form keeps what came of the steps in its `transition`."""
         outcome = getattr(output, "transition", output)
         told = {name: getattr(outcome, name) for name in OUTCOME}
-        return cls(obs=output.obs, final_obs=output.final_obs, **told)
+        infos = getattr(output, "env_infos", None) or {}
+        known = {name: infos[name] for name in INFOS if name in infos}
+        return cls(obs=output.obs, final_obs=output.final_obs, infos=known or None, **told)
 
     def __post_init__(self) -> None:
         self.obs = _observed(self.obs)
@@ -113,6 +124,17 @@ class Trajectory:
         inputs = self._rows["forward_inputs"][-1]
         inputs["action"] = mixed
         inputs.pop("model_action", None)
+
+    def spread(self, rewards: torch.Tensor, decisions: Sequence[int]) -> None:
+        """Add a reward to the decisions before the last one, which has it already.
+
+        Args:
+            rewards: [B, 1].
+            decisions: how many of the last get it, for each of B; those of rollouts before are out of reach.
+        """
+        for env, number in enumerate(decisions):
+            for row in self._rows["rewards"][-number:-1] if number else ():
+                row[env] += rewards[env]
 
     def cut(self, ends: Sequence[tuple[int, int]]) -> list[Tree]:
         """The trajectories of the environments between each pair of `ends`, in memory of their own."""

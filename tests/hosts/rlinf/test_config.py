@@ -78,12 +78,16 @@ def test_everything_that_stands_in_the_way_is_said_at_once_with_overrides_to_pas
         "async.offload",
         "actor.global_batch_size",
     ]
-    overrides = ("reward.use_reward_model=false", "actor.enable_offload=false", "env.eval.total_num_envs=4")
+    overrides = (
+        "+cluster.component_placement.reward=0-0",
+        "actor.enable_offload=false",
+        "env.eval.total_num_envs=4",
+    )
     assert all(override in lines[-1].split() for override in overrides)
 
 
 def test_one_thing_that_stands_in_the_way_is_said_by_itself():
-    with pytest.raises(ValueError, match=r"^async does not support reward\.use_reward_model=True"):
+    with pytest.raises(ValueError, match=r"^reward\.use_reward_model=True needs reward workers"):
         resolve(made({"reward.use_reward_model": True}))
 
 

@@ -64,7 +64,7 @@ def test_without_a_level_that_remains_it_is_an_error_and_never_a_synchronous_run
 
 def test_levels_asked_for_by_name_are_refused_where_no_level_can_be():
     found = fitted({"reward.use_reward_model": True}, rollout={"enabled": True})
-    assert overrides(found) == ["reward.use_reward_model=false"]
+    assert overrides(found) == ["+cluster.component_placement.reward=0-0"]
 
 
 def test_everything_that_stands_in_the_way_is_named_at_once():
@@ -73,7 +73,11 @@ def test_everything_that_stands_in_the_way_is_named_at_once():
         train={"enabled": True},
     )
     assert len(found.reasons) == 3
-    assert overrides(found) == ["reward.use_reward_model=false", "", "rollout.sampling_params.top_k=-1"]
+    assert overrides(found) == [
+        "+cluster.component_placement.reward=0-0",
+        "",
+        "rollout.sampling_params.top_k=-1",
+    ]
 
 
 def test_of_an_algorithm_that_cannot_run_nothing_else_is_named():
@@ -106,3 +110,22 @@ def test_keeping_the_offloading_is_refused_with_all_overrides_at_once():
 def test_with_all_levels_off_nothing_is_touched():
     found = fitted({**OFFLOADED, "reward.use_reward_model": True}, mode="off")
     assert (found.changes, found.dropped, found.reasons) == ((), {}, ())
+
+
+def test_a_model_that_rlinf_can_only_evaluate_is_refused_by_name():
+    (reason,) = fitted({"actor.model.model_type": "molmoact2"}).reasons
+    assert reason.text.startswith(
+        "actor.model.model_type=molmoact2 can be evaluated by RLinf, and not trained"
+    )
+
+
+REWARDED = {"reward.use_reward_model": True, "cluster.component_placement.reward": "0-0"}
+
+
+def test_a_reward_model_is_served_but_for_a_reward_of_the_rollout_before():
+    assert not fitted(REWARDED).reasons
+    spread = {"reward.reward_mode": "history_buffer", "reward.history_reward_assign": True}
+    more = {"env.train.rollout_epoch": 2, "env.train.auto_reset": True}
+    assert not fitted({**REWARDED, **spread}).reasons
+    assert not fitted({**REWARDED, **more}).reasons
+    assert overrides(fitted({**REWARDED, **spread, **more})) == ["env.train.rollout_epoch=1"]

@@ -184,18 +184,51 @@ def rollout_worker(cfg):
     return worker
 
 
+class Scorer:
+    """A reward worker, and Ray's handle of it: its rewards are functions of all that it is shown."""
+
+    def __init__(self):
+        self.asked = []
+        self.compute_image_rewards = self
+
+    def score(self, shown):
+        """As RLinf's worker: [B, 1]."""
+        self.asked.append(shown)
+        rewards = shown["states"].sum(dim=1) + shown["main_images"].float().mean(dim=(1, 2))
+        rewards = rewards + shown["dones"] * 32
+        infos = shown.get("env_infos", {})
+        for told in (infos, infos.get("final_info", {})):
+            if "episode" in told:
+                rewards = rewards + told["episode"]["return"] / 4
+        for fields in shown.get("history_input", {}).values():
+            rewards = rewards + torch.tensor([sum(float(f.sum()) for f in seen) for seen in fields["states"]])
+        return rewards[:, None]
+
+    async def remote(self, shown):
+        return self.score(shown)
+
+
 class Directly(stock_env.EnvWorker):
-    """RLinf's env worker, answered by RLinf's rollout worker within a call."""
+    """RLinf's env worker, answered by RLinf's rollout worker within a call, and by a reward worker."""
 
-    def __init__(self, cfg, policy):
+    def __init__(self, cfg, policy, scorer):
         super().__init__(cfg)
-        self.policy, self.sent = policy, {}
+        self.policy, self.scorer, self.sent = policy, scorer, {}
+        if self.reward_mode == "history_buffer":  # as in `init_worker`
+            sizes = [self.train_num_envs_per_stage] * self.stage_num
+            self.train_history_managers = [stock_env.HistoryManager(cfg.reward, size) for size in sizes]
+            self.history_lengths = [{} for _ in sizes]
 
-    def send_to(self, *, data, route_key, **_):
-        self.sent[route_key] = copy.deepcopy(data)  # as between processes
+    def send_to(self, *, data, tag, route_key=None, **_):
+        self.sent[tag.removeprefix("train_"), route_key] = copy.deepcopy(data)  # as between processes
 
-    def recv_from(self, *, route_key, **_):
-        asked = self.sent.pop(route_key)
+    def recv_from(self, *, tag, route_key=None, **_):
+        asked = self.sent.pop((tag.removeprefix("train_"), route_key))
+        if tag == "train_reward_obs":
+            return self.scorer.score(asked)
+        return self._answered(asked)
+
+    def _answered(self, asked):
         actions, result = self.policy.predict(asked["obs"])
         return RolloutResult(
             actions=actions,
@@ -207,21 +240,21 @@ class Directly(stock_env.EnvWorker):
         )
 
 
-def collected_by_rlinf(cfg, rollouts, env_cls=Walks):
+def collected_by_rlinf(cfg, rollouts, env_cls=Walks, scorer=None):
     """([rollout][stage]: RLinf's Trajectory, [rollout]: its episode statistics)."""
     cfg = cfg.copy()
     cfg.rollout.pipeline_stage_num = SHARDS
     policy = stock_rollout.MultiStepRolloutWorker(cfg)
     policy.init_worker()
-    worker, trajectories, episodes = with_walks(Directly(cfg, policy), env_cls), [], []
+    worker, trajectories, episodes = with_walks(Directly(cfg, policy, scorer), env_cls), [], []
     for _ in range(rollouts):
-        found = asyncio.run(worker._run_interact_once(None, None, None, None, cooperative_yield=False))
+        found = asyncio.run(worker._run_interact_once(None, None, scorer, None, cooperative_yield=False))
         trajectories.append([result.to_trajectory() for result in worker.rollout_results])
         episodes.append(dict(found))
     return trajectories, episodes
 
 
-def collected_by_us(cfg, rollouts, *, together, env_cls=Walks):
+def collected_by_us(cfg, rollouts, *, together, env_cls=Walks, scorer=None):
     """([rollout][stage]: pieces as the learner gets them, [rollout]: episode statistics).
 
     `together` makes all shards share every forward pass; else each has its own.
@@ -229,6 +262,7 @@ def collected_by_us(cfg, rollouts, *, together, env_cls=Walks):
     settings, cfg = settings_of(cfg), cfg.copy()
     cfg.rollout.pipeline_stage_num = SHARDS
     worker, policy = with_walks(ShardedEnvWorker(cfg), env_cls), rollout_worker(cfg)
+    worker.reward_workers = () if scorer is None else (scorer,)
     plan = settings.plan
     size = plan.envs_per_shard
 

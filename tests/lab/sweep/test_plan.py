@@ -100,7 +100,7 @@ def test_the_digest_changes_with_the_config_and_only_with_it(tmp_path):
         (
             ("reward.use_reward_model=true",),
             {},
-            "setting full cannot run: async does not support reward.use_reward_model",
+            "setting full cannot run: reward.use_reward_model=True needs reward workers",
         ),
         (("async.rollout.shards=5",), {"modes": "off,train,rollout"}, "setting rollout cannot run: .*shards"),
     ],
