@@ -59,11 +59,11 @@ def test_a_flag_on_the_command_line_beats_the_mode_with_or_without_a_plus():
 
 
 def test_streaming_gae_says_that_it_is_approximate_and_how_to_make_it_exact():
-    running = explain("metaworld_ppo_mlp", "async.streamer.normalization=running")
+    running = explain("metaworld_ppo_mlp", "async.advanced.normalization=running")
     by_the_batch_before = running["exactness"]["streamer"]
     assert by_the_batch_before.startswith("approximate")
     assert "normalization=deferred" in by_the_batch_before
-    deferred = explain("metaworld_ppo_mlp", "async.streamer.normalization=deferred")
+    deferred = explain("metaworld_ppo_mlp", "async.advanced.normalization=deferred")
     assert deferred["exactness"]["streamer"].startswith("exact")
     # Of eight epochs streaming could hide one; with a single epoch it is worth its price.
     assert explain("metaworld_ppo_mlp")["exactness"] == deferred["exactness"]

@@ -15,6 +15,7 @@ from rlinf_async.config import (
     StreamerConfig,
     SurviveConfig,
     TrainConfig,
+    Weighting,
     preset_levels,
 )
 
@@ -110,7 +111,9 @@ def test_a_misspelt_key_is_answered_with_the_nearest(path, key, misspell):
 
 @pytest.mark.parametrize("path", ["async", *(f"async.{block}" for block in BLOCKS)])
 def test_a_key_like_no_other_is_answered_with_the_valid_ones(path):
-    with pytest.raises(ValueError, match=rf"unknown key {path}\.zzz; valid keys: .*(mode|enabled|keep|_s)"):
+    with pytest.raises(
+        ValueError, match=rf"unknown key {path}\.zzz; valid keys: .*(mode|enabled|restarts|_s)"
+    ):
         AsyncConfig.from_mapping(within(path, {"zzz": 1}))
 
 
@@ -143,12 +146,12 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.train", {"proximal": "log-linear"}, "did you mean 'loglinear'"),
         ("async.advanced", {"measure_ratios": 1}, "async.advanced.measure_ratios=1 must be true or false"),
         (
-            "async.train",
+            "async.advanced",
             {"max_weight": 0},
-            "async.train.max_weight=0 must be auto or a finite number above 0",
+            "async.advanced.max_weight=0 must be auto or a finite number above 0",
         ),
-        ("async.train", {"max_weight": float("inf")}, "async.train.max_weight=inf"),
-        ("async.train", {"max_weight": "2"}, "async.train.max_weight='2'"),
+        ("async.advanced", {"max_weight": float("inf")}, "async.advanced.max_weight=inf"),
+        ("async.advanced", {"max_weight": "2"}, "async.advanced.max_weight='2'"),
         ("async.rollout", {"shards": 0}, "async.rollout.shards=0 .*nearest: 1"),
         ("async.rollout", {"shards": "two"}, "async.rollout.shards='two'"),
         ("async.rollout", {"max_batch_size": 0}, "async.rollout.max_batch_size=0 .*nearest: 1"),
@@ -160,7 +163,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.rollout", {"max_wait_ms": float("nan")}, "async.rollout.max_wait_ms=nan"),
         ("async.rollout", {"enabled": None}, "async.rollout.enabled=None"),
         ("async.streamer", {"micro_batch_size": 0}, "async.streamer.micro_batch_size=0 .*nearest: 1"),
-        ("async.streamer", {"normalization": "defered"}, "did you mean 'deferred'"),
+        ("async.advanced", {"normalization": "defered"}, "did you mean 'deferred'"),
         ("async.streamer", {"enabled": []}, r"async.streamer.enabled=\[\]"),
         ("async.advanced", {"deadline_s": 0}, "async.advanced.deadline_s=0 must be a finite number above 0"),
         ("async.advanced", {"deadline_s": "1h"}, "async.advanced.deadline_s='1h'"),
@@ -183,8 +186,12 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.advanced", {"step_s": 0}, "step_s=0 must be auto or"),
         ("async.advanced", {"non_finite": "refuze"}, "did you mean 'refuse'"),
         ("async.advanced", {"save_failures": 0}, "save_failures=0 .*nearest: 1"),
-        ("async.survive", {"keep": 0}, "keep=0 must be all or a whole number of at least 1"),
-        ("async.survive", {"keep": "some"}, "keep='some' must be all or"),
+        (
+            "async.advanced",
+            {"keep_checkpoints": 0},
+            "keep_checkpoints=0 must be all or a whole number of at least 1",
+        ),
+        ("async.advanced", {"keep_checkpoints": "some"}, "keep_checkpoints='some' must be all or"),
         ("async", {"rollout": [1]}, r"async.rollout=\[1\] must be a block"),
     ],
 )
@@ -243,17 +250,24 @@ def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():
 
 
 @pytest.mark.parametrize(
-    ("train", "bound"),
+    ("correction", "given", "bound"),
     [
-        ({"correction": "decoupled"}, math.inf),
-        ({"correction": "decoupled", "max_weight": 3}, math.inf),
-        ({"correction": "tis"}, 2.0),
-        ({"correction": "tis", "max_weight": 3}, 3),
-        ({"correction": "m2po"}, math.inf),
+        ("decoupled", "auto", math.inf),
+        ("decoupled", 3, math.inf),
+        ("tis", "auto", 2.0),
+        ("tis", 3, 3),
+        ("m2po", "auto", math.inf),
     ],
 )
-def test_weights_are_bounded_where_the_correction_bounds_them(train, bound):
-    assert TrainConfig(**train).weight_bound == bound
+def test_weights_are_bounded_where_the_correction_bounds_them(correction, given, bound):
+    block = {"mode": "full", "train": {"correction": correction}, "advanced": {"max_weight": given}}
+    assert AsyncConfig.from_mapping(block).weighting == Weighting(correction=correction, max_weight=bound)
+
+
+def test_samples_of_the_policy_that_trains_are_not_weighted():
+    assert AsyncConfig.from_mapping({"mode": "rollout"}).weighting is None
+    block = {"mode": "full", "train": {"correction": "none"}, "advanced": {"accept_bias": True}}
+    assert AsyncConfig.from_mapping(block).weighting is None
 
 
 def test_the_correction_in_force_is_none_where_every_sample_is_on_policy():
@@ -291,15 +305,15 @@ def test_a_fixed_lag_needs_level_1_alone(block):
     ],
 )
 def test_a_spare_set_of_simulators_needs_level_2_and_tasks_that_are_known_ahead(block, why):
-    with pytest.raises(ValueError, match=f"async.rollout.reset_ahead=true.*{why}"):
-        AsyncConfig.from_mapping({**block, "rollout": {"reset_ahead": True}})
+    with pytest.raises(ValueError, match=f"async.advanced.reset_ahead=true.*{why}"):
+        AsyncConfig.from_mapping({**block, "advanced": {"reset_ahead": True}})
 
 
 def test_whoever_asks_for_a_spare_set_asks_for_level_2():
-    block = {"mode": "full", "rollout": {"reset_ahead": True}}
-    assert AsyncConfig.from_mapping(block).rollout.reset_ahead
+    block = {"mode": "full", "advanced": {"reset_ahead": True}}
+    assert AsyncConfig.from_mapping(block).advanced.reset_ahead
     assert preset_levels(block) == {"train", "streamer"}
-    assert preset_levels({"mode": "full", "rollout": {"reset_ahead": False}}) == set(LEVELS)
+    assert preset_levels({"mode": "full", "advanced": {"reset_ahead": False}}) == set(LEVELS)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +321,7 @@ def test_whoever_asks_for_a_spare_set_asks_for_level_2():
     [("auto", 1, False), ("auto", 2, True), ("running", 8, False), ("deferred", 1, True)],
 )
 def test_a_batch_is_waited_for_where_streaming_could_hide_one_epoch_of_several(normalization, epochs, waits):
-    assert StreamerConfig(normalization=normalization).defers(epochs) == waits
+    assert AdvancedConfig(normalization=normalization).defers(epochs) == waits
 
 
 def test_a_wait_is_given_in_milliseconds_and_used_in_seconds():
@@ -324,8 +338,8 @@ def test_a_config_is_frozen_and_checked_again_when_it_is_replaced():
 
 
 def test_what_a_run_outlives_is_parsed_with_the_rest():
-    config = AsyncConfig.from_mapping({"mode": "full", "survive": {"env_restarts": 0, "keep": 2}})
-    assert config.survive == SurviveConfig(env_restarts=0, keep=2)
+    config = AsyncConfig.from_mapping({"mode": "full", "survive": {"env_restarts": 0}})
+    assert config.survive == SurviveConfig(env_restarts=0)
     assert AsyncConfig.from_mapping({"mode": "full", "survive": None}).survive == SurviveConfig()
 
 

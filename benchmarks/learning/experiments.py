@@ -26,9 +26,9 @@ LEVELS: dict[str, dict[str, Any]] = {
     "train": {"mode": "train"},
     "rollout": {"mode": "rollout"},
     "streamer": {"mode": "streamer"},
-    "streamer-running": {"mode": "streamer", "streamer": {"normalization": "running"}},
+    "streamer-running": {"mode": "streamer", "advanced": {"normalization": "running"}},
     "full": {"mode": "full"},
-    "full-running": {"mode": "full", "streamer": {"normalization": "running"}},
+    "full-running": {"mode": "full", "advanced": {"normalization": "running"}},
 }
 """PPO streams only where it is told to: with eight epochs, `auto` waits for the batch."""
 

@@ -75,7 +75,7 @@ def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[
         f"async.train.max_staleness={setting.lag}",
         f"async.rollout.shards={given['shards']}",
         f"async.streamer.micro_batch_size={samples // given['shards']}",
-        "async.streamer.normalization=running",
+        "async.advanced.normalization=running",
     ]
 
 

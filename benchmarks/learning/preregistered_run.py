@@ -66,7 +66,8 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
             "proximal": setting.proximal or RECOMPUTED,
         },
         "rollout": {"shards": task.shards},
-        "streamer": {"micro_batch_size": piece, "normalization": "running"}
+        "advanced": {"normalization": "running"},
+        "streamer": {"micro_batch_size": piece}
         | {name: value for name, value in setting.streamer.items() if name != "steps"},
     }
 

@@ -5,7 +5,7 @@ from rlinf_async.config.block import LEVEL_NAMES, MODE_LEVELS, AsyncConfig, Mode
 from rlinf_async.config.rollout import RolloutConfig
 from rlinf_async.config.streamer import StreamerConfig
 from rlinf_async.config.survive import SurviveConfig
-from rlinf_async.config.train import TrainConfig
+from rlinf_async.config.train import TrainConfig, Weighting
 
 __all__ = [
     "LEVEL_NAMES",
@@ -18,6 +18,7 @@ __all__ = [
     "StreamerConfig",
     "SurviveConfig",
     "TrainConfig",
+    "Weighting",
     "preset_levels",
     "words",
 ]

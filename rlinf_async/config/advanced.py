@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from rlinf_async.config.checks import check_above_zero, check_choice, check_flag, check_whole
+from rlinf_async.core.types import Correction
 
 SHORTEST_LIMIT_S = 100.0
 SLOWDOWN_LIMIT = 20.0
 """Ratio of the limit that `auto` gives a step or a reset to the longest one before; the limit is at
 least `SHORTEST_LIMIT_S`."""
+MAX_WEIGHT = 2.0
+"""Bound of the importance weights of `tis`: what practice agrees on."""
 MAX_COMPARED_BYTES = 2 * 10**9
 """Trained weights per learner rank up to which `measure_ratios: auto` keeps copies of past ones."""
 
@@ -21,6 +25,20 @@ class AdvancedConfig:
 
     accept_bias: bool = False
     """True confirms `train.correction: none`: off-policy data is trained as if it were on-policy."""
+    max_weight: float | Literal["auto"] = "auto"
+    """The bound of the weight that `train.correction: tis` gives a sample; auto: 2."""
+    normalization: Literal["auto", "running", "deferred"] = "auto"
+    """Advantages (GAE): by the batch before (streams), or by the whole batch (exact, waits for it).
+
+    Streaming can hide the first update epoch only: auto is running with one epoch, deferred with more.
+    """
+    reset_ahead: bool = False
+    """True gives each shard a second set of simulators, reset for the next rollout while the first plays.
+
+    Takes twice the simulators' memory, and cores for the resets.
+    """
+    keep_checkpoints: int | Literal["all"] = "all"
+    """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
     measure_ratios: bool | Literal["auto"] = "auto"
     """True logs, per staleness and on a few samples, how far sampler, learner and policies differ.
 
@@ -53,6 +71,10 @@ class AdvancedConfig:
 
     def __post_init__(self) -> None:
         check_flag("async.advanced.accept_bias", self.accept_bias)
+        check_above_zero("async.advanced.max_weight", self.max_weight, auto=True)
+        check_choice("async.advanced.normalization", self.normalization, ("auto", "running", "deferred"))
+        check_flag("async.advanced.reset_ahead", self.reset_ahead)
+        check_whole("async.advanced.keep_checkpoints", self.keep_checkpoints, least=1, or_else="all")
         if self.measure_ratios != "auto":
             check_flag("async.advanced.measure_ratios", self.measure_ratios)
         check_choice("async.advanced.non_finite", self.non_finite, ("refuse", "stop", "off"))
@@ -72,6 +94,15 @@ class AdvancedConfig:
         `trained_bytes`.
         """
         return self.measures and (self.measure_ratios != "auto" or trained_bytes <= MAX_COMPARED_BYTES)
+
+    def weight_bound(self, correction: Correction) -> float:
+        """Return the bound of the weights that `correction` gives, infinite where it has none."""
+        auto = MAX_WEIGHT if self.max_weight == "auto" else self.max_weight
+        return auto if correction == "tis" else math.inf
+
+    def defers(self, update_epochs: int) -> bool:
+        """Return True if advantages that are normalised over a batch wait for it."""
+        return update_epochs > 1 if self.normalization == "auto" else self.normalization == "deferred"
 
     def step_limit(self, longest: float) -> float:
         """The seconds that a step may take in a shard whose longest took `longest` seconds, 0 before any."""

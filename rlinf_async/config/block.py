@@ -11,7 +11,7 @@ from rlinf_async.config.checks import check_block, check_choice, check_flag, che
 from rlinf_async.config.rollout import RolloutConfig
 from rlinf_async.config.streamer import StreamerConfig
 from rlinf_async.config.survive import SurviveConfig
-from rlinf_async.config.train import TrainConfig
+from rlinf_async.config.train import TrainConfig, Weighting
 from rlinf_async.core.types import Correction
 
 Mode = Literal["off", "train", "rollout", "streamer", "full"]
@@ -37,14 +37,11 @@ class AsyncConfig:
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
     survive: SurviveConfig = field(default_factory=SurviveConfig)
     advanced: AdvancedConfig = field(default_factory=AdvancedConfig)
-    offload: Literal["auto", "keep"] = "auto"
-    """Offloading of what levels let work at once: auto switches it off and says so, keep refuses to start."""
     deterministic: bool = False
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
 
     def __post_init__(self) -> None:
         check_flag("async.deterministic", self.deterministic)
-        check_choice("async.offload", self.offload, ("auto", "keep"))
         if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):
             raise ValueError(
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
@@ -55,10 +52,15 @@ class AsyncConfig:
                 "async.train.balance=tasks gives each place in a batch to whoever is first, "
                 "which async.deterministic=true rules out; use async.train.balance=exact"
             )
-        if self.rollout.reset_ahead and self.takes_tasks:
+        if self.advanced.reset_ahead and not self.rollout.enabled:
             raise ValueError(
-                "async.rollout.reset_ahead=true resets simulators before it is known which tasks they are to "
-                "play, which async.train.balance=tasks decides when a rollout begins; use "
+                "async.advanced.reset_ahead=true needs level 2: without it every shard waits for the slowest "
+                "reset all the same; use async.rollout.enabled=true"
+            )
+        if self.advanced.reset_ahead and self.takes_tasks:
+            raise ValueError(
+                "async.advanced.reset_ahead=true resets simulators before it is known which tasks they are "
+                "to play, which async.train.balance=tasks decides when a rollout begins; use "
                 "async.train.balance=exact"
             )
         self._check_scorer()
@@ -133,9 +135,20 @@ class AsyncConfig:
         return self.train.correction if self.off_policy else "none"
 
     @property
+    def weighting(self) -> Weighting | None:
+        """The treatment of off-policy samples, or None where every sample is trained as it is."""
+        if self.correction == "none":
+            return None
+        return Weighting(
+            correction=self.correction,
+            max_weight=self.advanced.weight_bound(self.correction),
+            interpolates=self.train.proximal == "loglinear",
+        )
+
+    @property
     def recomputes(self) -> bool:
         """True if samples are anchored again at the policy that starts to train on them, before it does."""
-        return self.correction != "none" and self.train.proximal == "recomputed"
+        return self.weighting is not None and not self.weighting.interpolates
 
     @property
     def measures_ratios(self) -> bool:
@@ -160,12 +173,12 @@ def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
     """Return the levels of a valid `async` block that only `mode: full` switches on, which a run may do
     without.
 
-    A level's own flag, the mode of one level and `rollout.reset_ahead` ask for that level by themselves.
+    A level's own flag, the mode of one level and `advanced.reset_ahead` ask for that level by themselves.
     """
     block = block or {}
     if block.get("mode") != "full":
         return frozenset()
-    own = {level: block.get(level) or {} for level in LEVEL_NAMES}
-    return frozenset(
-        level for level in LEVEL_NAMES if "enabled" not in own[level] and not own[level].get("reset_ahead")
-    )
+    asked_for = {level for level in LEVEL_NAMES if "enabled" in (block.get(level) or {})}
+    if (block.get("advanced") or {}).get("reset_ahead"):
+        asked_for.add("rollout")
+    return frozenset(LEVEL_NAMES) - asked_for

@@ -6,7 +6,10 @@ from typing import Any
 
 _MOVED = {
     **{f"async.{name}": name for name in ("deadline_s", "stall_s")},
-    **{f"async.train.{name}": name for name in ("accept_bias", "measure_ratios")},
+    **{f"async.train.{name}": name for name in ("accept_bias", "max_weight", "measure_ratios")},
+    "async.rollout.reset_ahead": "reset_ahead",
+    "async.streamer.normalization": "normalization",
+    "async.survive.keep": "keep_checkpoints",
     **{
         f"async.survive.{name}": name
         for name in (
@@ -32,7 +35,7 @@ REMOVED_KEYS = {
     ),
     "async.train.correction=mis": (
         "it left out every sample beyond a bound, and learned 43 % less with action tokens at a lag of 4; "
-        "use tis, with the same async.train.max_weight, or m2po, which leaves out as few as it can"
+        "use tis, with the same async.advanced.max_weight, or m2po, which leaves out as few as it can"
     ),
     "async.train.correction=vtrace": (
         "it learned 17.5 % less with action tokens and no more with anything; use decoupled, or tis, whose "
@@ -45,6 +48,10 @@ REMOVED_KEYS = {
     "async.streamer.steps": (
         "every optimizer step of a pass has an equal share of every rollout (what spread did), as steps in "
         "order of arrival learned less where tasks differ in speed; leave the key out"
+    ),
+    "async.offload": (
+        "offloading of parts that work at the same time is switched off, and said; to find out before, ask "
+        "`rlinf-async explain`; leave the key out"
     ),
     "async.trace": "every process writes what it does when, in files of bounded size; leave the key out",
     "async.publication": (

@@ -19,15 +19,9 @@ class RolloutConfig:
     """Samples (environments) in one forward pass at most."""
     max_wait_ms: float | Literal["auto"] = "auto"
     """Milliseconds that the oldest request waits for more; auto is 0: fire when an accelerator is idle."""
-    reset_ahead: bool = False
-    """True gives each shard a second set of simulators, reset for the next rollout while the first plays.
-
-    Takes twice the simulators' memory, and cores for the resets.
-    """
 
     def __post_init__(self) -> None:
-        for flag in ("enabled", "reset_ahead"):
-            check_flag(f"async.rollout.{flag}", getattr(self, flag))
+        check_flag("async.rollout.enabled", self.enabled)
         check_whole("async.rollout.shards", self.shards, least=1, or_else="auto")
         check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
         wait = self.max_wait_ms
@@ -35,11 +29,6 @@ class RolloutConfig:
             raise ValueError(
                 f"async.rollout.max_wait_ms={wait!r} must be auto or a finite number of "
                 "at least 0; nearest: 0"
-            )
-        if self.reset_ahead and not self.enabled:
-            raise ValueError(
-                "async.rollout.reset_ahead=true needs level 2: without it every shard waits for the slowest "
-                "reset all the same; use async.rollout.enabled=true"
             )
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from rlinf_async.config.checks import check_whole
 
@@ -18,10 +17,7 @@ class SurviveConfig:
     process_restarts: int = 5
     """Times that an env worker or an inference rank is started again within ten minutes; 0 ends the run
     with the first death."""
-    keep: int | Literal["all"] = "all"
-    """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
 
     def __post_init__(self) -> None:
         for name in ("env_restarts", "process_restarts"):
             check_whole(f"async.survive.{name}", getattr(self, name), least=0)
-        check_whole("async.survive.keep", self.keep, least=1, or_else="all")

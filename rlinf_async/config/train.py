@@ -6,11 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rlinf_async.config.checks import check_above_zero, check_choice, check_flag, check_whole
+from rlinf_async.config.checks import check_choice, check_flag, check_whole
 from rlinf_async.core.types import Balance, Correction
 
-MAX_WEIGHT = 2.0
-"""Bound of the importance weights of `tis`: what practice agrees on."""
+
+@dataclass(frozen=True, kw_only=True)
+class Weighting:
+    """The way in which a loss treats samples that an older policy has drawn."""
+
+    correction: Correction
+    """The weight of each; never `none`."""
+    max_weight: float = math.inf
+    """The bound of that weight."""
+    interpolates: bool = False
+    """True if the proximal policy is interpolated; its log-probabilities are recomputed otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +31,6 @@ class TrainConfig:
     """Policy versions that a trained sample may be old, counted in global steps."""
     correction: Correction = "decoupled"
     """The weight of a sample that an older policy has drawn; see `core.objectives.importance_weight`."""
-    max_weight: float | Literal["auto"] = "auto"
-    """The bound of that weight for tis; auto: 2."""
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
     scorer: Literal["learner", "inference"] = "learner"
@@ -41,7 +48,6 @@ class TrainConfig:
         check_choice("async.train.balance", self.balance, get_args(Balance))
         check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
         check_choice("async.train.scorer", self.scorer, ("learner", "inference"))
-        check_above_zero("async.train.max_weight", self.max_weight, auto=True)
         if self.scorer == "inference" and self.proximal != "recomputed":
             raise ValueError(
                 f"async.train.scorer=inference with proximal={self.proximal}: nothing is scored again; use "
@@ -52,10 +58,3 @@ class TrainConfig:
                 f"async.train.correction=m2po with proximal={self.proximal}: which samples are left out "
                 "follows from the anchor of a whole batch; use proximal=recomputed, or correction=tis"
             )
-
-    @property
-    def weight_bound(self) -> float:
-        """`max_weight` as a number: without `auto`, and infinite where the correction has no bound."""
-        if self.correction != "tis":
-            return math.inf
-        return MAX_WEIGHT if self.max_weight == "auto" else self.max_weight

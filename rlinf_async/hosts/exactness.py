@@ -45,7 +45,7 @@ def rollout_exactness(
             f"{NOT_EXAMINED} (nobody has looked at what chance {model} draws for all samples of one forward "
             "pass at once; where it draws for each by itself, trajectories are the same in distribution)"
         )
-    others = [shares, OTHER_STREAM if asynchrony.rollout.reset_ahead and not same_draws(train) else ""]
+    others = [shares, OTHER_STREAM if asynchrony.advanced.reset_ahead and not same_draws(train) else ""]
     more = "".join(f"; {other}" for other in others if other)
     return (
         f"{EXACT_VERDICT} (the same trajectories in distribution; random numbers are drawn in another "
@@ -81,7 +81,7 @@ def streamer_exactness(
     reasons = []
     if settings.normalizes:
         reasons.append(
-            "advantages are normalised by the batch before; async.streamer.normalization=deferred is exact"
+            "advantages are normalised by the batch before; async.advanced.normalization=deferred is exact"
         )
     reasons += more
     if reasons:

@@ -26,15 +26,15 @@ Row = tuple[str, str]
 
 def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
     """Return the settings that the `async` block asks for, as plain data."""
-    train, corrects = asynchrony.train, asynchrony.correction != "none"
-    bounded = corrects and not math.isinf(train.weight_bound)
+    train, weighting = asynchrony.train, asynchrony.weighting
+    bound = weighting.max_weight if weighting else math.inf
     return {
         "mode": asynchrony.mode,
         "levels": asynchrony.levels,
         "max_staleness": asynchrony.max_staleness,
         "correction": train.correction if asynchrony.off_policy else "none needed",
-        "max_weight": train.weight_bound if bounded else None,
-        "proximal": train.proximal if corrects else None,
+        "max_weight": None if math.isinf(bound) else bound,
+        "proximal": train.proximal if weighting else None,
         "deterministic": asynchrony.deterministic,
     }
 
@@ -124,9 +124,9 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "async.deterministic: weights are published once all rollouts that need the ones before have "
             "ended, which is slower; on a GPU the kernels must be deterministic, too"
         )
-    if asynchrony.rollout.reset_ahead:
+    if asynchrony.advanced.reset_ahead:
         yield (
-            f"async.rollout.reset_ahead: {2 * settings.plan.total_envs} simulators for "
+            f"async.advanced.reset_ahead: {2 * settings.plan.total_envs} simulators for "
             f"{settings.plan.total_envs} environments, as one set is reset while the other plays: twice the "
             "memory of simulators, and cores for the resets"
         )

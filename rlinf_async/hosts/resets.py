@@ -1,4 +1,4 @@
-"""Tells which environments can be reset ahead of their rollout (`async.rollout.reset_ahead`), and how
+"""Tells which environments can be reset ahead of their rollout (`async.advanced.reset_ahead`), and how
 exactly.
 
 A spare set of environments plays every other rollout. It begins where the set that it takes turns with would
@@ -17,7 +17,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD, can_take_on
 
-AT_ONCE = "async.rollout.reset_ahead=false"
+AT_ONCE = "async.advanced.reset_ahead=false"
 ONE_OF_ITS_KIND = {"realworld": "there is one robot, and no second set of it"}
 """Why some of RLinf's own environments have no spare."""
 
@@ -26,19 +26,19 @@ def cannot_reset_ahead(
     env: Mapping[str, Any], asynchrony: AsyncConfig, *, key: str = "env.train"
 ) -> Iterator[Reason]:
     """Why environments of the section `env`, which stands at `key`, cannot be reset ahead, if they are to."""
-    if not asynchrony.rollout.reset_ahead:
+    if not asynchrony.advanced.reset_ahead:
         return
     if env.get("auto_reset"):
         yield Reason(
-            f"async.rollout.reset_ahead does not support {key}.auto_reset=True: episodes begin within a "
+            f"async.advanced.reset_ahead does not support {key}.auto_reset=True: episodes begin within a "
             f"rollout, and the next rollout goes on with them; use {key}.auto_reset=false, or "
-            "async.rollout.reset_ahead=false",
+            "async.advanced.reset_ahead=false",
             AT_ONCE,
         )
     if why := ONE_OF_ITS_KIND.get(str(env.get("env_type"))):
         yield Reason(
-            f"async.rollout.reset_ahead does not support {key}.env_type={env['env_type']}: {why}; use "
-            "async.rollout.reset_ahead=false",
+            f"async.advanced.reset_ahead does not support {key}.env_type={env['env_type']}: {why}; use "
+            "async.advanced.reset_ahead=false",
             AT_ONCE,
         )
 

@@ -1,4 +1,4 @@
-"""A spare set of simulators resets while the other plays: `async.rollout.reset_ahead`.
+"""A spare set of simulators resets while the other plays: `async.advanced.reset_ahead`.
 
 Theory of operation. A rollout begins with a reset, in which a shard asks for nothing and the policy waits.
 The reset needs nothing of the rollout before it, only simulators that do not play. With two sets of them,

@@ -72,7 +72,7 @@ class RunSettings:
     @property
     def streams(self) -> bool:
         """True if gradients are accumulated before the batch is complete."""
-        deferred = self.normalizes and self.asynchrony.streamer.defers(self.update_epoch)
+        deferred = self.normalizes and self.asynchrony.advanced.defers(self.update_epoch)
         return self.asynchrony.streamer.enabled and not deferred and not self.leaves_out
 
     @property

@@ -55,7 +55,7 @@ class Saver:
         say: Callable[[str], None],
     ) -> None:
         self._fleet, self._hooks, self._run_dir, self._say = fleet, hooks, run_dir, say
-        self._settings, self._survive = settings, settings.asynchrony.survive
+        self._settings, self._kept = settings, settings.asynchrony.advanced.keep_checkpoints
         self._facts = {
             "rlinf_async": __version__,
             "plan": asdict(settings.plan),
@@ -91,16 +91,15 @@ class Saver:
 
     def _prune(self, parent: Path) -> None:
         """A disk that does not remove an old checkpoint is no reason to end a run that has a new one."""
-        keep = self._survive.keep
         try:
-            removed = prune(parent, keep, written=self._written)
+            removed = prune(parent, self._kept, written=self._written)
         except OSError as error:
             why = error.strerror or error
             self._say(f"an old checkpoint in {parent} cannot be removed: {why}; it is tried again later")
             return
         for old in removed:
             self._written.discard(old)
-            self._say(f"removed {old}: async.survive.keep={keep}")
+            self._say(f"removed {old}: async.advanced.keep_checkpoints={self._kept}")
 
     def _write(self, step: int, folder: Path, before: Callable[[], None]) -> None:
         with written_aside(folder, self._facts, before=before) as aside:

@@ -203,7 +203,7 @@ class ShardWorker(Inspectable):
             spans=self.spans,
             **options,
         )
-        if settings.asynchrony.rollout.reset_ahead:
+        if settings.asynchrony.advanced.reset_ahead:
             waiting = partial(self._busy.busy, stage)
             sets = self.spare_shards(stage)
             ahead = ResetAhead(*sets, shard=shard, waiting=waiting, spans=self.spans)

@@ -75,7 +75,7 @@ def hostile(script):
 def run_of(budget, mode):
     asynchrony = {"mode": mode, "survive": {"env_restarts": budget}}
     if mode == "full":
-        asynchrony |= {"rollout": {"shards": 1}, "streamer": {"normalization": "running"}}
+        asynchrony |= {"rollout": {"shards": 1}, "advanced": {"normalization": "running"}}
     samples = SHARDS * ENVS * HORIZON
     return LocalSettings(
         asynchrony=AsyncConfig.from_mapping(asynchrony),

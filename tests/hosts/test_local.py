@@ -35,7 +35,8 @@ def asynchrony(train=False, rollout=False, streamer=False, **train_options):
         {
             "train": {"enabled": train, **train_options},
             "rollout": {"enabled": rollout},
-            "streamer": {"enabled": streamer, "normalization": "running"},
+            "streamer": {"enabled": streamer},
+            "advanced": {"normalization": "running"},
         }
     )
 

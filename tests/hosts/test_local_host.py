@@ -103,7 +103,10 @@ def test_it_is_explained_as_it_will_run():
         (("settings.horizon=0",), "settings.horizon=0 must be a whole number of at least 1"),
         (("--gpus", "8"), "takes no cluster"),
         (("async.mode=ful",), "did you mean 'full'"),
-        (("+async.survive.keep=2",), "async.survive.keep=2 is not served by the local host"),
+        (
+            ("+async.advanced.keep_checkpoints=2",),
+            "async.advanced.keep_checkpoints=2 is not served by the local host",
+        ),
         (
             ("+async.advanced.stall_s=9",),
             "async.advanced.stall_s=9 is not served by the local host: nobody outside",

@@ -44,7 +44,7 @@ def restarts_at_once(monkeypatch):
 def settings(mode="full", *, batches=3, **survive):
     asynchrony = {"mode": mode, "survive": {"env_restarts": 1000, **survive}}
     if mode == "full":
-        asynchrony["streamer"] = {"normalization": "running"}
+        asynchrony["advanced"] = {"normalization": "running"}
     return LocalSettings(
         asynchrony=AsyncConfig.from_mapping(asynchrony),
         algorithm="ppo",

@@ -146,7 +146,7 @@ def test_the_gradient_of_an_off_policy_batch_is_that_of_the_weighted_objective(c
     actor, current = policy(0, cls), opinionated(1, cls)
     block = {"mode": "train", "train": {"correction": correction}}
     if correction == "tis":
-        block["train"]["max_weight"] = 1.05
+        block["advanced"] = {"max_weight": 1.05}
     learner = learner_of(settings_of(block, clip_grad=1e9, algorithm="ppo"), current)
     anchor_model, gradients = copy.deepcopy(current), []
     note_gradients(learner, gradients)

@@ -32,7 +32,8 @@ def settings(*, ahead, **rollout):
     """On-policy, and one shard at a time in a forward pass: nothing depends on who is faster."""
     block = {
         "mode": "rollout",
-        "rollout": {"reset_ahead": ahead, "shards": 2, "max_batch_size": 2, **rollout},
+        "advanced": {"reset_ahead": ahead},
+        "rollout": {"shards": 2, "max_batch_size": 2, **rollout},
     }
     return LocalSettings(
         asynchrony=AsyncConfig.from_mapping(block),
@@ -94,5 +95,5 @@ class Endless(PointReach):
 
 def test_environments_that_would_play_every_episode_twice_are_refused():
     trainer = LocalTrainer(settings(ahead=True), lambda first, size: Endless(size, first=first))
-    with pytest.raises(ValueError, match=r"no method skip.*use async\.rollout\.reset_ahead=false"):
+    with pytest.raises(ValueError, match=r"no method skip.*use async\.advanced\.reset_ahead=false"):
         trainer.run()

@@ -7,7 +7,7 @@ from rlinf_async.hosts import tasks
 from rlinf_async.hosts.exactness import rollout_exactness
 from rlinf_async.hosts.resets import Turns, cannot_reset_ahead, draws_beforehand, same_draws
 
-AHEAD = AsyncConfig.from_mapping({"mode": "full", "rollout": {"reset_ahead": True}})
+AHEAD = AsyncConfig.from_mapping({"mode": "full", "advanced": {"reset_ahead": True}})
 FULL = AsyncConfig.from_mapping({"mode": "full"})
 
 
@@ -35,7 +35,7 @@ def reasons(asynchrony=AHEAD, **section):
 def test_what_cannot_be_reset_ahead_is_refused_with_its_reason(section, why):
     (said,) = reasons(**section)
     assert why in said
-    assert "async.rollout.reset_ahead=false" in said
+    assert "async.advanced.reset_ahead=false" in said
     assert reasons(FULL, **section) == []
 
 

@@ -73,8 +73,7 @@ def full(*, measure):
     return {
         "mode": "full",
         "train": {"proximal": "recomputed"},
-        "advanced": {"measure_ratios": measure},
-        "streamer": {"normalization": "running"},
+        "advanced": {"measure_ratios": measure, "normalization": "running"},
     }
 
 

@@ -77,7 +77,9 @@ def rollouts(batch, horizon):
 
 def train(*, order=range(4), batches=1, **changes):
     """The micro-batches of the last of `batches`, whose pieces arrive in this order."""
-    asynchrony = AsyncConfig(streamer=StreamerConfig(enabled=True, normalization="running"))
+    asynchrony = AsyncConfig(
+        streamer=StreamerConfig(enabled=True), advanced=AdvancedConfig(normalization="running")
+    )
     one = {
         "plan": PLAN,
         "asynchrony": asynchrony,
@@ -189,7 +191,9 @@ def test_batches_are_shuffled_anew():
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_pieces_that_are_kept_are_joined_by_their_places_in_the_batch_and_not_as_they_came(streams):
-    asynchrony = AsyncConfig(streamer=StreamerConfig(enabled=streams, normalization="running"))
+    asynchrony = AsyncConfig(
+        streamer=StreamerConfig(enabled=streams), advanced=AdvancedConfig(normalization="running")
+    )
     orders = itertools.permutations(range(4))
     found = [train(order=order, asynchrony=asynchrony, normalizes=True).kept for order in orders]
     assert found == [(torch.arange(16).view(4, 4).T).tolist()] * 24

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from rlinf_async.config import AdvancedConfig, SurviveConfig
+from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.ray_runtime import saving
@@ -71,11 +71,10 @@ class Hooks:
 def given(tmp_path):
     """A saver, its fleet, its hooks, and what it has said."""
 
-    def build(*, renews=False, save_failures=3, **survive):
+    def build(*, renews=False, **advanced):
         fleet, said = Fleet(), []
         asynchrony = SimpleNamespace(
-            survive=SurviveConfig(**survive),
-            advanced=AdvancedConfig(save_failures=save_failures),
+            advanced=AdvancedConfig(**advanced),
             max_staleness=1,
         )
         settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN, renews=renews)
@@ -124,7 +123,7 @@ def test_what_comes_before_the_name_of_a_checkpoint_comes_after_all_of_it(given)
 
 
 def test_as_many_are_kept_as_asked(given):
-    saver, _, hooks, said = given(keep=2)
+    saver, _, hooks, said = given(keep_checkpoints=2)
     for step in (1, 2, 3):
         saver.save(step)
     assert sorted(path.name for path in hooks.parent.iterdir()) == ["global_step_2", "global_step_3"]
@@ -192,7 +191,7 @@ def test_a_disk_that_does_not_let_an_old_one_go_does_not_end_the_run(given, monk
     def failing(parent, keep, **_):
         raise OSError(errno.EIO, "Input/output error")
 
-    saver, _, hooks, said = given(keep=1)
+    saver, _, hooks, said = given(keep_checkpoints=1)
     monkeypatch.setattr(saving, "prune", failing)
     assert saver.save(1)
     assert saver.save(2)

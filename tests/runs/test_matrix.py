@@ -12,11 +12,11 @@ pytestmark = pytest.mark.ray
 SETTINGS = [setting for setting in itertools.product((False, True), repeat=3) if any(setting)]
 GROUPED = [(True, False, False), (False, False, True), (True, False, True), (True, True, True)]
 CORRECTIONS = {
-    ("metaworld_ppo_mlp", False, False): ("correction=m2po",),
-    ("metaworld_ppo_mlp", False, True): ("correction=tis", "max_weight=1.5"),
-    ("metaworld_ppo_mlp", True, False): ("proximal=loglinear",),
-    ("metaworld_grpo_mlp", False, False): ("correction=m2po",),
-    ("metaworld_grpo_mlp", False, True): ("correction=tis", "proximal=loglinear"),
+    ("metaworld_ppo_mlp", False, False): ("train.correction=m2po",),
+    ("metaworld_ppo_mlp", False, True): ("train.correction=tis", "advanced.max_weight=1.5"),
+    ("metaworld_ppo_mlp", True, False): ("train.proximal=loglinear",),
+    ("metaworld_grpo_mlp", False, False): ("train.correction=m2po",),
+    ("metaworld_grpo_mlp", False, True): ("train.correction=tis", "train.proximal=loglinear"),
 }
 """Config, level 2, level 3: what level 1 corrects with; elsewhere the default."""
 GIVES_WAY = (
@@ -36,8 +36,8 @@ def overrides(config: str, train: bool, rollout: bool, streamer: bool) -> list[s
     flags = {"train": train, "rollout": rollout, "streamer": streamer}
     levels = [f"async.{name}.enabled={str(on).lower()}" for name, on in flags.items()]
     corrections = CORRECTIONS.get((config, rollout, streamer), ()) if train else ()
-    levels += [f"async.train.{change}" for change in corrections]
-    levels += ["async.streamer.normalization=running"]  # or PPO, with two epochs, would not stream
+    levels += [f"async.{change}" for change in corrections]
+    levels += ["async.advanced.normalization=running"]  # or PPO, with two epochs, would not stream
     return [*levels, *(GRPO if "grpo" in config else ())]
 
 

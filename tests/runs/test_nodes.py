@@ -10,7 +10,7 @@ from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 pytestmark = pytest.mark.ray
 
 SETTINGS = ("async.rollout.shards=1",)
-STREAMING = ("actor.micro_batch_size=4", "async.streamer.normalization=running")
+STREAMING = ("actor.micro_batch_size=4", "async.advanced.normalization=running")
 PLACED = tuple(f"cluster.component_placement.{name}.placement=0-1" for name in ("env", "rollout", "actor"))
 
 

@@ -14,7 +14,7 @@ TWO = tuple(f"cluster.component_placement.{name}.placement=0:0-1" for name in ("
 @pytest.mark.shared_run(
     small(
         "metaworld_ppo_mlp",
-        *(*TWO, "async.mode=streamer", "actor.micro_batch_size=4", "async.streamer.normalization=running"),
+        *(*TWO, "async.mode=streamer", "actor.micro_batch_size=4", "async.advanced.normalization=running"),
     )
 )
 def test_two_ranks_of_every_worker_take_the_same_steps(ended: list[Run]) -> None:

@@ -12,7 +12,7 @@ from tests.runs.test_bench import QUICK
 
 pytestmark = pytest.mark.ray
 
-AHEAD = ("async.rollout.reset_ahead=true", "runner.max_epochs=4")
+AHEAD = ("async.advanced.reset_ahead=true", "runner.max_epochs=4")
 
 
 @pytest.mark.nightly  # one whose simulators take on tasks is measured as well

@@ -28,7 +28,7 @@ class Environments(Protocol):
 
     Optional methods: `skip(episodes)` leaves out the next episodes, so that environments which are rebuilt
     after a failure do not begin again with the first ones, and two sets of them can play by turns
-    (`async.rollout.reset_ahead`); `abort(reason)`, called from another thread when they do not answer, ends
+    (`async.advanced.reset_ahead`); `abort(reason)`, called from another thread when they do not answer, ends
     their processes, so that the call that hangs raises an error, and says whether there were any;
     `take_on(first, episode)` has the next reset begin episode number `episode`, from 0, of the environments
     from number `first` on, with their tasks and groups (`async.train.balance=tasks`). An attribute `reseeded`

@@ -193,14 +193,7 @@ class LocalTraining:
         )
         behaviour = without_masked(_over_parts(valid, logprobs), samples["logprobs"])
         anchor = without_masked(_over_parts(valid, logprobs), self._anchor(samples, logprobs))
-        weights = importance_weight(
-            anchor,
-            behaviour,
-            correction=settings.asynchrony.correction,
-            max_weight=settings.asynchrony.train.weight_bound,
-            cut=self.cut,
-            scored=self.scored,
-        )
+        weights = self._weights(anchor, behaviour)
         advantages = _over_parts(samples["advantages"], logprobs) * weights
         policy = ppo_loss(logprobs, anchor, advantages, clip_low=settings.clip, clip_high=settings.clip)
         loss = (_of_decisions(policy) * share).sum()
@@ -215,10 +208,23 @@ class LocalTraining:
         self.note("approx_kl", _mean(_of_decisions(anchor - logprobs.detach()), samples["valid"]))
         self.note("behaviour_weight", _mean(_of_decisions(weights), samples["valid"]))
 
+    def _weights(self, anchor: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
+        weighting = self._settings.asynchrony.weighting
+        if weighting is None:
+            return torch.ones_like(anchor)
+        return importance_weight(
+            anchor,
+            behaviour,
+            correction=weighting.correction,
+            max_weight=weighting.max_weight,
+            cut=self.cut,
+            scored=self.scored,
+        )
+
     def _anchor(self, samples: Tensors, logprobs: torch.Tensor) -> torch.Tensor:
         """`log pi_prox`, around which the ratio is clipped."""
-        asynchrony = self._settings.asynchrony
-        if asynchrony.correction == "none" or asynchrony.recomputes:
+        weighting = self._settings.asynchrony.weighting
+        if weighting is None or not weighting.interpolates:
             return samples["proximal"]
         staleness = _over_parts(samples["staleness"], logprobs)
         return loglinear(logprobs.detach(), samples["logprobs"], staleness)

@@ -9,11 +9,10 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.reasons import Reason
 
 UNSERVED_KEYS = {
-    "offload": "nothing leaves its device for somebody else's work",
     "advanced.stall_s": "nobody outside of the process watches it",
     "survive.process_restarts": "there is one process, and the run ends with it",
     "advanced.silent_s": "there is one process, and nobody asks it for an answer",
-    "survive.keep": "the policy is saved once, after the last step",
+    "advanced.keep_checkpoints": "the policy is saved once, after the last step",
 }
 
 

@@ -110,7 +110,7 @@ class LocalTrainer:
         with ExitStack() as stack:
             shards, spares = (
                 [stack.enter_context(self._shard(number, env, process)) for number in range(count)]
-                for count in (plan.shards, plan.shards * self.settings.asynchrony.rollout.reset_ahead)
+                for count in (plan.shards, plan.shards * self.settings.asynchrony.advanced.reset_ahead)
             )
             self._check(shards[0])
             model = self._model(shards[0].state_dim, shards[0].action_dim)
@@ -153,10 +153,10 @@ class LocalTrainer:
                 "async.train.balance=tasks: these environments have no method take_on; use "
                 "async.train.balance=exact"
             )
-        if asynchrony.rollout.reset_ahead and not (shard.can_skip or shard.has_seeds):
+        if asynchrony.advanced.reset_ahead and not (shard.can_skip or shard.has_seeds):
             raise ValueError(
-                "async.rollout.reset_ahead=true: these environments have no method skip, so that both "
-                "sets of them would play the same episodes; use async.rollout.reset_ahead=false"
+                "async.advanced.reset_ahead=true: these environments have no method skip, so that both "
+                "sets of them would play the same episodes; use async.advanced.reset_ahead=false"
             )
 
     @contextmanager

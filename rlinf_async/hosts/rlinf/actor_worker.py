@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.config import TrainConfig
+from rlinf_async.config import Weighting
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
@@ -93,15 +93,15 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 dist.barrier()
             self._away = True
 
-    def correct(self, base_loss: str, train: TrainConfig) -> None:
-        """From now on `base_loss` is anchored at the proximal policy and weighted, as `train` says."""
+    def correct(self, base_loss: str, weighting: Weighting) -> None:
+        """From now on `base_loss` is anchored at the proximal policy and weighted, as `weighting` says."""
         algorithm = self.cfg.algorithm
         # RLinf gives the key to the loss of its asynchronous PPO, and not to the others, which have it in
         # their configs all the same.
         dual_clips = algorithm.loss_type == ASYNC_PPO
         self.corrected = CorrectedLoss(
             base_loss,
-            train=train,
+            weighting=weighting,
             level=algorithm.logprob_type,
             action_dim=self.cfg.actor.model.get("action_dim", 7),
             dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,

@@ -46,7 +46,7 @@ def _waiting(settings: RLinfSettings) -> str:
     reason, streaming = (
         ("async.train.correction=m2po", "async.train.correction=tis")
         if settings.leaves_out
-        else ("normalisation deferred", "async.streamer.normalization=running")
+        else ("normalisation deferred", "async.advanced.normalization=running")
     )
     if pieces == 1:
         return "level 3 does nothing: all that a learner rank trains in a step comes in one piece"

@@ -45,7 +45,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
         self.first_observations: dict[int, Any] = {}
         self._rebuilds = Rebuilds(self.stage_num)
-        sets = 2 if asynchrony.rollout.reset_ahead else 1
+        sets = 2 if asynchrony.advanced.reset_ahead else 1
         self.start_shards(asynchrony, rank=self._rank, stages=self.stage_num, sets=sets)
         self.eval_rollouts = int(OmegaConf.select(cfg, "env.eval.rollout_epoch") or 1)
 

@@ -73,8 +73,6 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
         *contradictions(cfg, remaining),
         *(_reason(cfg, refusal, refusals[refusal]) for refusal in refused),
     ]
-    if asynchrony.offload == "keep":
-        reasons += [_cannot_keep(change) for change in changes]
     return Fit(
         asynchrony=asynchrony if reasons else remaining,
         dropped={level: _why(cfg, level, refusals) for level in LEVEL_NAMES if level in dropped},
@@ -87,13 +85,6 @@ def _changes(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Change
     for key, why in OFFLOAD_KEYS.items():
         if overlap(asynchrony) and lookup(cfg, key):
             yield Change(key, False, why)
-
-
-def _cannot_keep(change: Change) -> Reason:
-    text = (
-        f"async.offload=keep leaves {change.key} on, but {change.why}; set it to false, or async.offload=auto"
-    )
-    return Reason(text, f"{change.key}=false")
 
 
 def _reason(cfg: Mapping[str, Any], refusal: Key, levels: tuple[str, ...]) -> Reason:

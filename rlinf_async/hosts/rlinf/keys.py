@@ -258,7 +258,12 @@ TRANSLATED_ROWS = (
         for old, section, new in MOVED_KEYS
     ),
     *(
-        Key(name=row.key, kind=row.kind, fate="translated", why=f"async.{row.level}")
+        Key(
+            name=row.key,
+            kind=row.kind,
+            fate="translated",
+            why=", ".join(f"async.{name}" for name in row.settings),
+        )
         for row in KEY_TRANSLATIONS
     ),
 )

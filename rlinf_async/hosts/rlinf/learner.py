@@ -36,8 +36,8 @@ REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
 
 def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
     """The learner of one rank, which from now on is trained by `actor`."""
-    if settings.asynchrony.correction != "none":
-        actor.correct(ON_POLICY_LOSSES[settings.loss], settings.asynchrony.train)
+    if weighting := settings.asynchrony.weighting:
+        actor.correct(ON_POLICY_LOSSES[settings.loss], weighting)
     return StreamingLearner(
         FSDPTraining(actor, settings),
         settings,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlinf_async.config import TrainConfig
+from rlinf_async.config import Weighting
 from rlinf_async.core.objectives import (
     bounded_logprobs,
     importance_weight,
@@ -36,7 +36,7 @@ class CorrectedLoss:
         self,
         base: str,
         *,
-        train: TrainConfig,
+        weighting: Weighting,
         level: str,
         action_dim: int,
         dual_clip: float | None = None,
@@ -46,7 +46,7 @@ class CorrectedLoss:
         `dual_clip` is its `algorithm.clip_ratio_c`, which RLinf's asynchronous PPO gives to the loss and its
         synchronous training to those of a few models alone; what training gives comes first.
         """
-        self._train = train
+        self._weighting = weighting
         self._level = level
         self._action_dim = action_dim
         self._base = get_policy_loss(base)
@@ -93,8 +93,8 @@ class CorrectedLoss:
         """Return the rule by which ratios become weights, in the terms of `importance_weight`."""
         assert self._micro_batch is not None
         return {
-            "correction": self._train.correction,
-            "max_weight": self._train.weight_bound,
+            "correction": self._weighting.correction,
+            "max_weight": self._weighting.max_weight,
             "cut": self.cut,
             "scored": scored_in(self._micro_batch.get("forward_inputs", {})),
         }
@@ -102,7 +102,7 @@ class CorrectedLoss:
     def _proximal(self, current: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
         if self._micro_batch is None:
             raise RuntimeError("the corrected loss was called outside of a micro-batch")
-        if self._train.proximal == "loglinear":
+        if self._weighting.interpolates:
             versions = self._micro_batch["versions"].to(behaviour.device)
             acted = versions.reshape(-1, *[1] * (behaviour.dim() - 1))  # against the shape of a ratio
             return loglinear(current, behaviour, self._version - acted)

@@ -43,14 +43,14 @@ def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
 
 
 def _resets_ahead(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    return asynchrony.rollout.reset_ahead
+    return asynchrony.advanced.reset_ahead
 
 
 def _resets_ahead_in_turn(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
     """Return True if a spare set of simulators resets in a run whose parts take turns: where they do not,
     simulators are not offloaded in any case.
     """
-    return asynchrony.rollout.reset_ahead and not overlap(asynchrony)
+    return asynchrony.advanced.reset_ahead and not overlap(asynchrony)
 
 
 def _refused(name: str, remedy: str, override: str, **more: Any) -> Key:
@@ -71,7 +71,7 @@ def _absent(name: str, why: str, **more: Any) -> Key:
 
 
 SAME_FILES_REMEDY = (
-    "set it to false, or async.rollout.reset_ahead: two sets of simulators would write files of the "
+    "set it to false, or async.advanced.reset_ahead: two sets of simulators would write files of the "
     "same names"
 )
 REFUSALS = (
@@ -109,7 +109,7 @@ REFUSALS = (
     ),
     _refused(
         "env.train.enable_offload",
-        "set it to false, or async.rollout.reset_ahead: simulators that have left their accelerator "
+        "set it to false, or async.advanced.reset_ahead: simulators that have left their accelerator "
         "cannot be reset",
         "env.train.enable_offload=false",
         kind=Flag(),

@@ -26,18 +26,19 @@ class Translation:
 
     key: str
     kind: Kind
-    level: str
     settings: Mapping[str, Any]
-    """The level's keys; a value None stands for the value that RLinf's key has."""
+    """Keys by section and name; a value None stands for the value that RLinf's key has."""
 
 
 KEY_TRANSLATIONS = (
     # Both count policy versions, which are global steps: older trajectories are not trained.
-    Translation("algorithm.staleness_threshold", Whole(0), "train", {"max_staleness": None}),
+    Translation("algorithm.staleness_threshold", Whole(0), {"train.max_staleness": None}),
     # RLinf leaves out samples whose weight pi_prox / mu is above the threshold, and divides by the rest. The
     # nearest of ours has the same threshold and cuts weights to it.
     Translation(
-        "algorithm.behave_weight_threshold", Real(above=0), "train", {"correction": "tis", "max_weight": None}
+        "algorithm.behave_weight_threshold",
+        Real(above=0),
+        {"train.correction": "tis", "advanced.max_weight": None},
     ),
 )
 
@@ -59,11 +60,12 @@ def translated(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, An
     """The `async` block with what the config says by RLinf's own keys; an explicit key of the block wins."""
     result = dict(block)
     for translation, value in _present(cfg):
-        values = dict(result.get(translation.level) or {})
-        if _contradicts(translation, values):
+        given = _given(translation, result)
+        if _contradicts(translation, given):
             continue
-        defaults = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
-        result[translation.level] = {**defaults, **values}
+        for name, setting in _settings(translation, value).items():
+            section, key = name.split(".")
+            result[section] = {key: setting, **(result.get(section) or {})}
     return result
 
 
@@ -71,16 +73,30 @@ def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> list[str]:
     """Return a line for each key of RLinf's that `translated` translates, or why one has no effect."""
     lines = []
     for translation, value in _present(cfg):
-        values = dict(block.get(translation.level) or {})
-        path = f"async.{translation.level}"
-        defaults = {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
-        if _contradicts(translation, values) or not defaults.keys() - values.keys():
-            settings = ", ".join(f"{path}.{name}={values[name]}" for name in defaults if name in values)
-            lines.append(f"{translation.key}={value} has no effect: {settings} says otherwise")
+        given, settings = _given(translation, block), _settings(translation, value)
+        said = {name: given.get(name, setting) for name, setting in settings.items()}
+        if _contradicts(translation, given) or not settings.keys() - given.keys():
+            others = ", ".join(f"async.{name}={said[name]}" for name in settings if name in given)
+            lines.append(f"{translation.key}={value} has no effect: {others} says otherwise")
         else:
-            text = ", ".join(f"{path}.{name}={values.get(name, defaults[name])}" for name in defaults)
+            text = ", ".join(f"async.{name}={setting}" for name, setting in said.items())
             lines.append(f"{translation.key}={value} -> {text}")
     return lines
+
+
+def _settings(translation: Translation, value: Any) -> dict[str, Any]:
+    return {name: value if fixed is None else fixed for name, fixed in translation.settings.items()}
+
+
+def _given(translation: Translation, block: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `translation` that the block has itself."""
+    given = {}
+    for name in translation.settings:
+        section, key = name.split(".")
+        content = block.get(section) or {}
+        if key in content:
+            given[name] = content[key]
+    return given
 
 
 def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
@@ -91,9 +107,9 @@ def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
     return [(translation, value) for translation, value in pairs if value is not None]
 
 
-def _contradicts(translation: Translation, values: Mapping[str, Any]) -> bool:
+def _contradicts(translation: Translation, given: Mapping[str, Any]) -> bool:
     """Return True if the block asks for something else than the setting that the translation is part of."""
     return any(
-        fixed is not None and name in values and values[name] != fixed
+        fixed is not None and name in given and given[name] != fixed
         for name, fixed in translation.settings.items()
     )

@@ -45,7 +45,7 @@ def estimated(
     if not streams(settings.estimator):
         raise ValueError(
             f"algorithm.adv_estimator={settings.estimator} needs the whole batch, which level 3 does not "
-            "wait for; set async.streamer.normalization=deferred"
+            "wait for; set async.advanced.normalization=deferred"
         )
     rewards, mask = _sequences(rollout, settings)
     return _by_verl(rewards, mask, settings, algorithm)

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlinf_async.config import AsyncConfig, SurviveConfig
+from rlinf_async.config import AdvancedConfig, AsyncConfig
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
@@ -77,17 +77,19 @@ def environment_section(config: DictConfig, mode: str) -> DictConfig:
     return OmegaConf.create(section(plain(config), mode))
 
 
-def _keeping(cfg: Mapping[str, Any], survive: SurviveConfig) -> SurviveConfig:
-    """With veRL's own keys for how many checkpoints are kept, where `keep` does not say it."""
-    if survive.keep != "all":
-        return survive
+def _advanced(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConfig:
+    """Fill in by veRL's own keys, and by its estimator, what the block leaves to them."""
+    if not streams(str(value_at(cfg, "algorithm.adv_estimator"))) and advanced.normalization == "auto":
+        advanced = replace(advanced, normalization="deferred")
+    if advanced.keep_checkpoints != "all":
+        return advanced
     if value_at(cfg, "trainer.remove_previous_ckpt_in_save"):
-        return replace(survive, keep=1)
-    return replace(survive, keep=value_at(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
+        return replace(advanced, keep_checkpoints=1)
+    return replace(advanced, keep_checkpoints=value_at(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
 
 
 def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
-    asynchrony = replace(asynchrony, survive=_keeping(cfg, asynchrony.survive))
+    asynchrony = replace(asynchrony, advanced=_advanced(cfg, asynchrony.advanced))
     plan = make_plan(cfg, asynchrony)
     decisions, level_2 = horizon(cfg, "train"), asynchrony.rollout
     most = (
@@ -100,8 +102,6 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         else int(micro_batch)
     )
     estimator = str(value_at(cfg, "algorithm.adv_estimator"))
-    if not streams(estimator) and asynchrony.streamer.normalization == "auto":
-        asynchrony = replace(asynchrony, streamer=replace(asynchrony.streamer, normalization="deferred"))
     return VerlSettings(
         asynchrony=asynchrony,
         plan=plan,

@@ -100,17 +100,17 @@ class PolicyLoss:
         self, logprobs: torch.Tensor, data: TensorDict, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, Any]]:
         """`log pi_prox`, around which the ratio is clipped, and the weight of each entry."""
-        train, correction = self.settings.asynchrony.train, self.settings.asynchrony.correction
+        weighting = self.settings.asynchrony.weighting
         # Masked entries first: a NaN there would pass through `0 * NaN` into the gradient.
         anchor = without_masked(mask, data["old_log_probs"])
-        if correction == "none":
+        if weighting is None:
             return anchor, None, {}
         behaviour = without_masked(mask, data["behaviour_log_probs"])
-        if train.proximal == "loglinear":
+        if weighting.interpolates:
             anchor = loglinear(logprobs.detach(), behaviour, data["staleness"][:, None])
         bounds: Any = {
-            "correction": correction,
-            "max_weight": train.weight_bound,
+            "correction": weighting.correction,
+            "max_weight": weighting.max_weight,
             "cut": self.cut,
             "scored": scored_in(data.get("forward_inputs", {})),
         }

@@ -161,11 +161,11 @@ def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reas
             "use env.train.auto_reset=false",
             "env.train.auto_reset=false",
         )
-    if asynchrony.streamer.enabled and asynchrony.streamer.normalization == "running" and not streams(name):
+    if asynchrony.streamer.enabled and asynchrony.advanced.normalization == "running" and not streams(name):
         yield Reason(
-            f"async.streamer.normalization=running does not support algorithm.adv_estimator={name}, which "
+            f"async.advanced.normalization=running does not support algorithm.adv_estimator={name}, which "
             "looks at the whole batch; use deferred",
-            "async.streamer.normalization=deferred",
+            "async.advanced.normalization=deferred",
         )
 
 

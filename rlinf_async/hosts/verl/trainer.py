@@ -146,8 +146,8 @@ class VLAAsyncTrainer(PPOTrainer):
     def save(self, step: int, folder: Path) -> None:
         """Write veRL's checkpoint of every learner rank.
 
-        How many are kept is `async.survive.keep` (`config` makes it of veRL's keys): veRL would look for
-        those to remove under the names that they had while they were written.
+        How many are kept is `async.advanced.keep_checkpoints` (`config` makes it of veRL's keys): veRL
+        would look for those to remove under the names that they had while they were written.
         """
         self.global_steps = step
         remote = self.config.trainer.default_hdfs_dir

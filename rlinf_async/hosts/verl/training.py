@@ -187,7 +187,7 @@ class EngineTraining:
             "forward_inputs": flat_inputs(rollout["forward_inputs"]),
             "old_log_probs": self._ratios(rollout, "proximal") if "proximal" in rollout else behaviour,
         }
-        if self._settings.asynchrony.correction != "none":
+        if self._settings.asynchrony.weighting:
             columns["behaviour_log_probs"] = behaviour
             columns["staleness"] = leaf(rollout, "staleness").flatten()
         valid = _spread(rollout["valid"], behaviour)

@@ -48,7 +48,7 @@ class EnvActor(ShardWorker):
         self._rebuilds = Rebuilds(stages)
         self.eval_rollouts = int(sections.get("eval", {}).get("rollout_epoch") or 1)
         asynchrony = settings.asynchrony
-        sets = 2 if asynchrony.rollout.reset_ahead else 1
+        sets = 2 if asynchrony.advanced.reset_ahead else 1
         self.start_shards(asynchrony, rank=rank, stages=stages, sets=sets)
 
     async def initialise(self) -> None:

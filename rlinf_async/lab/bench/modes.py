@@ -114,7 +114,7 @@ BENCH_MODES = {
         Mode(
             name="full-reset-ahead",
             kind="plugin",
-            overrides=("async.mode=full", "async.rollout.reset_ahead=true"),
+            overrides=("async.mode=full", "async.advanced.reset_ahead=true"),
             resets_ahead=True,
         ),
     )

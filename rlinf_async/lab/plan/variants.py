@@ -127,8 +127,8 @@ def beyond(job: Job, *, resets: bool) -> Iterator[tuple[str, ...]]:
     """
     asynchrony, rollout = job.settings.asynchrony, job.settings.asynchrony.rollout
     # In one process a reset takes the other simulators' time.
-    if resets and rollout.enabled and not rollout.reset_ahead and job.stepping == "apart":
-        yield ("async.rollout.reset_ahead=true",)
+    if resets and rollout.enabled and not asynchrony.advanced.reset_ahead and job.stepping == "apart":
+        yield ("async.advanced.reset_ahead=true",)
     if not asynchrony.train.enabled:
         return
     yield ("async.train.max_staleness=2",)

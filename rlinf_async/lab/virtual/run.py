@@ -143,7 +143,7 @@ class VirtualRun:
             recorder=partial(VirtualRecorder, plan=self._plan),
             overlaps=asynchrony.rollout.enabled,
         )
-        if asynchrony.rollout.reset_ahead:
+        if asynchrony.advanced.reset_ahead:
             waiting = partial(self._busy["env"].busy, number)
             ahead = ResetAhead(env(), env(), shard=number, waiting=waiting, spans=spans)
             return ahead.closed_after(collect(env=ahead))

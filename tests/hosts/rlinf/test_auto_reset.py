@@ -19,7 +19,7 @@ CASES = {
     "waits": (),
     "waits, ends ignored": ("env.train.ignore_terminations=true",),
     "waits, taken over": ("++env.train.taken_over=true",),
-    "waits, reset ahead by number": ("async.rollout.reset_ahead=true",),
+    "waits, reset ahead by number": ("async.advanced.reset_ahead=true",),
 }
 
 

@@ -378,7 +378,7 @@ def test_environments_that_are_renewed_do_not_depend_on_what_was_before(resets):
 
 
 FIXED = (
-    "async.rollout.reset_ahead=true",
+    "async.advanced.reset_ahead=true",
     "env.train.env_class=null",
     "env.train.env_type=libero",
     "++env.train.use_fixed_reset_state_ids=true",
@@ -432,7 +432,7 @@ def test_rollouts_begin_where_those_without_a_spare_would():
 def test_environments_that_can_be_told_begin_the_rollouts_of_their_shard_by_number(monkeypatch):
     told = []
     monkeypatch.setattr(Told, "take_on", lambda env, *given: told.append((id(env), *given)))
-    worker, sets = sets_of("async.rollout.reset_ahead=true", "env.train.seed=5", env_cls=Told)
+    worker, sets = sets_of("async.advanced.reset_ahead=true", "env.train.seed=5", env_cls=Told)
     assert worker.env_list[1].cfg.seed == worker.env_list[3].cfg.seed == 5
     starts_by_turns(worker, sets, 3)
     one, other = (id(worker.env_list[place]) for place in (1, 3))

@@ -85,7 +85,7 @@ def test_a_level_that_has_nothing_to_do_says_so():
     assert "m2po gradients wait for the whole batch; async.train.correction=tis streams them" in waits
     assert remark("level 3 streams nothing", "async.mode=streamer", "async.rollout.enabled=true")
     assert remark("level 3 does nothing: all that", "async.rollout.shards=1")
-    assert not remark("level 3", "async.streamer.normalization=running")
+    assert not remark("level 3", "async.advanced.normalization=running")
     assert not remark("level 3", "async.mode=train")
     assert remark("one shard in all", "async.rollout.shards=1")
     apart = ("++cluster.component_placement.env.placement=0:0-1", "async.rollout.shards=1")
@@ -176,7 +176,7 @@ def test_a_placement_beyond_the_assumed_cluster_is_a_note():
 @pytest.mark.parametrize(("fixed", "stream"), [("true", False), ("false", True)])
 def test_a_spare_set_of_simulators_is_said_with_what_it_costs_and_where_its_rollouts_begin(fixed, stream):
     overrides = ("env.train.env_class=null", f"++env.train.use_fixed_reset_state_ids={fixed}")
-    libero = (*overrides, "env.train.env_type=libero", "async.mode=full", "async.rollout.reset_ahead=true")
+    libero = (*overrides, "env.train.env_type=libero", "async.mode=full", "async.advanced.reset_ahead=true")
     found = facts(*libero)
     (said,) = [remark for remark in found["remarks"] if "reset_ahead" in remark]
     envs = found["shards"]["total"] * found["shards"]["environments_each"]

@@ -94,17 +94,9 @@ def test_offloading_of_what_works_at_the_same_time_is_switched_off_and_said(leve
     assert found.notes[0].startswith("actor.enable_offload=false: ")
 
 
-@pytest.mark.parametrize("offload", ["auto", "keep"])
-def test_level_2_alone_keeps_turns_and_the_offloading_with_them(offload):
-    found = fitted(OFFLOADED, mode="rollout", offload=offload)
+def test_level_2_alone_keeps_turns_and_the_offloading_with_them():
+    found = fitted(OFFLOADED, mode="rollout")
     assert (found.changes, found.reasons, on(found)) == ((), (), ["rollout"])
-
-
-def test_keeping_the_offloading_is_refused_with_all_overrides_at_once():
-    found = fitted(OFFLOADED, offload="keep")
-    assert overrides(found) == [f"{key}=false" for key in OFFLOAD_KEYS]
-    assert overrides(fitted({"actor.enable_offload": True}, offload="keep")) == ["actor.enable_offload=false"]
-    assert fitted(offload="keep").reasons == ()
 
 
 def test_with_all_levels_off_nothing_is_touched():

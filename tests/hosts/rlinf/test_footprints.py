@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_said(tmp_path, gigabytes, fits):
     [
         ({"async.mode": "full"}, 2),
         ({"async.mode": "full", "async.train": {"max_staleness": 3}}, 4),
-        ({"async.streamer": {"normalization": "running"}, "actor.global_batch_size": 128}, 2),
+        ({"async.advanced": {"normalization": "running"}, "actor.global_batch_size": 128}, 2),
         ({"async.mode": "full", "async.advanced": {"measure_ratios": False}}, 0),
         ({"async.mode": "rollout"}, 0),
     ],

@@ -16,7 +16,7 @@ GRADIENT = 1e-5
 """Largest norm of the difference of two gradients, relative to the gradient: sums in another order."""
 WEIGHTS = 1e-4
 """The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
-RUNNING = "async.streamer.normalization=running"
+RUNNING = "async.advanced.normalization=running"
 GROUPS = "algorithm.group_size=4"
 STEPS = "actor.global_batch_size=64"
 """Three optimizer steps in each pass over a batch, instead of one."""
@@ -80,7 +80,7 @@ OTHERS = [
     ),
     Case(
         name="deferred",
-        overrides=("async.mode=streamer", "async.streamer.normalization=deferred", STEPS, epochs(4)),
+        overrides=("async.mode=streamer", "async.advanced.normalization=deferred", STEPS, epochs(4)),
         order=6,
     ),
     Case(
@@ -152,7 +152,7 @@ HOSTS = [
         overrides=(
             "async.mode=train",
             "async.advanced.accept_bias=true",
-            *(f"async.train.{change}" for change in changes),
+            *(f"async.{change}" for change in changes),
             epochs(4),
             *((GROUPS,) if algorithm == "grpo" else ()),
         ),
@@ -162,12 +162,12 @@ HOSTS = [
     )
     for algorithm, changes in (
         ("ppo", ()),
-        ("ppo", ("correction=none",)),
-        ("ppo", ("correction=tis", "max_weight=1.1")),
-        ("ppo", ("correction=m2po",)),
-        ("ppo", ("proximal=loglinear",)),
+        ("ppo", ("train.correction=none",)),
+        ("ppo", ("train.correction=tis", "advanced.max_weight=1.1")),
+        ("ppo", ("train.correction=m2po",)),
+        ("ppo", ("train.proximal=loglinear",)),
         ("grpo", ()),
-        ("grpo", ("correction=tis", "max_weight=1.1")),
+        ("grpo", ("train.correction=tis", "advanced.max_weight=1.1")),
     )
 ]
 WARM_UP = Case(

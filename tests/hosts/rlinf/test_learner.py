@@ -44,14 +44,14 @@ OFF_POLICY = {
     "streamed, twice": (
         "async.mode=full",
         STEPS,
-        "async.streamer.normalization=running",
+        "async.advanced.normalization=running",
         "algorithm.update_epoch=2",
     ),
     "whole, twice": ("async.mode=train", STEPS, "algorithm.update_epoch=2"),
     "deferred": (
         "async.mode=full",
         STEPS,
-        "async.streamer.normalization=deferred",
+        "async.advanced.normalization=deferred",
         "algorithm.update_epoch=2",
     ),
     "grpo, streamed in steps": ("async.mode=full", STEPS, "algorithm.group_size=4"),

@@ -6,7 +6,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf.algorithms.registry import policy_loss
 
-from rlinf_async.config import TrainConfig
+from rlinf_async.config import Weighting
 from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss, at_ratio_level, counted
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
@@ -62,9 +62,9 @@ def micro_batch(level, rewards, *, mask="some", seed=0, spread=0.2):
     return fields, proximal
 
 
-def corrected(base, level, *, dual_clip=None, **train):
-    config = TrainConfig(enabled=True, **train)
-    return CorrectedLoss(base, train=config, level=level, action_dim=DIMS, dual_clip=dual_clip)
+def corrected(base, level, *, dual_clip=None, correction="decoupled", **weighting):
+    rule = Weighting(correction=correction, **weighting)
+    return CorrectedLoss(base, weighting=rule, level=level, action_dim=DIMS, dual_clip=dual_clip)
 
 
 def ours(fields, proximal, base="actor_critic", *, cut=np.inf, **train):
@@ -244,7 +244,7 @@ def test_a_failing_step_does_not_leave_its_log_probabilities_to_the_next():
 def test_interpolated_it_is_rlinfs_decoupled_loss_given_versions(level, rewards, mask, lag, version):
     fields, _ = micro_batch(level, rewards, mask=mask)
     versions = torch.full((len(fields["old_logprobs"]), 1), version - lag)
-    loss = corrected("actor_critic", level, proximal="loglinear")
+    loss = corrected("actor_critic", level, interpolates=True)
     name = loss.register()
     with loss.micro_batch({"versions": versions}, version):
         found, _ = policy_loss(loss_type=name, **fields)

@@ -23,7 +23,7 @@ def check(changes, mode, **block):
 
 
 BESIDE = {
-    key: {"rollout": {"reset_ahead": True}}
+    key: {"advanced": {"reset_ahead": True}}
     for key in (
         "env.train.enable_offload",
         "env.train.video_cfg.save_video",

@@ -97,9 +97,8 @@ def test_the_streamers_micro_batch_counts_only_while_it_is_on():
 def test_gae_with_deferred_normalization_waits_for_the_whole_batch(
     advantage, normalization, enabled, streams
 ):
-    made = read(
-        {"algorithm.adv_type": advantage}, streamer={"normalization": normalization, "enabled": enabled}
-    )
+    block = {"streamer": {"enabled": enabled}, "advanced": {"normalization": normalization}}
+    made = read({"algorithm.adv_type": advantage}, **block)
     assert made.streams == streams
 
 

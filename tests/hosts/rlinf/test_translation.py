@@ -24,48 +24,53 @@ ASYNC_PPO = {
 }
 
 
-def train(changes=None, **block):
-    cfg = config({**ASYNC_PPO, "async": {"mode": "full", "train": block}, **(changes or {})})
-    return read_fit(OmegaConf.create(cfg)).asynchrony.train
+def asynchrony(changes=None, advanced=None, **train):
+    block = {"mode": "full", "train": train, "advanced": advanced or {}}
+    cfg = config({**ASYNC_PPO, "async": block, **(changes or {})})
+    return read_fit(OmegaConf.create(cfg)).asynchrony
 
 
 def test_thresholds_become_a_bound_of_staleness_and_a_mask_of_weights():
-    asked = train()
-    assert (asked.max_staleness, asked.correction, asked.weight_bound) == (4, "tis", 3.0)
+    asked = asynchrony()
+    assert (asked.max_staleness, asked.correction, asked.weighting.max_weight) == (4, "tis", 3.0)
 
 
 @pytest.mark.parametrize(
     ("block", "found"),
     [
         ({"max_staleness": 2}, (2, "tis", 3.0)),
-        ({"max_weight": 5.0}, (4, "tis", 5.0)),
+        ({"advanced": {"max_weight": 5.0}}, (4, "tis", 5.0)),
         ({"correction": "tis"}, (4, "tis", 3.0)),
         ({"correction": "m2po"}, (4, "m2po", float("inf"))),
-        ({"correction": "tis", "max_weight": 7.0}, (4, "tis", 7.0)),
+        ({"correction": "tis", "advanced": {"max_weight": 7.0}}, (4, "tis", 7.0)),
         ({"correction": "decoupled"}, (4, "decoupled", float("inf"))),
     ],
 )
 def test_an_explicit_key_beats_a_translation(block, found):
-    asked = train(**block)
-    assert (asked.max_staleness, asked.correction, asked.weight_bound) == found
+    asked = asynchrony(**block)
+    assert (asked.max_staleness, asked.correction, asked.weighting.max_weight) == found
 
 
 @pytest.mark.parametrize("loss", ["actor_critic", "actor"])
 def test_only_configs_for_rlinfs_asynchronous_ppo_are_translated(loss):
-    asked = train({"algorithm.loss_type": loss})
+    asked = asynchrony({"algorithm.loss_type": loss})
     assert (asked.max_staleness, asked.correction) == (1, "decoupled")
 
 
 def test_a_threshold_that_is_null_bounds_nothing_as_in_rlinf():
-    asked = train({"algorithm.behave_weight_threshold": None, "algorithm.staleness_threshold": None})
-    assert (asked.max_staleness, asked.correction, asked.weight_bound) == (1, "decoupled", float("inf"))
+    asked = asynchrony({"algorithm.behave_weight_threshold": None, "algorithm.staleness_threshold": None})
+    assert (asked.max_staleness, asked.correction, asked.weighting.max_weight) == (
+        1,
+        "decoupled",
+        float("inf"),
+    )
 
 
 def test_what_is_translated_is_said_and_what_is_beaten_too():
     cfg = config(ASYNC_PPO)
     assert translations(cfg, {"mode": "full"}) == [
         "algorithm.staleness_threshold=4 -> async.train.max_staleness=4",
-        "algorithm.behave_weight_threshold=3.0 -> async.train.correction=tis, async.train.max_weight=3.0",
+        "algorithm.behave_weight_threshold=3.0 -> async.train.correction=tis, async.advanced.max_weight=3.0",
     ]
     beaten = {"train": {"max_staleness": 1, "correction": "m2po"}}
     assert translations(cfg, beaten) == [

@@ -92,8 +92,8 @@ def test_the_loss_is_ppos_at_the_level_of_the_ratio_and_half_the_squared_error_o
     + [(name, "loglinear") for name in ("decoupled", "tis")],
 )
 def test_corrected_losses_are_those_of_the_core_objectives(correction, proximal):
-    train = {"correction": correction, "proximal": proximal, "max_weight": 1.1}
-    of = settings(asynchrony={"mode": "train", "train": train})
+    train = {"correction": correction, "proximal": proximal}
+    of = settings(asynchrony={"mode": "train", "train": train, "advanced": {"max_weight": 1.1}})
     said = scores()
     draw = torch.Generator().manual_seed(1)
     behaviour = torch.randn(N, 1, generator=draw) * 0.3
@@ -103,7 +103,7 @@ def test_corrected_losses_are_those_of_the_core_objectives(correction, proximal)
     anchor = data["old_log_probs"]
     if proximal == "loglinear":
         anchor = loglinear(logprobs, behaviour, staleness[:, None])
-    bound = of.asynchrony.train.weight_bound
+    bound = of.asynchrony.weighting.max_weight
     weight = importance_weight(anchor, behaviour, correction=correction, max_weight=bound, cut=0.3)
     if correction == "m2po":
         assert 0 < (weight == 0).float().mean() < 1

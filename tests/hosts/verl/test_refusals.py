@@ -48,7 +48,7 @@ def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(co
         (["algorithm.adv_estimator=remax"], "adv_estimator=remax: it needs a second"),
         (["vla.model.add_value_head=false"], "adv_estimator=gae needs values"),
         (["algorithm.adv_estimator=grpo", "env.train.auto_reset=true"], "compares whole episodes"),
-        (["algorithm.adv_estimator=gpg", "async.streamer.normalization=running"], "looks at the whole batch"),
+        (["algorithm.adv_estimator=gpg", "async.advanced.normalization=running"], "looks at the whole batch"),
         (["async.mode=train", "async.deterministic=true", "trainer.test_freq=2"], "async.deterministic"),
         (["async.train.max_stalenes=2"], "did you mean async.train.max_staleness"),
         (["trainer.resume_mode=latest"], "resume_mode='latest' must be one of auto"),

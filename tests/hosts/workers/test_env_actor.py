@@ -79,7 +79,7 @@ class Drawing(Told):
 def test_two_sets_of_environments_play_the_rollouts_of_a_shard_by_turns(made, seeds, monkeypatch):
     for module in (env_actor, tasks):
         monkeypatch.setattr(module, "load_class", lambda *_: made)
-    asynchrony = AsyncConfig.from_mapping({"mode": "full", "rollout": {"reset_ahead": True}})
+    asynchrony = AsyncConfig.from_mapping({"mode": "full", "advanced": {"reset_ahead": True}})
     plan = replace(settings().plan, shards_per_worker=2)
     actor = env_actor.EnvActor(
         {"train": SECTION}, settings(asynchrony=asynchrony, plan=plan), {"train": 3}, 0

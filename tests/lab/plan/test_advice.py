@@ -75,10 +75,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no lag": {"mode": "full", "train": {"max_staleness": 0}},
     "small batches": {"mode": "full", "rollout": {"max_batch_size": 4}},
     "waiting for company": {"mode": "full", "rollout": {"max_wait_ms": 200}},
-    "deferred": {"mode": "full", "streamer": {"normalization": "deferred"}},
+    "deferred": {"mode": "full", "advanced": {"normalization": "deferred"}},
     "deferred, no lag": {
         "mode": "full",
-        "streamer": {"normalization": "deferred"},
+        "advanced": {"normalization": "deferred"},
         "train": {"max_staleness": 0},
     },
     "whole batches": {"mode": "full", "streamer": {"enabled": False}},

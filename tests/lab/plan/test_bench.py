@@ -144,7 +144,7 @@ def test_a_cells_settings_are_those_of_its_overrides():
     assert (
         settings_of(
             SCENARIOS_BY_NAME["libero"], BENCH_MODES["full-reset-ahead"], 6
-        ).asynchrony.rollout.reset_ahead
+        ).asynchrony.advanced.reset_ahead
         is True
     )
     assert settings_of(SCENARIOS_BY_NAME["maniskill"], BENCH_MODES["full"], 6).plan.shards == 1

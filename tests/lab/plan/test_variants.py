@@ -106,7 +106,7 @@ def test_a_config_is_read_by_what_its_host_explains():
     [
         ({}, True, True),
         ({}, False, False),
-        ({"async": {"mode": "full", "rollout": {"reset_ahead": True}}}, True, False),
+        ({"async": {"mode": "full", "advanced": {"reset_ahead": True}}}, True, False),
         ({"async": {"mode": "train"}}, True, False),
         ({"env": {"train": {"env_type": "metaworld", "processes": 1}}}, True, False),
     ],
@@ -115,4 +115,4 @@ def test_a_spare_set_of_simulators_is_shown_where_resets_take_a_part_and_each_ha
     config, resets, shown
 ):
     found = list(beyond(job(config), resets=resets))
-    assert (("async.rollout.reset_ahead=true",) in found) == shown
+    assert (("async.advanced.reset_ahead=true",) in found) == shown

@@ -124,7 +124,7 @@ def test_good_numbers_ask_for_nothing():
         ),
         (
             {"normalization": "deferred", "learner__waits": 0.3, "env__gate": 0.3},
-            "Change async.streamer.normalization from deferred to running (approximate",
+            "Change async.advanced.normalization from deferred to running (approximate",
         ),
         ({"learner__waits": 0.3, "env__gate": 0.25}, "Change async.train.max_staleness from 1 to 2 (older"),
         (
@@ -267,7 +267,7 @@ def test_a_rule_speaks_on_its_numbers(changes, sentence):
         ({**STREAMS, "env__gate": 0.05}, "async.streamer.enabled"),
         (
             {"normalization": "deferred", "learner__waits": 0.3, "env__gate": 0.05},
-            "async.streamer.normalization",
+            "async.advanced.normalization",
         ),
         ({"rollout": False, "env__asks": 0.35, "inference__idle": 0.45}, "async.rollout.enabled"),
         (
@@ -379,7 +379,7 @@ def test_what_a_config_leaves_out_has_the_defaults_of_the_block(tmp_path):
     block = AsyncConfig.from_mapping({"mode": "full"})
     assert read.proximal == block.train.proximal
     assert read.corrects == (block.correction != "none")
-    assert read.normalization == block.streamer.normalization
+    assert read.normalization == block.advanced.normalization
     assert read.deterministic == block.deterministic
     assert read.max_wait_s == block.rollout.max_wait
     assert read.plan == ShardPlan(**PLAN)

@@ -12,7 +12,7 @@ PLAY_S = 4 * (1.0 + 0.25)
 """The last value is waited for beside what follows."""
 VALUE_S = 0.25
 """Its pass, which the first request of the next rollout meets where that follows at once."""
-AHEAD = {"mode": "full", "rollout": {"reset_ahead": True}}
+AHEAD = {"mode": "full", "advanced": {"reset_ahead": True}}
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class Facts:
             corrects=bound > 0 and setting("async.train.correction", "decoupled") != "none",
             proximal=str(setting("async.train.proximal", "recomputed")),
             scorer=str(setting("async.train.scorer", "learner")),
-            normalization=str(setting("async.streamer.normalization", "auto")),
+            normalization=str(setting("async.advanced.normalization", "auto")),
             weight_syncer=str(setting("weight_syncer.type", "bucket")),
             bucket_dtype=setting("weight_syncer.bucket.bucket_dtype"),
             precision=str(setting("actor.model.precision", "")),

@@ -92,7 +92,7 @@ def stop_deferring(facts: Facts) -> Advice | None:
         rule="stop deferring",
         because=f"The learner waits for trajectories {waits:.0%} of the time, because advantages are "
         "normalised by the whole batch",
-        setting="async.streamer.normalization",
+        setting="async.advanced.normalization",
         before="deferred",
         after="running",
         but="approximate: advantages are normalised by the batch before",
