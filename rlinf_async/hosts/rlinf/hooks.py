@@ -25,6 +25,7 @@ from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
+from rlinf_async.hosts.rlinf.refusals import other_algorithm
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.tree import check_rlinf
@@ -79,9 +80,11 @@ def _resolved(cfg: DictConfig) -> RLinfSettings:
 
 def _absent(cfg: DictConfig) -> list[Reason]:
     register_models()
-    values = plain(cfg)
+    values, active = plain(cfg), is_active(cfg)
+    if active and (other := other_algorithm(values)):
+        refuse([other])  # its keys are others
     refuse(TABLE.malformed(values))
-    ignored = read_by_others(values) if is_active(cfg) else []
+    ignored = read_by_others(values) if active else []
     unbuilt = unbuildable(values["actor"]["model"], key="actor.model")
     return [*misnamed(values), *absent(values), *failing(values), *ignored, *unbuilt]
 

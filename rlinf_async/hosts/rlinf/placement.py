@@ -95,6 +95,11 @@ def occupancy(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Count
 def _groups_and_ranks(placement: object) -> tuple[list[str], Any]:
     if not isinstance(placement, Mapping):
         return [CLUSTER], placement
+    if "placement" not in placement:
+        raise ValueError(
+            f"cluster.component_placement has {dict(placement)}, which says no ranks; add placement, such as "
+            "placement: 0-0"
+        )
     groups = placement.get("node_group", CLUSTER)
     labels = groups if isinstance(groups, list) else str(groups).split(",")
     return [str(label).strip() for label in labels], placement["placement"]

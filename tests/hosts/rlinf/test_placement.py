@@ -87,6 +87,11 @@ def test_a_placement_that_cannot_be_read_is_named(placement):
         sizes(placement)
 
 
+def test_a_node_group_without_a_placement_is_refused():
+    with pytest.raises(ValueError, match=r"'node_group': 'node'.*says no ranks; add placement"):
+        sizes({"node_group": "node"})
+
+
 def test_a_placement_of_nothing_is_refused():
     with pytest.raises(ValueError, match="places no process"):
         sizes("")

@@ -115,9 +115,9 @@ def test_what_is_no_ppo_and_no_grpo_is_refused(changes, words):
         check(changes, "full")
 
 
-def test_a_reward_model_is_refused_by_its_name_and_key_unless_the_environment_asks_it_by_itself():
+def test_a_reward_model_needs_reward_workers_unless_the_environment_asks_it_by_itself():
     reward = {"use_reward_model": True, "model": {"model_type": "resnet"}}
-    with pytest.raises(ValueError, match=r"reward\.use_reward_model=True, the reward model 'resnet';"):
+    with pytest.raises(ValueError, match=r"reward\.use_reward_model=True needs reward workers"):
         check({"reward": reward}, "rollout")
     check({"reward": {**reward, "standalone_realworld": True}}, "full")
     check({"reward": {**reward, "use_reward_model": False}}, "full")
