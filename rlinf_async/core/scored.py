@@ -4,7 +4,7 @@ A policy that matches flows makes an action in K denoise steps. Its log-probabil
 drawn at random, which had all of the noise, or the mean over all steps and the noise that they began with.
 A change of weights moves the action in every step, so that the ratio of such log-probabilities is about 1 / K
 of the change. Measures make up for that. Importance weights do not: policies that were weighted so learned
-less. docs/flow-weight.md derives what is here, and has that experiment.
+less. benchmarks/learning/flow-weight.md derives what is here, and has that experiment.
 """
 
 from __future__ import annotations

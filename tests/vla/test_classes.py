@@ -227,7 +227,7 @@ def test_samples_say_which_denoise_steps_are_scored_and_explain_does_too(case, b
 @pytest.mark.parametrize("noisy", [True, False])
 def test_the_chains_of_the_check_are_those_of_the_class(case, built, monkeypatch, number, noisy):
     if case.name != "pi0":
-        pytest.skip("the check of docs/flow-weight.md is of pi0's formulas")
+        pytest.skip("the check of benchmarks/learning/flow-weight.md is of pi0's formulas")
     model, _ = built
     x, velocity = torch.randn(2, 3, 50, 32)
     monkeypatch.setattr(model, "get_velocity", lambda *_: (velocity, torch.zeros(3, 50, 1024)))
