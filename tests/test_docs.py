@@ -98,6 +98,7 @@ NOT_RUN = {
         "it wants eight GPUs and published weights; tests/vla/test_runs.py runs this script and config "
         "with a tiny model"
     ),
+    r"isaaclab train .*": "it wants Isaac Sim; tests/runs/test_isaac_like.py starts a launcher of its form",
     r"docker build .*": "it wants Docker and an image of RLinf's, tens of gigabytes",
     r"apt-get install .*": "it installs from Debian's archive; .ci/run installs the same packages",
     r"make setup TORCH_INDEX_URL=\.\.\.": "the index depends on the machine",

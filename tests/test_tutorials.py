@@ -173,3 +173,49 @@ def test_the_commands_of_the_page_on_reports_work_as_they_stand(tmp_path, monkey
     assert set(written) == {"full.html", "comparison.html", "trace.json.gz"}
     assert "overlap efficiency" in written["full.html"]
     assert all(f">{run}<" in written["comparison.html"] for run in ("off", "full"))
+
+
+@pytest.mark.parametrize("name", ["rlinf-pi05", "isaac-lab", "verl"])
+def test_a_page_for_one_person_is_short(name):
+    assert len(page(name).split()) <= 350
+
+
+def test_the_short_page_on_pi05_asks_what_the_long_one_asks(examples):
+    (words,) = commands("rlinf-pi05", "explain")
+    assert words == commands("libero-8-gpus", "explain")[0]
+    total = explained(words, examples)["shards"]["total"]
+    assert f"The {total} simulators are {total} shards." in page("rlinf-pi05")
+
+
+def test_explain_of_rlinfs_isaac_lab_config_says_what_the_page_says(examples):
+    words = commands("isaac-lab", "explain")[-1]
+    facts = explained(words, examples)
+    train, rollout, streamer = (
+        cells("isaac-lab", level)[0] for level in ("1 train", "2 rollout", "3 streamer")
+    )
+    epochs, pieces = (re.findall(r"\d+", cell) for cell in (train, streamer))
+    said = " ".join(facts["remarks"])
+    assert f"the learner makes {epochs[0]} update epochs of this one" in said
+    assert f"for up to {pieces[0]} of {pieces[1]} pieces before the last has come" in said
+    assert facts["exactness"]["streamer"].startswith("exact")
+    shards = facts["shards"]
+    assert rollout.startswith(f"{shards['total']} shards, {shards['per_env_worker']} per env worker")
+    assert [(each["key"], each["value"]) for each in facts["changes"]] == [("rollout.enable_offload", False)]
+
+
+def test_what_the_isaac_lab_page_writes_is_what_isaac_labs_yaml_needs(tmp_path):
+    pytest.importorskip("rlinf", reason="RLinf is not installed")
+    yaml = (Path(__file__).parent / "runs" / "isaac_like" / "ppo_reach.yaml").read_text()
+    theirs = yaml[: yaml.index("weight_syncer:")]
+    block, syncer = re.findall(r"```yaml\n(.*?)```", page("isaac-lab"), re.DOTALL)
+    asked = ["explain", "--config-dir", str(tmp_path), "-n", "mine", "--gpus", "1"]
+
+    (tmp_path / "mine.yaml").write_text(theirs + block)
+    result = CliRunner().invoke(cli.app, asked)
+    assert result.exit_code != 0
+    assert f"add the block {syncer.strip()}" in " ".join(result.output.split())
+
+    (tmp_path / "mine.yaml").write_text(theirs + block + syncer)
+    result = CliRunner().invoke(cli.app, asked)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"levels +│ train, rollout, streamer", result.output)
