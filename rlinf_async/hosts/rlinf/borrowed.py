@@ -57,7 +57,6 @@ BORROWED: dict[str, Borrowed] = {
         ("rlinf.workers.env.env_worker:EnvWorker",),
         {
             **OF_EVERY_WORKER,
-            "_world_size": RESTARTS,
             "broadcast": RESTARTS,
             "stage_num": SHARDS,
             "_setup_env_and_wrappers": SHARDS,
@@ -78,7 +77,6 @@ BORROWED: dict[str, Borrowed] = {
             "device": DEVICES,
             "hf_model": ANSWERS,
             "predict": ANSWERS,
-            "generate": ANSWERS,
             "version": WEIGHTS,
             "set_global_step": WEIGHTS,
         },

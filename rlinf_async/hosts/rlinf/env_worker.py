@@ -153,10 +153,11 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self._rebuilds.count(mode, stage)
         env_cfg = self._rebuilds.seeded(mode, stage, env_cfg)
 
-        def build(**kwargs: object) -> Any:
-            place = {"seed_offset": self._rank * self.stage_num + stage % self.stage_num}
-            total = {"total_num_processes": self._world_size * self.stage_num}
-            return env_cls(**{**kwargs, **place, **total})
+        def build(*, seed_offset: int, total_num_processes: int, **kwargs: Any) -> Any:
+            # Both count one stage in every worker; see `alone`.
+            place = seed_offset * self.stage_num + stage % self.stage_num
+            total = total_num_processes * self.stage_num
+            return env_cls(seed_offset=place, total_num_processes=total, **kwargs)
 
         # RLinf's own method builds and wraps the environments of all stages of a worker: this one has one.
         alone = copy.copy(self)

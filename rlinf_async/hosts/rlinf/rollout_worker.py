@@ -13,7 +13,7 @@ from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.observations import each_alike, merge, observations_of
 from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
-from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
+from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.proximal import score
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import reseeded
@@ -62,10 +62,6 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         seed_everything(own)
         if AsyncConfig.from_mapping(read_block(self.cfg)).deterministic:
             self.sampling_seed = own
-
-    async def generate(self, *_: object, **__: object) -> None:
-        """RLinf's own loop, which does not run here."""
-        raise RuntimeError(WRONG_RUNNER)
 
     async def serve(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
         """Answer batches of requests, by the newest weights, until the channels close."""

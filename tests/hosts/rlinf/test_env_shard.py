@@ -301,6 +301,23 @@ def test_environments_are_built_anew_in_their_place_with_another_seed(resets, mo
     assert [row[:2] for row in seen(rollout(shard, decisions=1)[0])] == [[name, 1] for name in range(6, 12)]
 
 
+def test_environments_that_are_built_anew_have_their_place_among_all_workers():
+    class Placed(Walks):
+        def __init__(self, cfg, num_envs, seed_offset, total_num_processes, worker_info):
+            super().__init__(cfg, num_envs, seed_offset, total_num_processes, worker_info)
+            self.told = seed_offset, total_num_processes
+
+    with in_one_process():
+        worker = ShardedEnvWorker(config(f"rollout.pipeline_stage_num={SHARDS}"))
+        worker._rank, worker._world_size = 2, 3
+        with_walks(worker, Placed)
+    before = [env.told for env in worker.env_list]
+    assert before == [(2 * SHARDS + stage, 3 * SHARDS) for stage in range(SHARDS)]
+    for stage in range(SHARDS):
+        worker.rebuild("train", stage)
+    assert [env.told for env in worker.env_list] == before
+
+
 def test_the_last_intervention_ends_with_the_environments_in_which_it_was(monkeypatch):
     shard, _ = shard_of("env.train.auto_reset=true", "++env.train.taken_over=true")
     assert rollout(shard)[-1].env.intervene_flags is not None

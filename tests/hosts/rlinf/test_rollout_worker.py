@@ -299,11 +299,6 @@ def test_a_rank_says_what_weights_its_policy_takes(worker):
     }
 
 
-def test_rlinfs_own_loop_does_not_run_here(worker):
-    with pytest.raises(RuntimeError, match="runner"):
-        asyncio.run(worker.generate("input", output_channel="output"))
-
-
 def test_a_rank_that_has_acted_has_been_busy(worker):
     asyncio.run(worker.pop_busy())
     answers(worker, [asked(0, 2)])

@@ -1,4 +1,6 @@
-"""The env worker knows which environments RLinf has it build, whatever sections their config shares."""
+"""The env worker as RLinf drives it: which environments it has it build, and a loop that is not run here."""
+
+import asyncio
 
 import pytest
 
@@ -20,3 +22,10 @@ def test_environments_of_one_section_for_training_and_evaluation_are_told_apart(
             worker.train_num_envs_per_stage,
             3,
         )
+
+
+def test_rlinfs_own_loop_does_not_run_here():
+    with in_one_process():
+        worker = ShardedEnvWorker(config())
+    with pytest.raises(RuntimeError, match="give RLinf's EmbodiedRunner"):
+        asyncio.run(worker.interact("input", "output", None, None))
