@@ -277,7 +277,7 @@ def uncorrected():
     """Of what a correction is for: what is lost without one, over what the delay alone costs."""
     none = by_lag()["1", "none"]
     times = COUNTS[int(float(none[4]) / float(none[6]))]
-    for page in ("docs/faq.md", "benchmarks/learning/measurements.md", "docs/choosing.md"):
+    for page in ("benchmarks/learning/measurements.md", "docs/choosing.md"):
         yield page, f"{times} times the delay"
 
 
