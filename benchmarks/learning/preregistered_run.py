@@ -55,8 +55,10 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
     Where a correction is looked at, it is level 1 alone with a fixed lag.
     """
     if setting.correction:
-        train = {"max_staleness": setting.lag, "proximal": RECOMPUTED, **setting.correction}
-        return {"mode": "train", "deterministic": True, "train": train}
+        correction = dict(setting.correction)
+        advanced = {"max_weight": correction.pop("max_weight")} if "max_weight" in correction else {}
+        train = {"max_staleness": setting.lag, "proximal": RECOMPUTED, **correction}
+        return {"mode": "train", "deterministic": True, "train": train, "advanced": advanced}
     piece = task.envs // task.shards * task.horizon
     return {
         "mode": "full",
