@@ -1,7 +1,7 @@
 """Every setting of the three levels under veRL, with one rank and with two of everything, on real clusters.
 
 Not a test of CI, where a few of them run: `make runs-verl`. What has been run is in `runs/every_setting`, a
-directory each, and is not run again; at the end the table of docs/verl.md is printed.
+directory each, and is not run again; at the end a table of staleness and streaming is printed.
 """
 
 from __future__ import annotations
