@@ -136,8 +136,8 @@ def test_a_rollout_that_steps_do_not_divide_is_shared_out_so_that_steps_are_equa
 def test_a_batch_whose_gradients_wait_is_anchored_as_its_pieces_come(together, ahead):
     deferred = AsyncConfig(
         train=TrainConfig(enabled=True),
-        streamer=StreamerConfig(enabled=True, normalization="deferred"),
-        advanced=AdvancedConfig(measure_ratios=False),
+        streamer=StreamerConfig(enabled=True),
+        advanced=AdvancedConfig(measure_ratios=False, normalization="deferred"),
     )
     settings = run_settings(
         plan=PLAN,

@@ -14,7 +14,7 @@ from rlinf_async.observe.display import RunDisplay
 from tests.hosts.rlinf.given import config
 
 NEW = {
-    "env.obs_compression.enable": True,
+    "env.brand_new_packing.enable": True,
     "rollout.brand_new_switch": True,
     "algorithm.brand_new_loss": 3,
     "somebody.elses": 1,
@@ -24,7 +24,7 @@ NEW = {
 def test_a_new_key_in_any_section_is_named_with_its_value():
     said = list(undecided(config(NEW)))
     assert {line.partition(":")[0] for line in said} == {
-        "env.obs_compression.enable=True",
+        "env.brand_new_packing.enable=True",
         "rollout.brand_new_switch=True",
         "algorithm.brand_new_loss=3",
         "somebody.elses=1",
@@ -43,12 +43,12 @@ def test_what_packages_prepare_and_what_is_null_is_not_named():
 
 
 def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypatch):
-    monkeypatch.setattr(module, "_sources", lambda: "if cfg.env.get('obs_compression'): compress()")
+    monkeypatch.setattr(module, "_sources", lambda: "if cfg.env.get('brand_new_packing'): compress()")
     (reason,) = read_by_others(config(NEW))
-    assert reason.text.startswith("env.obs_compression.enable=True is read by RLinf's own workers or runner")
-    assert reason.override == "~env.obs_compression.enable"
+    assert reason.text.startswith("env.brand_new_packing.enable=True is read by RLinf's own workers or runner")
+    assert reason.override == "~env.brand_new_packing.enable"
     assert len(list(undecided(config(NEW)))) == len(NEW) - 1
-    off = config({"env.obs_compression.enable": False})
+    off = config({"env.brand_new_packing.enable": False})
     assert not list(read_by_others(off))
     assert list(undecided(off))
 
