@@ -45,7 +45,9 @@ def test_what_packages_prepare_and_what_is_null_is_not_named():
 def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypatch):
     monkeypatch.setattr(module, "_sources", lambda: "if cfg.env.get('brand_new_packing'): compress()")
     (reason,) = read_by_others(config(NEW))
-    assert reason.text.startswith("env.brand_new_packing.enable=True is read by RLinf's own workers or runner")
+    assert reason.text.startswith(
+        "env.brand_new_packing.enable=True is read by RLinf's own workers or runner"
+    )
     assert reason.override == "~env.brand_new_packing.enable"
     assert len(list(undecided(config(NEW)))) == len(NEW) - 1
     off = config({"env.brand_new_packing.enable": False})
