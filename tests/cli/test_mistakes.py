@@ -45,6 +45,8 @@ SETTINGS = {
     "actor.model.num_action_chunks=3": "max_steps_per_rollout_epoch=20 is no multiple",
     "actor.model.model_type=mlp_polcy": "did you mean 'mlp_policy'?",
     "actor.model.model_path=/path/to/model": "/path/to/model does not exist",
+    "actor.model.is_lora=true": "is_lora=true does not go with actor.model.model_type=mlp_policy",
+    "actor.model.is_lora=true ++actor.model.lora_path=/adapters": "lora_path=/adapters does not exist",
     "actor.model=nothing": "node `actor.model` is not a container",
     "env.train.env_class=metaworld_tsk": "env.train.env_class=metaworld_task env.eval.env_class",
     "env.train.env_type=metaword": "did you mean 'metaworld'?",

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rlinf.scheduler.hardware import AcceleratorType
 
 from rlinf_async.core.tensors import map_tensors
@@ -14,16 +14,6 @@ from rlinf_async.hosts.rlinf.proximal import recompute
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.loops.policy_thread import PolicyThread
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
-
-SAMPLING = {
-    "do_sample": True,
-    "temperature_train": 1.6,
-    "temperature_eval": 1.6,
-    "top_k": -1,
-    "top_p": 1.0,
-    "max_new_tokens": 56,
-}
-"""As RLinf's OpenVLA-OFT configurations have it; other models do not read it."""
 
 
 def observations(size: int, *, seed: int = 1, side: int = 256) -> dict[str, Any]:
@@ -40,17 +30,6 @@ def observations(size: int, *, seed: int = 1, side: int = 256) -> dict[str, Any]
         "states": torch.randn(size, 8, generator=draw),
         "task_descriptions": ["pick up the ketchup and place it in the basket"] * size,
     }
-
-
-def config(block: dict[str, Any], **algorithm: Any) -> DictConfig:
-    """The parts of a run's configuration that inference and the learner read."""
-    return OmegaConf.create(
-        {
-            "actor": {"model": block, "seed": 3},
-            "rollout": {"model": block, "sampling_params": SAMPLING},
-            "algorithm": {"loss_type": "actor_critic", "logprob_type": "chunk_level", **algorithm},
-        }
-    )
 
 
 ANSWER_TIMEOUT_S = 600.0

@@ -1,7 +1,7 @@
 """RLinf's own configurations of real models, and what makes runs of them small, without a GPU."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -123,3 +123,15 @@ FAMILIES = (
     ),
     Family("gr00t", "libero_object_ppo_gr00t", "pytorch3d", "isaac-gr00t", _gr00t, _decisions(5)),
 )
+ADAPTERS = ("++actor.model.is_lora=true", "++actor.model.lora_rank=4")
+FSDP1 = "actor.fsdp_config.strategy=fsdp"
+"""For adapters of pi0: under FSDP2 they end RLinf's own backward pass, which needs weights that are freed."""
+LORA = tuple(
+    replace(
+        family,
+        name=f"{family.name} with LoRA",
+        tiny=(*family.tiny, *ADAPTERS, *((FSDP1,) if family.name == "pi0" else ())),
+    )
+    for family in FAMILIES
+)
+"""The same with RLinf's adapters."""

@@ -5,11 +5,7 @@
 
 import gc
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,162 +23,19 @@ from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import SAMPLE_FIELDS, forward, samples_of
 from rlinf_async.hosts.rlinf.scored import scored_by
-from tests.vla import (
-    sources,
-    tiny_cnn,
-    tiny_dexbotic,
-    tiny_gr00t,
-    tiny_openpi,
-    tiny_openvla_oft,
-    tiny_starvla,
-)
-from tests.vla.classes import answers, config, inference, learner, observations, off_by, rescored, rollout
+from tests.vla.classes import answers, inference, learner, observations, off_by, rescored, rollout
 
-Built = tuple[torch.nn.Module, Any]
 SIZE = 4
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model class, what it needs, and what is expected of it."""
-
-    name: str
-    package: str
-    """Without it this is not the environment that the class runs in."""
-    archive: str | None
-    build: Callable[[Path], Built]
-    values: bool = True
-    """Whether it has a critic."""
-    comes_back: bool = True
-    """Whether the critic, asked again, gives the values that were stored."""
-    rounding: float = 0.1
-    """How far a log-probability may be off in a batch of another size."""
-    pictures: dict[str, str] = field(default_factory=dict)
-    """Inputs that are pictures of the observation, and therefore do not travel back."""
-    side: int = 256
-    steps: int | None = None
-    """Denoise steps, of which one is scored, or the mean; None where the action is."""
-    joint: bool = False
-    answer_bytes: int | None = None
-    """What one decision of LIBERO sends back to its environment, as docs/models.md says; it does not depend
-    on the size of the model. None where the tiny model's inputs are smaller than a real one's."""
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def pi0(block: Callable[..., Any], **openpi: Any) -> Callable[[Path], Built]:
-    def build(place: Path) -> Built:
-        tiny_openpi.write_tokenizer(place / "openpi")
-        tiny_openpi.write_checkpoint(place / "checkpoint")
-        cfg = config(block(place / "checkpoint", **openpi))
-        return get_model(cfg.actor.model), cfg
-
-    return build
-
-
-def gr00t(place: Path) -> Built:
-    tiny_gr00t.write_checkpoint(place)
-    cfg = config(tiny_gr00t.gr00t_block(place))
-    return get_model(cfg.actor.model), cfg
-
-
-def dexbotic(place: Path) -> Built:
-    tiny_dexbotic.write_checkpoint(place)
-    cfg = config(tiny_dexbotic.dexbotic_block(place))
-    return get_model(cfg.actor.model), cfg
-
-
-def starvla(framework: str, precision: str, prompt: int | None = None) -> Callable[[Path], Built]:
-    def build(place: Path) -> Built:
-        tiny_starvla.write_checkpoint(place, framework, prompt=prompt)
-        cfg = config(tiny_starvla.starvla_block(place, framework, precision), logprob_type="token_level")
-        return get_model(cfg.actor.model), cfg
-
-    return build
-
-
-def openvla_oft(place: Path) -> Built:
-    tiny_openvla_oft.write_checkpoint(place)
-    cfg = config(tiny_openvla_oft.openvla_oft_block(place), logprob_type="token_level")
-    return get_model(cfg.actor.model), cfg
-
-
-def cnn(place: Path) -> Built:
-    tiny_cnn.write_checkpoint(place)
-    cfg = config(tiny_cnn.cnn_block(place))
-    return get_model(cfg.actor.model), cfg
-
-
-BOTH = {"observation/image": "main_images", "observation/wrist_image": "wrist_images"}
-JOINT = {"noise_method": "flow_noise", "joint_logprob": True}
-CASES = [
-    Case(
-        "pi0",
-        "jax",
-        "openpi",
-        pi0(tiny_openpi.pi0_block),
-        comes_back=False,
-        pictures=BOTH,
-        steps=4,
-        answer_bytes=39_600,
-    ),
-    Case(
-        "pi0 joint", "jax", "openpi", pi0(tiny_openpi.pi0_block, **JOINT), pictures=BOTH, steps=4, joint=True
-    ),
-    Case("pi0.5", "jax", "openpi", pi0(tiny_openpi.pi05_block), pictures=BOTH, steps=5, answer_bytes=11_536),
-    Case("GR00T N1.5", "pytorch3d", "isaac-gr00t", gr00t, steps=4, answer_bytes=617_038),
-    Case(
-        "Dexbotic pi0",
-        "pytorch3d",
-        "dexbotic",
-        dexbotic,
-        comes_back=False,
-        rounding=1e-3,
-        pictures=BOTH,
-        steps=4,
-    ),
-    Case("StarVLA QwenOFT", "qwen_vl_utils", "starvla", starvla("QwenOFT", "bf16")),
-    Case(
-        "StarVLA QwenGR00T",
-        "qwen_vl_utils",
-        "starvla",
-        starvla("QwenGR00T", "fp32", tiny_starvla.PROMPT),
-        rounding=1e-3,
-        steps=4,
-    ),
-    Case("OpenVLA-OFT", "timm", "openvla-oft", openvla_oft, values=False, answer_bytes=303_332),
-    Case(
-        "CNN",
-        "torchvision",
-        None,
-        cnn,
-        rounding=1e-4,
-        pictures={"main_images": "main_images"},
-        side=tiny_cnn.SIDE,
-    ),
-]
-
-
-@pytest.fixture(scope="module", params=CASES, ids=str)
-def case(request):
-    wanted = request.param
-    if find_spec(wanted.package) is None:
-        pytest.skip(f"{wanted.package} is not installed: make test-vla")
-    if wanted.archive is not None and sources.source(wanted.archive) is None:
-        pytest.skip(sources.MISSING.format(wanted.archive))
-    return wanted
 
 
 @pytest.fixture(scope="module")
 def built(case, tmp_path_factory):
     place = tmp_path_factory.mktemp("model")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENPI_DATA_HOME", str(place / "openpi"))
-        patch.setenv("ROBOT_PLATFORM", "LIBERO")
+    with case.environment(place):
         random.seed(0)
         torch.manual_seed(0)
-        yield case.build(place)
+        cfg = case.configure(place)
+        yield get_model(cfg.actor.model), cfg
     gc.collect()
 
 

@@ -6,6 +6,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from tests.checkouts import checkout
 from tests.hosts.rlinf.learners import run_cases
+from tests.vla.families import FAMILIES, LORA
 from tests.vla.learning import Case, run
 
 pytestmark = pytest.mark.nightly
@@ -18,6 +19,13 @@ MODES = {
 """`blind` is level 1 that takes for granted that values scored again are those that were stored."""
 ROUNDING = 1e-4
 """Largest norm of a difference, relative to what RLinf's actor has."""
+
+
+@pytest.fixture(scope="module", params=(*FAMILIES, *LORA), ids=str)
+def family(request):
+    if request.param.missing:
+        pytest.skip(request.param.missing)
+    return request.param
 
 
 @pytest.fixture(scope="module")

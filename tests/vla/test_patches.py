@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 from rlinf.models import get_model
 from tests.vla import tiny_openvla_oft
-from tests.vla.classes import config, inference, observations, off_by, rescored, rollout
+from tests.vla.cases import config
+from tests.vla.classes import inference, observations, off_by, rescored, rollout
 
 place, side = Path(sys.argv[1]), sys.argv[2]
 tiny_openvla_oft.write_checkpoint(place)

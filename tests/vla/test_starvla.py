@@ -15,7 +15,8 @@ from rlinf.models import get_model
 
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from tests.vla import sources, tiny_starvla
-from tests.vla.classes import config, inference, learner, observations, rollout
+from tests.vla.cases import config
+from tests.vla.classes import inference, learner, observations, rollout
 
 FRAMEWORK = "QwenGR00T"
 pytestmark = [

@@ -40,7 +40,7 @@ CAST_BYTES = {"openpi": 2}
 pi0.5 keeps 3 % in float32: norms, and the first layer of its vision.
 """
 VLM_PREFIX = {"openpi": "paligemma_with_expert.paligemma."}
-"""Part of the names of parameters that `train_expert_only` freezes."""
+"""Part of the names of parameters that `train_expert_only` freezes, and adapters that RLinf adds."""
 
 
 def footprints(
@@ -85,7 +85,7 @@ def footprints(
         "remembered": copies,
         "remembered_bytes": copies * footprint.trained,
         "compares": settings.asynchrony.off_policy and settings.asynchrony.advanced.measure_ratios,
-        "lora": bool(cfg["actor"]["model"].get("is_lora", False)),
+        "lora": _is_adapted(cfg["actor"]["model"]),
     }
 
 
@@ -94,10 +94,9 @@ def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: Mo
     fsdp = cfg["actor"].get("fsdp_config") or {}
     stored = _bytes(lookup(cfg, "actor.model.precision"), model)
     computed = BYTES_OF_PRECISION.get(str(lookup(fsdp, "mixed_precision.param_dtype")), stored)
-    adapters = bool(cfg["actor"]["model"].get("is_lora", False))
     return LearnerFootprint(
         parameters=model.parameters,
-        trainable=0 if adapters else model.parameters - model.frozen,
+        trainable=0 if _trains_adapters_alone(cfg["actor"]["model"]) else model.parameters - model.frozen,
         stored=stored,
         computed=computed,
         ranks=settings.plan.learner_ranks,
@@ -112,8 +111,21 @@ def model_size(model: Mapping[str, Any]) -> ModelSize | None:
     path, kind = model.get("model_path"), str(model["model_type"])
     if not path:
         return _built_size(model)
-    expert_only = bool(lookup(model, f"{kind}.train_expert_only"))
-    return checkpoint_size(Path(str(path)), frozen=VLM_PREFIX.get(kind) if expert_only else None)
+    freezes = bool(lookup(model, f"{kind}.train_expert_only")) or _is_adapted(model)
+    return checkpoint_size(Path(str(path)), frozen=VLM_PREFIX.get(kind) if freezes else None)
+
+
+def _is_adapted(model: Mapping[str, Any]) -> bool:
+    return bool(model.get("is_lora", False))
+
+
+def _trains_adapters_alone(model: Mapping[str, Any]) -> bool:
+    """Return True if RLinf trains nothing of the checkpoint. New adapters of a model of `VLM_PREFIX` are its
+    VLM's, and its expert is trained whole; those of `lora_path` freeze all else.
+    """
+    return _is_adapted(model) and (
+        str(model["model_type"]) not in VLM_PREFIX or model.get("lora_path") is not None
+    )
 
 
 def _built_size(model: Mapping[str, Any]) -> ModelSize | None:

@@ -38,6 +38,7 @@ NUMBER_ROWS = (
     ),
     *rows(
         COUNT,
+        "actor.model.lora_rank",
         "algorithm.group_size",
         "algorithm.update_epoch",
         "cluster.num_nodes",
@@ -147,6 +148,7 @@ CHOICE_ROWS = (
     ),
     *rows(
         Text(),
+        "actor.model.lora_path",
         "actor.model.model_path",
         "actor.training_backend",
         "algorithm.adv_type",

@@ -74,7 +74,8 @@ def absent(cfg: Mapping[str, Any]) -> list[Reason]:
     backends = lookup(cfg, BACKENDS)
     missing = [*absent_loggers(BACKENDS, backends, LOGGERS, instead="tensorboard")]
     if _on_this_machine(cfg):
-        missing += [*_model_package(cfg), *_simulators(cfg), *absent_files(cfg, FILE_KEYS)]
+        adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
+        missing += [*_model_package(cfg), *_simulators(cfg), *absent_files(cfg, (*FILE_KEYS, *adapters))]
     return missing
 
 

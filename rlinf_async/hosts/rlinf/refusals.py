@@ -23,6 +23,9 @@ TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 EVALUATED_MODELS = frozenset({"molmoact2"})
 """Models whose class in RLinf does not train."""
 
+WITHOUT_ADAPTERS = frozenset({"cnn_policy", "mlp_policy"})
+"""Models without a layer of the names that RLinf's `get_model` gives new adapters to."""
+
 ADVANTAGE_TYPES = ("gae", "grpo")
 """RLinf's `algorithm.adv_type` of PPO and of GRPO."""
 
@@ -159,6 +162,7 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
             "runner.only_eval=true",
             "runner.only_eval=true",
         )
+    yield from _unadapted(lookup(cfg, "actor.model") or {})
     backend = lookup(cfg, "actor.training_backend")
     if backend not in (None, "fsdp"):
         yield Reason(f"actor.training_backend={backend!r} is not supported; use fsdp, or async.mode=off")
@@ -172,4 +176,21 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
             f"async.deterministic does not support runner.val_check_interval={interval}: evaluation draws "
             "from the generator that samples rollouts; set it to -1 and evaluate checkpoints",
             "runner.val_check_interval=-1",
+        )
+
+
+def _unadapted(model: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason if RLinf's `get_model` would end in each worker for want of a layer or a rank."""
+    if not model.get("is_lora") or model.get("lora_path") is not None:
+        return
+    if (name := model.get("model_type")) in WITHOUT_ADAPTERS:
+        yield Reason(
+            f"actor.model.is_lora=true does not go with actor.model.model_type={name}: it has no layer that "
+            "RLinf's adapters are for; set it to false",
+            "actor.model.is_lora=false",
+        )
+    elif model.get("lora_rank") is None:
+        yield Reason(
+            "actor.model.is_lora=true needs actor.model.lora_rank, or actor.model.lora_path",
+            "++actor.model.lora_rank=32",
         )

@@ -121,3 +121,21 @@ def test_a_reward_model_is_served_but_for_a_reward_of_the_rollout_before():
     assert not fitted({**REWARDED, **spread}).reasons
     assert not fitted({**REWARDED, **more}).reasons
     assert overrides(fitted({**REWARDED, **spread, **more})) == ["env.train.rollout_epoch=1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "override"),
+    [
+        ({"actor.model.model_type": "cnn_policy"}, "does not go with", "actor.model.is_lora=false"),
+        ({"actor.model.model_type": "mlp_policy"}, "does not go with", "actor.model.is_lora=false"),
+        ({"actor.model.lora_rank": None}, "needs actor.model.lora_rank", "++actor.model.lora_rank=32"),
+    ],
+)
+def test_adapters_that_rlinf_could_not_add_are_named_before_its_workers_start(changes, said, override):
+    lora = {"actor.model.model_type": "openpi", "actor.model.is_lora": True, "actor.model.lora_rank": 4}
+    assert fitted(lora).reasons == ()
+    (reason,) = fitted({**lora, **changes}).reasons
+    assert said in reason.text
+    assert reason.override == override
+    assert fitted({**lora, **changes, "actor.model.is_lora": False}).reasons == ()
+    assert fitted({**lora, **changes, "actor.model.lora_path": "/adapters"}).reasons == ()

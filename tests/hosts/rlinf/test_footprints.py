@@ -89,8 +89,12 @@ def test_the_learner_is_counted_as_rlinf_wraps_it(fsdp, expected):
     assert gigabytes(kind) == {**expected, "inference": 2}
 
 
-def test_adapters_alone_are_trained_with_lora():
-    found = memory({"actor.model.is_lora": True})
+@pytest.mark.parametrize(
+    "changes",
+    [{"actor.model.model_type": "openvla_oft"}, {"actor.model.lora_path": "/path/to/adapters"}],
+)
+def test_adapters_alone_are_trained_with_lora(changes):
+    found = memory({"actor.model.is_lora": True, **changes})
     assert gigabytes(found["per_gpu"][0]) == {"weights": 0.25, "gradients": 0, "optimizer": 0, "inference": 2}
     assert "adapters" in rows(found)[-1][1]
 
@@ -130,6 +134,8 @@ def test_pi0_is_counted_as_its_class_casts_it_and_its_vlm_as_frozen(tmp_path):
         memory({**own, "actor.model.openpi": {"train_expert_only": only}}, gpus=1)["per_gpu"][0]["bytes"]
         for only in (False, True)
     )
+    (adapted,) = memory({**own, "actor.model.is_lora": True}, gpus=1)["per_gpu"]
+    assert adapted["bytes"] == expert_only  # RLinf's adapters are the VLM's alone
     assert whole == {"weights": 440, "gradients": 440, "optimizer": 880, "inference": 440}
     assert expert_only == {"weights": 440, "gradients": 40, "optimizer": 80, "inference": 440}
     (unknown,) = memory({**unsaid, "actor.fsdp_config": {"strategy": "fsdp2"}}, gpus=1)["per_gpu"]
