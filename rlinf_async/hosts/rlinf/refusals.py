@@ -191,6 +191,6 @@ def _unadapted(model: Mapping[str, Any]) -> Iterator[Reason]:
         )
     elif model.get("lora_rank") is None:
         yield Reason(
-            "actor.model.is_lora=true needs actor.model.lora_rank, or actor.model.lora_path",
+            "actor.model.is_lora=true needs actor.model.lora_rank; set it, or actor.model.lora_path",
             "++actor.model.lora_rank=32",
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
+from rlinf_async.hosts.kit.keys import MISSING_VALUE
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.offload import offloading
 from rlinf_async.hosts.rlinf.reward_section import misfits
@@ -64,6 +65,7 @@ class RLinfSettings(RunSettings):
         chunks = int(actor["model"]["num_action_chunks"])
         micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
         max_steps = cfg["runner"].get("max_steps", -1)
+        unlimited = max_steps in (None, MISSING_VALUE) or max_steps < 0
         epochs = int(cfg["runner"]["max_epochs"])
         most = fair_share(plan, _evaluation(cfg)) if limit == "auto" else int(limit)
         settings = cls(
@@ -71,7 +73,7 @@ class RLinfSettings(RunSettings):
             plan=plan,
             horizon=int(train["max_steps_per_rollout_epoch"]) // chunks,
             steps_per_decision=chunks,
-            batches=epochs if max_steps is None or max_steps < 0 else min(epochs, int(max_steps)),
+            batches=epochs if unlimited else min(epochs, int(max_steps)),
             global_batch_size=int(actor["global_batch_size"]),
             micro_batch_size=int(actor["micro_batch_size"]) if micro == "auto" else int(micro),
             update_epoch=int(algorithm.get("update_epoch", 1)),

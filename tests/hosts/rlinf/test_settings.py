@@ -31,7 +31,7 @@ def test_learner_ranks_share_a_step():
     assert made.optimizer_steps == 2
 
 
-@pytest.mark.parametrize(("steps", "batches"), [(-1, 10), (None, 10), (0, 0), (4, 4), (99, 10)])
+@pytest.mark.parametrize(("steps", "batches"), [("???", 10), (-1, 10), (None, 10), (0, 0), (4, 4), (99, 10)])
 def test_a_run_ends_at_its_epochs_or_its_steps_whichever_comes_first(steps, batches):
     assert read({"runner.max_steps": steps}).batches == batches
 
