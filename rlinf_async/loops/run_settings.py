@@ -100,9 +100,14 @@ class RunSettings:
         return -(-self.micro_batch_size // (self.plan.piece_size * self.horizon))
 
     @property
+    def anchors_ahead(self) -> bool:
+        """True if level 3 makes anchors before the batch is complete."""
+        return self.asynchrony.recomputes and self.asynchrony.streamer.enabled
+
+    @property
     def pieces_anchored_ahead(self) -> int:
         """Pieces of a learner rank, at most, whose anchors are made before the last of a batch has come."""
-        if not (self.asynchrony.recomputes and self.asynchrony.streamer.enabled):
+        if not self.anchors_ahead:
             return 0
         together = self.pieces_taken_together
         return (self.plan.pieces_per_rank - 1) // together * together

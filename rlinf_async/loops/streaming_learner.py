@@ -183,7 +183,7 @@ class StreamingLearner:
     def finish(self) -> dict[str, float]:
         with self._busy.busy(), self.training.working():
             metrics = self._finish()
-            if self._settings.asynchrony.recomputes and self._settings.asynchrony.streamer.enabled:
+            if self._settings.anchors_ahead:
                 metrics["train/anchored"] = self._anchored_ahead / self._settings.plan.pieces_per_rank
             if self._probe is not None:
                 ratios = averages(self.training.summed(self._probe.finish(self.training.scored)))

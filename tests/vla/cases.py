@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +73,7 @@ class Case:
     @property
     def missing(self) -> str | None:
         """Why it cannot be built here, in words."""
-        if find_spec(self.package) is None:
-            return f"{self.package} is not installed: make test-vla"
-        return (
-            sources.MISSING.format(self.archive)
-            if self.archive and not sources.source(self.archive)
-            else None
-        )
+        return sources.why_missing(self.package, self.archive)
 
     @contextmanager
     def environment(self, place: Path) -> Iterator[None]:

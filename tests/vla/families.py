@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from tests.vla import sources, tiny_gr00t, tiny_openpi, tiny_openvla_oft
@@ -75,9 +74,7 @@ class Family:
     @property
     def missing(self) -> str | None:
         """Why it cannot run here, in words."""
-        if find_spec(self.package) is None:
-            return f"{self.package} is not installed: make test-vla"
-        return None if sources.source(self.archive) else sources.MISSING.format(self.archive)
+        return sources.why_missing(self.package, self.archive)
 
     def overrides(self, place: Path) -> tuple[str, ...]:
         """What to change in `config` when `write` has filled the folder `place`."""

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 FOLDER = "VLA_SOURCES"
@@ -32,6 +33,13 @@ def source(name: str) -> Path | None:
                 archive.extractall(scratch, filter="data")
             _move(Path(scratch) / name, place)
     return place
+
+
+def why_missing(package: str, archive: str) -> str | None:
+    """Why a model cannot be built here, in words: it is of `package`, and of an `archive` if one is named."""
+    if find_spec(package) is None:
+        return f"{package} is not installed: make test-vla"
+    return MISSING.format(archive) if archive and not source(archive) else None
 
 
 def _move(made: Path, place: Path) -> None:
