@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -32,6 +33,14 @@ def explain(*arguments: str) -> dict:
     result = invoke("explain", "--config-name", *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
+
+
+def test_the_help_lists_what_everybody_needs_first_and_the_laboratory_under_its_own_heading():
+    everyday, heading, others = invoke("--help").output.partition(cli.FURTHER_PANEL)
+    assert heading
+    named = [re.findall(r"^│ (\w+) ", part, re.MULTILINE) for part in (everyday, others)]
+    assert named[0] == ["explain", "train", "report", "status", "doctor", "configs"]
+    assert named[1] == ["bench", "chaos", "compat", "plan", "sweep", "trace"]
 
 
 @pytest.mark.parametrize("name", PACKAGED)

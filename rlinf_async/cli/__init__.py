@@ -18,9 +18,16 @@ from rlinf_async.observe.ending import INTERRUPTED_STATUS
 COMMANDS_GROUP = "rlinf_async.commands"
 """Entry points that bring further commands, by name; those of this package are in `rlinf_async.lab`."""
 
+EVERYDAY = ("explain", "train", "report", "status", "doctor", "configs")
+"""The commands that every user needs, as the help lists them; all others follow under `FURTHER_PANEL`."""
 
-FURTHER_PANEL = "Reports and experiments"
-"""The heading of the commands of entry points in the list of commands."""
+FURTHER_PANEL = "To measure, predict and test"
+"""The heading of the other commands in the list of commands."""
+
+SPELLINGS = {"config-path": "config-dir"}
+"""Options of Hydra's scripts under another name here."""
+
+SETTINGS = {"token_normalize_func": lambda word: SPELLINGS.get(word, word)}
 
 
 class PlainFlags:
@@ -46,7 +53,9 @@ class Commands(PlainFlags, TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         self._bring(names_of(COMMANDS_GROUP))
-        return super().list_commands(ctx)
+        return [name for name in EVERYDAY if name in self.commands] + [
+            name for name in super().list_commands(ctx) if name not in EVERYDAY
+        ]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
@@ -60,7 +69,8 @@ class Commands(PlainFlags, TyperGroup):
         for name in names:
             if name not in self.commands:
                 further = typer.Typer(add_completion=False)
-                further.command(name, cls=PlainCommand, rich_help_panel=FURTHER_PANEL)(
+                panel = None if name in EVERYDAY else FURTHER_PANEL
+                further.command(name, cls=PlainCommand, rich_help_panel=panel, context_settings=SETTINGS)(
                     or_exit(load_class, COMMANDS_GROUP, name)
                 )
                 self.commands[name] = typer.main.get_command(further)
@@ -101,4 +111,4 @@ def options(
 
 
 for command in (running.explain, training.train, looking.status, running.doctor, running.configs):
-    app.command(cls=PlainCommand)(command)
+    app.command(cls=PlainCommand, context_settings=SETTINGS)(command)

@@ -91,6 +91,7 @@ SETTINGS = {
     "trainer.total_training_steps=3": "did you mean runner.max_epochs?",
     "nonsense=1": "+nonsense=1 would add it",
     "--config-dir /nowhere": "--config-dir=/nowhere is no directory",
+    "--config-path /nowhere": "--config-dir=/nowhere is no directory",
 }
 """Words beside the name of the demo's config, and what is answered."""
 

@@ -87,7 +87,7 @@ class RunFiles:
 def _check(path: Path) -> None:
     try:
         if not path.exists():
-            raise ValueError(f"{path} does not exist; a run directory is what runner.logger.log_path names")
+            raise ValueError(f"{path} does not exist; name the directory that the run said when it began")
         if not path.is_dir():
             raise ValueError(f"{path} is a file; give the directory of the run")
         files = {each.name for each in path.iterdir()}
