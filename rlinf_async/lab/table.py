@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
+MAX_UNBROKEN_WORD = 40
+"""Characters of a word in the first column for which the other columns give way."""
 MIN_RUNS_OF_INTERVAL = 3
 """Fewest runs with an interval: that of two is twelve times as wide as their spread, and says nothing."""
 STUDENT_QUANTILES = (
@@ -68,8 +70,12 @@ def _half(values: Sequence[float]) -> float | None:
 def screen(head: Sequence[str], rows: Iterable[Sequence[str]], *, space: int = 0) -> Table:
     """A narrow table: numbers to the right, and `space` between the columns."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, space, 0, 0))
+    rows = list(rows)
+    # What a row is called is there to be pasted, and is not broken within a word: other columns give way.
+    longest = max((len(word) for row in rows for word in row[0].split()), default=0)
     for index, header in enumerate(head):
-        table.add_column(header, justify="right" if index else "left", overflow="fold")
+        least = None if index else min(longest, MAX_UNBROKEN_WORD)
+        table.add_column(header, justify="right" if index else "left", overflow="fold", min_width=least)
     for row in rows:
         table.add_row(*row)
     return table

@@ -123,7 +123,7 @@ class RunDisplay:
         if (faults := count_failures(Path(run_dir))).kinds:
             table.add_row("outlived", f"{faults}  (failures.jsonl)")
         table.add_row("run directory", escape(run_dir))
-        table.add_row("look closer", escape(f"rlinf-async report {shlex.quote(run_dir)}"))
+        table.add_row("look closer", escape(report_command(run_dir)))
         self._print(table)
 
     def _print(self, *what: RenderableType, **options: Any) -> None:
@@ -144,6 +144,11 @@ class RunDisplay:
             self._print(table.header(), soft_wrap=True)
         self._table = table
         return table
+
+
+def report_command(run_dir: str | Path) -> str:
+    """The command that makes a page of a run, to be pasted."""
+    return f"rlinf-async report {shlex.quote(str(run_dir))}"
 
 
 def _console() -> Console:

@@ -21,7 +21,7 @@ from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.times import STEP_METRIC, SYNC_METRIC, WORK_METRICS
 from rlinf_async.hosts.rlinf.workload import env_steps_of, last_step
-from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.display import RunDisplay, report_command
 from rlinf_async.observe.ending import no_steps
 from rlinf_async.observe.failures import FaultCounts, count_failures
 from rlinf_async.observe.files import make_directory
@@ -124,6 +124,7 @@ class StockRecords:
         self._write()
         if not self._finished and self._ended is not None:
             self._run_dir.write_summary(self.summary(count_failures(self._run_dir.path)).as_dict())
+            RunDisplay().note(f"look closer: {report_command(self._run_dir.path)}")
         self._finished = True
 
     def summary(self, faults: FaultCounts) -> RunSummary:

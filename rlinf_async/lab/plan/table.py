@@ -20,7 +20,7 @@ def show(found: SearchResult, console: Console) -> None:
     """The run as it is, the recommended settings, and the others by speed."""
     others = sorted(found.others, key=lambda one: -one.steps_per_s.middle)
     predictions = [found.now, *([found.best] if found.best is not found.now else []), *others]
-    console.print(screen(TABLE_HEAD, [_row(one, found.now) for one in predictions], space=2))
+    console.print(screen(TABLE_HEAD, [_row(one, found.now) for one in predictions], space=1))
     console.print(f"\n{recommendation(found)}", soft_wrap=True, markup=False)
 
 
@@ -38,7 +38,7 @@ def show_scale(placed: Mapping[int, Sequence[Prediction]], console: Console) -> 
             linear = one.steps_per_s.middle / best[least].steps_per_s.middle * least / gpus
             rows.append((*_row(one, best[least])[:2], f"{linear:.2f}", *_row(one, best[least])[4:]))
     console.print(
-        screen(("placement", "env\nsteps/s", "of\nlinear", "step\ns", "limited by", "lag"), rows, space=2)
+        screen(("placement", "env\nsteps/s", "of\nlinear", "step\ns", "limited by", "lag"), rows, space=1)
     )
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from rlinf_async.core.nested import dotted
 from rlinf_async.lab.report.content import Table
-from rlinf_async.lab.report.formatting import duration, number, ratio, share
+from rlinf_async.lab.report.formatting import NO_VALUE, duration, number, ratio, share
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.timelines import ALL_PARTS
@@ -50,6 +50,26 @@ COMPARED_FIGURES: Sequence[tuple[str, Read, Callable[[float | None], str]]] = (
     ("success at the end", lambda m: _last(m.success), share),
     ("return at the end", lambda m: _last(m.returns), number),
 )
+
+
+def verdicts(subjects: Sequence[Subject]) -> list[str]:
+    """One sentence for each run after the first: its speed and its success beside those of the first."""
+    first, *rest = subjects
+    return [sentence for each in rest if (sentence := _verdict(each, first))]
+
+
+def _verdict(subject: Subject, first: Subject) -> str:
+    rate, base = subject.measures.rate, first.measures.rate
+    if not rate or not base:
+        return ""
+    times = f"{rate / base:.0f}" if rate >= 10 * base else f"{rate / base:.2g}"
+    speed = f"{subject.label} is {times} times as fast as {first.label}"
+    success, before = (share(_last(each.measures.success)) for each in (subject, first))
+    if NO_VALUE in (success, before):
+        return f"{speed}."
+    if success == before:
+        return f"{speed}, with the same success at the end, {success}."
+    return f"{speed}; its success at the end is {success}, against {before}."
 
 
 def figures(subjects: Sequence[Subject]) -> Table:

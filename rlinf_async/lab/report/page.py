@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf_async.extras import pip_install
 from rlinf_async.lab.report import redact
+from rlinf_async.lab.report.comparison import verdicts
 from rlinf_async.lab.report.content import Section
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, ends, number, share
 from rlinf_async.lab.report.run_files import RunFiles
@@ -62,6 +63,7 @@ def render(runs: Sequence[RunFiles], *, first: Section | None = None) -> str:
     )
     return environment.get_template("page.html.j2").render(
         title=_title([subject.label for subject in views]),
+        verdicts=verdicts(views),
         headlines=[_headline(subject) for subject in views],
         sections=[section for section in every if section.shows],
         empty=[section.title for section in every if not section.shows],
@@ -84,7 +86,8 @@ def _headline(subject: Subject) -> dict[str, Any]:
         "sentence": _sentence(subject),
         "tiles": _tiles(subject),
         "advice": subject.advice,
-        "limit": subject.limit,
+        "full_cores": bool(subject.limit),
+        "faults": _outlived(subject),
         "knows": diagnosis is not None,
         "traced": any(measures.shares.values()),
         "missing": subject.run.missing,
@@ -97,8 +100,19 @@ def _headline(subject: Subject) -> dict[str, Any]:
 def _sentence(subject: Subject) -> str:
     if subject.run.stock:
         return STOCK_SENTENCE
+    if subject.limit:
+        return subject.limit
     diagnosis = subject.measures.diagnosis
     return NO_BOUND_SENTENCE if diagnosis is None else diagnosis.sentence()
+
+
+def _outlived(subject: Subject) -> str:
+    """The faults of a run, and what they cost; empty where there were none."""
+    counts = subject.run.fault_counts
+    if not counts.kinds:
+        return ""
+    took = f" Until work went on they took {duration(counts.seconds)} in all." if counts.seconds else ""
+    return f"{counts}.{took}"
 
 
 def _tiles(subject: Subject) -> list[tuple[str, str, str]]:

@@ -24,7 +24,7 @@ class Subject:
     measures: Measures
     advice: Sequence[Advice]
     limit: str
-    """A sentence on what bounds the run and no setting changes, or nothing."""
+    """The sentence that the machine bounds the run, or nothing."""
     timelines: Sequence[Timeline]
     steps: Sequence[Step]
     window: Interval | None

@@ -72,7 +72,11 @@ def _streamed(subject: Subject) -> str:
     ]
     if not done:
         return ""
-    return f"{subject.label}: of a batch, level 3 made {' and '.join(done)} before the last piece had come."
+    streamed = any("gradients" in each for each in done)
+    but = "" if streamed else " All gradients waited for the whole batch."
+    return (
+        f"{subject.label}: of a batch, level 3 made {' and '.join(done)} before the last piece had come.{but}"
+    )
 
 
 def _time_lines(subjects: Sequence[Subject]) -> Section:

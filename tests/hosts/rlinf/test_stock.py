@@ -105,6 +105,13 @@ def test_the_directory_is_that_of_any_other_run(run):
     assert measures.diagnosis is not None
 
 
+def test_the_last_line_names_the_next_command(capfd, run):
+    directory, _, logger = run
+    assert capfd.readouterr().out.rstrip().endswith(f"look closer: rlinf-async report {directory}")
+    logger.finish()
+    assert "look closer" not in capfd.readouterr().out
+
+
 def test_a_run_that_has_not_ended_says_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(stock, "versions", lambda: {"rlinf": "0.3.0"})
     cfg = compose_config("metaworld_ppo_mlp", [f"runner.logger.log_path={tmp_path}", "async.mode=off"])

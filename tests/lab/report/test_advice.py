@@ -326,8 +326,8 @@ def test_every_rule_is_in_the_documentation(rule):
 
 def test_a_machine_without_an_idle_core_is_said_to_be_the_limit():
     assert (
-        "about 2 of 2 processor cores busy: what bounds it is the machine"
-        in facts(env__busiest=0.93, cores=2, simulators="worker").limit
+        facts(env__busiest=0.93, cores=2, simulators="worker").limit
+        == "The machine bounds this run: about 2 of 2 processor cores are busy."
     )
     assert facts(env__busiest=0.93, cores=16).limit == ""
     assert facts(env__busiest=0.93, cores=None).limit == ""

@@ -10,7 +10,7 @@ from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import subjects
 from rlinf_async.lab.report.time_line import time_line
 from rlinf_async.observe.failures import record_failure
-from tests.lab.report.making import CONFIG, TRACE, metrics, write_run
+from tests.lab.report.making import CONFIG, FACTS, TRACE, metrics, write_run
 
 pytest.importorskip("jinja2", reason="the report needs it: pip install 'rlinf-async[report]'")
 
@@ -49,6 +49,10 @@ def test_a_page_says_what_level_3_did_before_batches_were_complete(tmp_path):
     lines = [metrics(step, **(ahead if step > 1 else {})) for step in (1, 2, 3)]
     html = page(tmp_path, write_run(tmp_path, lines=lines))
     assert "level 3 made 50% of the anchors and values and 25% of the gradients before the last piece" in html
+    assert "All gradients waited" not in html
+    lines = [metrics(step, **({"train/anchored": 0.5} if step > 1 else {})) for step in (1, 2, 3)]
+    deferred = page(tmp_path, write_run(tmp_path, name="deferred", lines=lines))
+    assert "before the last piece had come. All gradients waited for the whole batch." in deferred
     assert "level 3 made" not in page(tmp_path, write_run(tmp_path, name="without"))
 
 
@@ -146,6 +150,7 @@ def test_two_runs_are_compared_with_their_ratio_to_the_first(tmp_path):
     html = page(tmp_path, one, two)
     assert "fresh env steps/s</th><td>32</td><td>64</td><td>2.00x</td>" in html
     assert '<th scope="row">async.mode</th><td>full</td><td>train</td>' in html
+    assert "two is 2 times as fast as one, with the same success at the end, 20%." in html
     assert "runner.logger.log_path" not in html.split("Config and versions")[0]
     assert [title for title in TITLES if title not in headings(html)] == []
 
@@ -155,6 +160,22 @@ def test_runs_of_which_one_has_no_records_are_compared_all_the_same(tmp_path):
         tmp_path, write_run(tmp_path), write_run(tmp_path, name="bare", lines=[], trace={}, summary={})
     )
     assert "There is no trace of shards and ranks of bare." in html
+
+
+def test_a_run_that_is_slower_and_succeeds_less_is_said_to_be_so_before_anything_else(tmp_path):
+    lines = [metrics(step, async__env_steps=240.0, env__success_once=0.1) for step in (1, 2, 3)]
+    html = page(tmp_path, write_run(tmp_path, name="one"), write_run(tmp_path, name="two", lines=lines))
+    said = "two is 0.75 times as fast as one; its success at the end is 10%, against 20%."
+    assert said in html.split("<article>")[0]
+    assert "times as fast" not in page(tmp_path, tmp_path / "one")
+
+
+def test_where_the_cores_are_full_the_sentence_and_the_advice_name_the_machine(tmp_path):
+    facts = {**FACTS, "cores": 1, "versions": {"torch": "2.13.0+cpu"}}
+    html = page(tmp_path, write_run(tmp_path, facts=facts))
+    assert "The machine bounds this run: about 1 of 1 processor cores are busy." in html
+    assert "bounds this run: the busiest" not in html
+    assert "would share the same cores" in html
 
 
 def test_runs_in_directories_of_the_same_name_are_told_apart(tmp_path):
@@ -175,6 +196,7 @@ def test_what_has_failed_has_a_section_with_the_types_of_errors_and_not_their_wo
     html = page(tmp_path, run)
     assert "What has failed" in html
     assert "2 faults: env failed 2." in html
+    assert "Until work went on they took 2.5 s in all." in html.split('id="shares"')[0]
     row = re.search(r"<tr>[^#]*?env worker 0.*?</tr>", html, re.DOTALL)[0]
     cells = re.sub(r"<[^>]*>", "|", row)
     shown = ("2", "env failed", "ValueError", "environments built anew", "a rollout for batch 3", "2.5 s")

@@ -168,15 +168,17 @@ class Facts:
 
     @property
     def limit(self) -> str:
-        """A sentence on what no setting can change: that the processor cores are busy; or nothing."""
+        """The sentence that the processor cores bound the run, which no setting can change; or nothing.
+
+        Spans go on while a process waits for a core, so that the busiest part may be one that is starved.
+        """
         idle, cores = self.idle_cores, self.machine.cores
-        # Which of them waits for a core, the shares cannot say.
         on_cores = self.bound == "env" or (self.machine.on_cpu and self.bound in ("inference", "learner"))
         if idle is None or cores is None or idle >= MIN_IDLE_CORES or not on_cores:
             return ""
         return (
-            f"The run keeps about {min(cores, cores - idle):.2g} of {cores} processor cores busy: what "
-            "bounds it is the machine, and more shards, workers or ranks would share the same cores."
+            f"The machine bounds this run: about {min(cores, cores - idle):.2g} of {cores} processor cores "
+            "are busy."
         )
 
 
