@@ -12,6 +12,7 @@ from rich.table import Table
 
 from rlinf_async.config import AsyncConfig, RolloutConfig
 from rlinf_async.core.sharding import VECTORISED_SIMULATORS
+from rlinf_async.hosts.reasons import Change
 from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -161,6 +162,12 @@ def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
     yield "levels", ", ".join(on) or none
     for name in on:
         yield f"  {name}", facts["exactness"][name]
+
+
+def change_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+    """The settings that give way to the levels, for a reader."""
+    for change in facts["changes"]:
+        yield "changed", str(Change(**change))
 
 
 def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:

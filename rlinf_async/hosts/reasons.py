@@ -1,9 +1,10 @@
-"""Why a config cannot run: everything that stands in the way, at once."""
+"""Why a config cannot run, everything that stands in the way at once; and which of its settings give way."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlinf_async.core.names import nearest
 
@@ -18,6 +19,18 @@ class Reason:
     text: str
     override: str = ""
     """The remedy as a Hydra override, where it is one."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting of the framework's that a run changes, so that its levels can work."""
+
+    key: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={str(self.value).lower()}: {self.why}"
 
 
 class RefusedError(ValueError):

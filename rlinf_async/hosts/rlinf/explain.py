@@ -10,8 +10,9 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts import explanation, footprint_rows
+from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block
+from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.reasons import refuse
@@ -133,7 +134,7 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
 
 def show(facts: Mapping[str, Any], console: Console) -> None:
     """Print `explain`'s facts for a reader."""
-    memory = footprint_rows.rows(facts["memory"]) if "memory" in facts else ()
+    memory = memory_rows(facts["memory"]) if "memory" in facts else ()
     lines = (*_level_rows(facts), *_class_rows(facts), *_place_rows(facts), *memory)
     explanation.show_rows(lines, facts.get("remarks", []), console)
 
@@ -142,8 +143,7 @@ def _level_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
     yield from explanation.level_rows(facts, none="none: RLinf's own workers and runner run")
     for name, why in facts["dropped"].items():
         yield f"  {name}", f"off: {why}"
-    for change in facts["changes"]:
-        yield "changed", f"{change['key']}={_plain(change['value'])}: {change['why']}"
+    yield from explanation.change_rows(facts)
     yield from explanation.correction_rows(facts)
     for line in facts.get("translated", []):
         yield "RLinf's key", line

@@ -9,21 +9,9 @@ from typing import Any
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.kit.keys import Key
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS, overlap
 from rlinf_async.hosts.rlinf.refusals import contradictions, other_algorithm, unsupported
-
-
-@dataclass(frozen=True)
-class Change:
-    """A setting of RLinf's that a run changes, so that its levels can work."""
-
-    key: str
-    value: Any
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.key}={str(self.value).lower()}: {self.why}"
 
 
 @dataclass(frozen=True, kw_only=True)

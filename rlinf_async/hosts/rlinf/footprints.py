@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from rlinf_async.core.footprint import LearnerFootprint, Strategy, peak, together
+from rlinf_async.core.footprint import LearnerFootprint, Strategy
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.footprint_rows import BILLION, GIGABYTE
+from rlinf_async.hosts.footprints import UNKNOWN_SIZE, facts
 from rlinf_async.hosts.kit.building import parameters_of
 from rlinf_async.hosts.kit.models import is_declared, naming, parameters
 from rlinf_async.hosts.model_size import ModelSize, checkpoint_size
@@ -52,41 +50,23 @@ def footprints(
         cfg: RLinf's config as plain data.
         gpu_memory: gigabytes of one GPU, where it is not one of this machine's.
     """
-    size = model_size(cfg["actor"]["model"])
-    model = size or ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
-    model = replace(model, stored=CAST_BYTES.get(cfg["actor"]["model"]["model_type"], model.stored))
-    footprint = learner_footprint(cfg, settings, model)
-    learner = footprint.parts()
-    copies = settings.remembered_versions(footprint.trained if size else 0)
-    inference = model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model)
-    capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
-    leaving = {
-        f"{role}_leaves": settings.takes_turns and bool(lookup(cfg, f"{component}.enable_offload"))
+    section = cfg["actor"]["model"]
+    model = model_size(section) or UNKNOWN_SIZE
+    model = replace(model, stored=CAST_BYTES.get(section["model_type"], model.stored))
+    leaves = {
+        role: settings.takes_turns and bool(lookup(cfg, f"{component}.enable_offload"))
         for role, component in {"learner": "actor", "inference": "rollout"}.items()
     }
-    kinds = [
-        {
-            "gpus": count,
-            "learner_ranks": learners,
-            "inference_ranks": policies,
-            "bytes": parts,
-            "total": (total := peak(parts, **leaving)),
-            "fits": None if capacity is None or size is None else total <= capacity,
-        }
-        for (learners, policies), count in sorted(_kinds(cfg, machines).items(), reverse=True)
-        if (parts := together(learner, inference, learners=learners, policies=policies))
-    ]
-    return {
-        "parameters": None if size is None else size.parameters,
-        "parameters_from": model.source,
-        "gpu_bytes": capacity,
-        "per_gpu": kinds,
-        "in_turn": any(leaving.values()),
-        "remembered": copies,
-        "remembered_bytes": copies * footprint.trained,
-        "compares": settings.asynchrony.off_policy and settings.asynchrony.advanced.measure_ratios,
-        "lora": _is_adapted(cfg["actor"]["model"]),
-    }
+    return facts(
+        settings,
+        model=model,
+        learner=learner_footprint(cfg, settings, model),
+        inference=model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model),
+        places=_kinds(cfg, machines),
+        gpu_memory=gpu_memory,
+        leaves=leaves,
+        lora=_is_adapted(section),
+    )
 
 
 def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: ModelSize) -> LearnerFootprint:
@@ -162,7 +142,3 @@ def _kinds(cfg: Mapping[str, Any], machines: Machines) -> Counter[tuple[int, int
     places = occupancy(cfg["cluster"], machines)
     gpus = {*places["actor"], *places["rollout"]}
     return Counter((places["actor"][gpu], places["rollout"][gpu]) for gpu in gpus)
-
-
-def _own_capacity() -> float | None:
-    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None

@@ -10,12 +10,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AdvancedConfig, AsyncConfig
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
-from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
+from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
 from rlinf_async.hosts.verl.block import another_mode, value_at, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
 from rlinf_async.hosts.verl.keys import TABLE, mistyped, unknown
-from rlinf_async.hosts.verl.refusals import contradictory, not_added_up, refused
+from rlinf_async.hosts.verl.refusals import changed, contradictory, not_added_up, refused
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import (
     ACTOR_SECTION,
@@ -57,8 +57,13 @@ def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
     return settings
 
 
-def write_back(config: DictConfig, settings: VerlSettings) -> None:
-    """Write what was resolved where veRL's code, and the reader of the run directory, look for it."""
+def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
+    """Write what was resolved where veRL's code, and the reader of the run directory, look for it.
+
+    Returns:
+        veRL's settings that have given way.
+    """
+    changes = tuple(changed(plain(config)))
     rollout, streamer = settings.asynchrony.rollout, settings.asynchrony.streamer
     resolved: dict[str, Any] = {"mode": settings.asynchrony.mode}
     if rollout.enabled:
@@ -70,6 +75,9 @@ def write_back(config: DictConfig, settings: VerlSettings) -> None:
         OmegaConf.update(config, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu", settings.micro_batch_size)
         # As veRL's own trainers do, whatever the config says.
         OmegaConf.update(config, f"{ACTOR_SECTION}.optim.total_training_steps", settings.batches)
+        for change in changes:
+            OmegaConf.update(config, change.key, change.value)
+    return changes
 
 
 def environment_section(config: DictConfig, mode: str) -> DictConfig:

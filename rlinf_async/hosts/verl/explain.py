@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,24 +12,32 @@ from rich.console import Console
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import explanation, workers
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.verl.block import value_at, whole
 from rlinf_async.hosts.verl.exactness import exactness
+from rlinf_async.hosts.verl.footprints import footprints
 from rlinf_async.hosts.verl.keys import undecided, unread_sections, without_effect
 from rlinf_async.hosts.verl.presence import checked
+from rlinf_async.hosts.verl.refusals import changed
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, evaluates, section
 
 
-def explain(config: DictConfig) -> dict[str, Any]:
+def explain(config: DictConfig, *, gpu_memory: float | None = None) -> dict[str, Any]:
     """Plain data that `--json` prints.
+
+    Args:
+        gpu_memory: gigabytes of one accelerator; None: as this machine's.
 
     Raises:
         ValueError: the config cannot run, with the remedy.
     """
     cfg = plain(config)
     settings = checked(OmegaConf.create(cfg))  # whose keys are not resolved once more
+    on_cpus = value_at(cfg, "trainer.device") == "cpu" and gpu_memory is None
     return {
         **explanation.level_facts(settings.asynchrony),
+        "changes": [asdict(change) for change in changed(cfg)],
         "classes": {
             f"{workers.WORKERS_GROUP}.{name}": find(workers.WORKERS_GROUP, name).value
             for name in ("env", "inference")
@@ -36,6 +45,7 @@ def explain(config: DictConfig) -> dict[str, Any]:
         "exactness": exactness(cfg, settings),
         "device": value_at(cfg, "trainer.device"),
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
+        "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=gpu_memory),
         "evaluation": _evaluation(cfg),
         "remarks": list(_remarks(cfg, settings)),
     }
@@ -81,9 +91,11 @@ def show(facts: Mapping[str, Any], console: Console) -> None:
         *explanation.level_rows(
             facts, none="none: every part waits for the others, around veRL's own update"
         ),
+        *explanation.change_rows(facts),
         *explanation.correction_rows(facts),
         ("evaluation", facts["evaluation"]),
         ("device", str(facts["device"])),
+        *(memory_rows(facts["memory"]) if facts["memory"] else ()),
         *explanation.size_rows(facts),
     )
     explanation.show_rows(lines, facts["remarks"], console)

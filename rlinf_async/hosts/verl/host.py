@@ -90,7 +90,7 @@ class VerlHost:
         from rlinf_async.hosts.verl.explain import explain
 
         _no_cluster(cluster)
-        return explain(cfg)
+        return explain(cfg, gpu_memory=cluster.gpu_memory)
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
         from rlinf_async.hosts.verl.explain import show
@@ -123,10 +123,10 @@ class VerlHost:
 
 
 def _no_cluster(cluster: AssumedCluster) -> None:
-    if cluster != THIS_MACHINE:
+    if (cluster.nodes, cluster.gpus) != (None, None):
         raise ValueError(
             "a config of veRL names its cluster itself: set trainer.nnodes, trainer.n_gpus_per_node and "
-            "vla.inference.ranks in the place of --nodes, --gpus and --gpu-memory"
+            "vla.inference.ranks in the place of --nodes and --gpus"
         )
 
 

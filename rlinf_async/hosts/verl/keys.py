@@ -17,7 +17,7 @@ from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Re
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.verl.estimators import ESTIMATOR_NAMES as ESTIMATORS
 from rlinf_async.hosts.verl.policy_losses import AGGREGATION_MODES
-from rlinf_async.hosts.verl.refusals import ACTOR, MODEL, REFUSALS, ROLLOUT
+from rlinf_async.hosts.verl.refusals import ACTOR, MODEL, OFFLOAD_KEYS, REFUSALS, ROLLOUT, STAYS
 from rlinf_async.hosts.verl.values import changes, defaults, kind_of_default
 
 COUNT, EVERY, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(-1), Real(least=0), Real(above=0)
@@ -141,6 +141,7 @@ CHOICES = (
         f"{ACTOR}.optim.override_optimizer_config",
     ),
 )
+CHANGED = tuple(Key(name=name, kind=Flag(), fate="changed", why=STAYS) for name in OFFLOAD_KEYS)
 OURS = tuple(
     rows(
         Anything(),
@@ -192,7 +193,7 @@ WITHOUT_EFFECT = tuple(
 """Keys of veRL that nothing reads here, and why nothing is lost, or what is."""
 DERIVED = tuple(rows(Anything(), f"{ROLLOUT}.log_prob_*", f"{ROLLOUT}.agent.*", "data.seed"))
 """Keys that veRL's own check of a config asks for."""
-TABLE = Table((*REFUSALS, *NUMBERS, *CHOICES, *FREE, *OURS, *DERIVED, *WITHOUT_EFFECT))
+TABLE = Table((*REFUSALS, *NUMBERS, *CHOICES, *CHANGED, *FREE, *OURS, *DERIVED, *WITHOUT_EFFECT))
 """Every key that is ours, or that has a fate here."""
 
 ENGINE = ("actor_rollout_ref.", "trainer.")

@@ -8,7 +8,7 @@ from typing import Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.kit.keys import Key, shortened
 from rlinf_async.hosts.kit.kinds import Flag, Whole
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.block import value_at
@@ -34,10 +34,14 @@ def _null(name: str, why: str) -> Key:
     return _use(name, "null", why)
 
 
-RESIDENT = "learner and inference work at the same time, each on its own accelerators"
 TOKENS = "samples are decisions, not sequences of tokens"
 ONE_MODEL = "a run has one model, the policy"
 CORRECTION = "async.train.correction takes its place"
+
+OFFLOAD_KEYS = tuple(
+    f"{ACTOR}.fsdp_config.{name}" for name in ("param_offload", "optimizer_offload", "offload_policy")
+)
+STAYS = "the learner works while rollouts go on, and its weights stay where they are"
 
 NO_ADAPTERS = "adapters are not supported"
 REFUSALS = (
@@ -67,9 +71,6 @@ REFUSALS = (
         serves=lambda value: value in (None, 1),
     ),
     _false(f"{ACTOR}.calculate_sum_pi_squared", TOKENS),
-    _false(f"{ACTOR}.fsdp_config.param_offload", RESIDENT),
-    _false(f"{ACTOR}.fsdp_config.optimizer_offload", RESIDENT),
-    _false(f"{ACTOR}.fsdp_config.offload_policy", RESIDENT),
     _false(f"{ACTOR}.use_kl_loss", f"{ONE_MODEL}, and no reference"),
     _false("algorithm.use_kl_in_reward", f"{ONE_MODEL}, and no reference"),
     _false("distillation.enabled", f"{ONE_MODEL}, and no teacher"),
@@ -115,6 +116,13 @@ def refused(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             yield Reason(
                 f"trainer_mode vla_async does not support {said}; {refusal.remedy}", refusal.override
             )
+
+
+def changed(cfg: Mapping[str, Any]) -> Iterator[Change]:
+    """Every setting of a plain config that gives way to the run."""
+    for key in OFFLOAD_KEYS:
+        if value_at(cfg, key):
+            yield Change(key, False, STAYS)
 
 
 def contradictory(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:

@@ -65,7 +65,8 @@ class VLAAsyncTrainer(PPOTrainer):
         TERMINATION.install()  # Ray is up by now, and models take their time
         make_ready(config)
         self.settings = read(config)
-        write_back(config, self.settings)
+        for change in write_back(config, self.settings):
+            RunDisplay().note(str(change))
         claim(config)
         self._checkpoint, self.global_steps = resumed(config, say=RunDisplay().note)
         set_aside(config, goes_on=self._checkpoint is not None, say=RunDisplay().note)

@@ -9,7 +9,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.footprint_rows import rows
+from rlinf_async.hosts.footprints import rows
 from rlinf_async.hosts.rlinf.footprints import footprints, model_size
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.settings import RLinfSettings

@@ -3,23 +3,26 @@
 import io
 
 import pytest
+import torch
 
 pytest.importorskip("verl", reason="veRL is not installed")
 
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from rlinf_async.config_diff import differences
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.verl.explain import explain, show
 from rlinf_async.hosts.verl.host import VerlHost
+from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
 from tests.hosts.verl.configs import composed
 
 pytestmark = pytest.mark.verl
 
 
-def shown(config):
+def shown(config, **cluster):
     console = Console(file=io.StringIO(), width=200)
-    show(explain(config), console)
+    show(explain(config, **cluster), console)
     return console.file.getvalue()
 
 
@@ -50,6 +53,16 @@ def test_with_all_levels_off_it_says_that_the_update_is_verls():
     assert set(facts["exactness"].values()) == {"off"}
     assert facts["inference_batch"]["at_most"] == "everybody in flight"
     assert "around veRL's own update" in shown(composed("async.mode=off"))
+
+
+@pytest.mark.parametrize("name", ["param_offload", "optimizer_offload", "offload_policy"])
+def test_offloading_gives_way_and_is_said(name):
+    key = f"actor_rollout_ref.actor.fsdp_config.{name}"
+    config = composed(f"{key}=true")
+    assert not explain(composed())["changes"]
+    assert [change["key"] for change in explain(config)["changes"]] == [key]
+    assert f"{key}=false: the learner works while rollouts go on" in shown(config)
+    assert OmegaConf.select(OmegaConf.create(VerlHost().resolved(config)), key) is False
 
 
 def test_sizes_of_a_step_are_counted():
@@ -95,3 +108,32 @@ def test_two_configs_are_compared_by_what_they_do():
 def test_a_cluster_is_named_in_the_config_alone():
     with pytest.raises(ValueError, match=r"set trainer\.nnodes"):
         VerlHost().explain(composed(), AssumedCluster(gpus=8))
+
+
+ON_GPUS = (
+    "trainer.device=cuda",
+    "trainer.n_gpus_per_node=2",
+    "vla.inference.ranks=1",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=80",
+)
+
+
+def test_memory_of_an_accelerator_is_estimated_where_there_is_one():
+    assert explain(composed())["memory"] is None
+    config = composed(*ON_GPUS, "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=bf16")
+    memory = VerlHost().explain(config, AssumedCluster(gpu_memory=80))["memory"]
+    count = memory["parameters"]
+    assert count == sum(p.numel() for p in build_gaussian_mlp(config.vla.model, torch.float32).parameters())
+    learner, inference = memory["per_gpu"]
+    half = -(-4 * count // 2)  # the rank's half of float32 weights, and as much of gradients and each moment
+    assert learner["gpus"] == 2
+    assert learner["bytes"] == {"weights": half, "gradients": half, "optimizer": 2 * half}
+    assert inference == {
+        "gpus": 1,
+        "learner_ranks": 0,
+        "inference_ranks": 1,
+        "bytes": {"inference": 4 * count},
+        "total": 4 * count,
+        "fits": True,
+    }
+    assert "of 80 GB" in shown(config, gpu_memory=80)

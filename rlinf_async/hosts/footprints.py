@@ -1,0 +1,106 @@
+"""The memory of accelerators, as `explain` says it: as plain data, and for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlinf_async.config import MAX_COMPARED_BYTES
+from rlinf_async.core.footprint import LearnerFootprint, peak, together
+from rlinf_async.hosts.model_size import ModelSize
+from rlinf_async.loops.run_settings import RunSettings
+
+BILLION = 10**9
+GIGABYTE = 10**9
+UNKNOWN_SIZE = ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
+NOT_COUNTED = "activations, gathered layers, transport buffers, CUDA contexts and simulators come on top"
+
+
+def facts(
+    settings: RunSettings,
+    *,
+    model: ModelSize,
+    learner: LearnerFootprint,
+    inference: int,
+    places: Mapping[tuple[int, int], int],
+    gpu_memory: float | None = None,
+    leaves: Mapping[str, bool],
+    lora: bool = False,
+) -> dict[str, Any]:
+    """Return the bytes by part on every kind of accelerator that has a policy, and what one of them has.
+
+    Args:
+        model: `UNKNOWN_SIZE` where nobody can tell it.
+        inference: bytes of an inference rank.
+        places: the number of accelerators by their numbers of learner ranks and of inference ranks.
+        gpu_memory: gigabytes of one accelerator, where it is not one of this machine's.
+        leaves: for `learner` and `inference`, True if it leaves its accelerator while the other works.
+        lora: True if adapters come on top.
+    """
+    known = model.source != UNKNOWN_SIZE.source
+    copies = settings.remembered_versions(learner.trained if known else 0)
+    capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
+    away = {f"{role}_leaves": leaves[role] for role in ("learner", "inference")}
+    kinds = [
+        {
+            "gpus": count,
+            "learner_ranks": learners,
+            "inference_ranks": policies,
+            "bytes": parts,
+            "total": (total := peak(parts, **away)),
+            "fits": total <= capacity if known and capacity is not None else None,
+        }
+        for (learners, policies), count in sorted(places.items(), reverse=True)
+        if (parts := together(learner.parts(), inference, learners=learners, policies=policies))
+    ]
+    return {
+        "parameters": model.parameters if known else None,
+        "parameters_from": model.source,
+        "gpu_bytes": capacity,
+        "per_gpu": kinds,
+        "in_turn": any(leaves.values()),
+        "remembered": copies,
+        "remembered_bytes": copies * learner.trained,
+        "compares": settings.asynchrony.off_policy and settings.asynchrony.advanced.measure_ratios,
+        "lora": lora,
+    }
+
+
+def _own_capacity() -> float | None:
+    import torch  # which takes a second, and which explaining a run on CPUs does without
+
+    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+
+
+def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what `facts` says as rows of `explain`'s table."""
+    has_size = memory["parameters"] is not None
+    count = f"{_billions(memory['parameters'])} parameters: {memory['parameters_from']}" if has_size else None
+    lines = [("memory", count or memory["parameters_from"])]
+    unit = "GB" if has_size else "GB per billion parameters"
+    by_size = memory["compares"] == "auto" and not has_size
+    for kind in memory["per_gpu"]:
+        parts = ", ".join(f"{name} {size / GIGABYTE:.3g}" for name, size in kind["bytes"].items())
+        at_once = "at most at a time" if memory["in_turn"] else ""
+        text = f"{parts}: {kind['total'] / GIGABYTE:.3g} {unit} {at_once}".rstrip()
+        if memory["gpu_bytes"] is not None:
+            text += f" of {memory['gpu_bytes'] / GIGABYTE:.3g} GB{_verdict(kind, memory['gpu_bytes'])}"
+        lines.append((f"  each of {kind['gpus']}", text))
+    if memory["remembered"]:
+        size = f"{memory['remembered_bytes'] / GIGABYTE:.3g} {unit}"
+        unless = (
+            f", none of them to measure ratios above {MAX_COMPARED_BYTES / GIGABYTE:g} GB" if by_size else ""
+        )
+        lines.append(("  CPU, a learner", f"{memory['remembered']} copies of what it trains: {size}{unless}"))
+    lora = "; adapters, their gradients and moments too" if memory["lora"] else ""
+    return [*lines, ("  beside it", f"{NOT_COUNTED}{lora}")]
+
+
+def _verdict(kind: Mapping[str, Any], capacity: float) -> str:
+    if kind["fits"] is None:
+        return f", which {capacity / max(1, kind['total']):.3g} billion parameters fill"
+    return "" if kind["fits"] else ", which is not enough"
+
+
+def _billions(count: int) -> str:
+    return f"{count / BILLION:.3g} billion" if count >= BILLION else f"{count / 10**6:.3g} million"
