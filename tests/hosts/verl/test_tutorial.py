@@ -1,4 +1,4 @@
-"""The commands of docs/tutorials/verl.md, as far as a command can be asked before it starts anything."""
+"""The commands of docs/verl.md, as far as a command can be asked before it starts anything."""
 
 import shlex
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.hosts.verl.configs import composed
 from tests.test_docs import blocks
 
 pytestmark = pytest.mark.verl
-PAGE = Path(__file__).parents[3] / "docs" / "tutorials" / "verl.md"
+PAGE = Path(__file__).parents[3] / "docs" / "verl.md"
 
 
 def explained(kind):
