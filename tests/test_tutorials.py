@@ -67,9 +67,7 @@ def test_explain_of_the_libero_config_says_what_the_page_says(examples):
     ranks = ", ".join(f"{name} {count}" for name, count in facts["ranks"].items())
     assert cells("rlinf-pi05", "ranks")[0] == ranks
     shards, batch = facts["shards"], facts["batch"]
-    assert (
-        cells("rlinf-pi05", "shards")[0] == f"{shards['total']}, {shards['per_env_worker']} per env worker"
-    )
+    assert cells("rlinf-pi05", "shards")[0] == f"{shards['total']}, {shards['per_env_worker']} per env worker"
     assert cells("rlinf-pi05", "a step")[0] == (
         f"{batch['trajectories_per_step']} trajectories, {batch['samples_per_step']} samples, "
         f"{batch['env_steps_per_step']} env steps"
@@ -94,9 +92,7 @@ def test_the_memory_of_the_libero_page_is_what_explain_estimates(examples):
         assert float(whole.removesuffix(" GB")) == pytest.approx(3.3 * float(billion))
     assert [each["learner_ranks"] for each in apart["memory"]["per_gpu"]] == [1, 0]
     assert as_it_is["memory"]["remembered"] == 2
-    assert f"{as_it_is['memory']['remembered_bytes'] / GB:g} GB per billion parameters" in page(
-        "rlinf-pi05"
-    )
+    assert f"{as_it_is['memory']['remembered_bytes'] / GB:g} GB per billion parameters" in page("rlinf-pi05")
 
 
 def test_the_sweep_of_the_libero_page_is_three_settings_of_twelve_steps(examples, tmp_path):
