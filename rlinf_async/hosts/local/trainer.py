@@ -27,16 +27,15 @@ from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
-from rlinf_async.loops.env import no_preparation, run_shard, together
+from rlinf_async.loops.env import together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
+from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RankRequests
-from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.scoring import scored_pieces
-from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.observe.failures import FaultCounts, in_words, trace_of
-from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
+from rlinf_async.observe.meters import BusyMeter, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
@@ -186,12 +185,8 @@ class LocalTrainer:
         return model
 
 
-class LocalRun:
-    """One run: the loops, the two brokers between them, and the step from batch to batch.
-
-    It ends in data order: the gate closes after the last batch, env shards hang up, inference drains,
-    the learner returns.
-    """
+class LocalRun(InProcessRun):
+    """One run in this process; `loops.in_process` tells how it goes."""
 
     def __init__(
         self,
@@ -209,33 +204,26 @@ class LocalRun:
         keep_steps: bool = True,
     ) -> None:
         """With `spares`, one for each shard, these play by turns with the shards, and reset meanwhile."""
+        super().__init__(settings.run, busy=busy)
         self._spares = spares
         self._keep_steps = keep_steps
         self._faults = faults or Faults(None)
         self._spans = spans or dict.fromkeys(LOOP_PROCESSES, UNRECORDED)
         self._settings = settings
         self._shards, self._ranks, self._learner, self._model = shards, ranks, learner, model
-        self._busy = busy
         self._on_step = on_step
-        self._requests = settings.run.request_broker()
-        self._trajectories = settings.run.trajectory_broker()
         self._reports: list[StepReport] = []
         self._metrics: list[dict[str, float]] = []
 
     async def train(self) -> LocalResult:
         """Run the loops side by side until the last batch is trained."""
-        await together([self._feed(), *self._serve()])
+        await self._run()
         return LocalResult(
             reports=tuple(self._reports),
             metrics=tuple(self._metrics),
-            ledger=self._trajectories.ledger,
+            ledger=self.ledger,
             weights=_copy(self._model),
         )
-
-    @property
-    def ledger(self) -> Ledger:
-        """Trajectories by what became of them until now."""
-        return self._trajectories.ledger
 
     @cached_property
     def _pieces(self) -> FailingPieces:
@@ -251,40 +239,27 @@ class LocalRun:
             pieces, self._requests, run, rank=0, published=published, inputs=scoring_inputs, values=True
         )
 
-    async def _feed(self) -> None:
-        """All that asks inference for anything."""
-        await together([self._collect(), self._learn()])
-        self._requests.close()
-
     async def _collect(self) -> None:
-        await together(self._collecting(number, shard) for number, shard in enumerate(self._shards))
+        await together(self._env_loop(number) for number in range(len(self._shards)))
 
-    def _collecting(self, number: int, shard: Shard) -> Coroutine[Any, Any, None]:
-        """The env loop of a shard."""
-        settings, spans = self._settings, self._spans[Process.ENV]
-        advanced, plan = settings.asynchrony.advanced, settings.plan
-        collect = partial(
-            run_shard,
-            shard=number,
+    def _env_loop(self, number: int) -> Coroutine[Any, Any, None]:
+        advanced, spans = self._settings.asynchrony.advanced, self._spans[Process.ENV]
+        sets = iter([self._shards[number], *self._spares[number : number + 1]])
+        return self._collecting(
+            number,
+            partial(next, sets),
             policy=self._requests,
             trajectories=self._trajectories,
-            recorder=partial(RolloutRecorder, plan=plan, advanced=advanced),
+            recorder=partial(RolloutRecorder, plan=self._settings.plan, advanced=advanced),
             restarts=ShardRestarts(
                 number,
-                settings.asynchrony.survive,
+                self._settings.asynchrony.survive,
                 window_s=advanced.window_s,
                 record=self._faults.record,
                 spans=spans,
             ),
-            before=taking_on(shard, plan) if settings.asynchrony.takes_tasks else no_preparation,
-            overlaps=settings.asynchrony.rollout.enabled,
             spans=spans,
         )
-        if not self._spares:
-            return collect(env=shard)
-        waiting = partial(self._busy["env"].busy, number)
-        env = ResetAhead(shard, self._spares[number], shard=number, waiting=waiting, spans=spans)
-        return env.closed_after(collect(env=env))
 
     def _serve(self) -> Iterator[Coroutine[Any, Any, None]]:
         for number, rank in enumerate(self._ranks):
@@ -309,21 +284,9 @@ class LocalRun:
         self._trajectories.publish(version)
 
     def _report(self, step: int, metrics: dict[str, float], began: float) -> None:
-        requests, trained = self._requests, self._trajectories.pop_trained(step - 1)
-        report = StepReport(
-            step=step,
-            total=self._settings.batches,
-            seconds=time.monotonic() - began,
-            env_steps=trained.env_steps,
-            episode_return=metrics["env/return"],
-            success=metrics["env/success_once"],
-            busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
-            staleness=trained.staleness,
-            batch_size=requests.batch_size,
-            batch_wait=requests.batch_wait,
-            restarts={"env": FaultCounts.of(self._faults.pop()).restarts["env"]},
-        )
-        requests.batch_size, requests.batch_wait = Spread(), Spread()
+        restarts = {"env": FaultCounts.of(self._faults.pop()).restarts["env"]}
+        seconds = time.monotonic() - began
+        report = self._reported(step, seconds=seconds, metrics=metrics, restarts=restarts)
         if self._keep_steps:
             self._reports.append(report)
             self._metrics.append(metrics)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,18 +16,17 @@ from rlinf_async.lab.virtual.learner import VirtualLearner, VirtualPieces
 from rlinf_async.lab.virtual.records import Records
 from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.lab.virtual.times import Times
-from rlinf_async.loops.env import no_preparation, run_shard, together
+from rlinf_async.loops.env import together
+from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.prefetching import PrefetchedPieces
 from rlinf_async.loops.request_broker import Pending, RequestBroker
-from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.loops.virtual_clock import run
 from rlinf_async.loops.weight_broker import WeightBroker
-from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
+from rlinf_async.observe.meters import BusyMeter, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.spans import SpanLog
 
@@ -58,57 +57,49 @@ def predict(
     Raises:
         RuntimeError: the ledger does not add up.
     """
-    return run(VirtualRun(settings, times, run_dir=run_dir).train(), order=order)
+
+    async def predicted() -> PlannedRun:
+        return await VirtualRun(settings, times, run_dir=run_dir).train()
+
+    return run(predicted(), order=order)
 
 
-class VirtualRun:
-    """One planned run. It ends in data order, as every run: shards hang up, inference drains."""
+class VirtualRun(InProcessRun):
+    """One planned run, to be made where an event loop is running."""
 
     def __init__(self, settings: RunSettings, times: Times, *, run_dir: Path | None = None) -> None:
         advanced = replace(settings.asynchrony.advanced, measure_ratios=False, deadline_s=DEADLINE_S)
         asynchrony = replace(settings.asynchrony, advanced=advanced)
         self._settings = settings = replace(settings, asynchrony=asynchrony)
         self._times, self._plan = times, settings.plan
-        self._records = Records(run_dir, settings, now=lambda: asyncio.get_running_loop().time())
-
-    async def train(self) -> PlannedRun:
-        """Run until the last batch is trained."""
-        self._requests = self._settings.request_broker()
-        self._trajectories = self._settings.trajectory_broker()
+        self._now = asyncio.get_running_loop().time
+        widths = {
+            "env": self._plan.shards,
+            "inference": self._plan.inference_ranks,
+            "learner": self._plan.learner_ranks,
+        }
+        busy = {name: BusyMeter(width=width, now=self._now) for name, width in widths.items()}
+        super().__init__(settings, busy=busy)
+        self._records = Records(run_dir, settings, now=self._now)
         self._weights = WeightBroker(
             ranks=self._plan.inference_ranks, on_published=self._trajectories.publish, deadline_s=DEADLINE_S
         )
-        self._busy = {
-            name: BusyMeter(width=width, now=self._now)
-            for name, width in (
-                ("env", self._plan.shards),
-                ("inference", self._plan.inference_ranks),
-                ("learner", self._plan.learner_ranks),
-            )
-        }
         self._devices = self._shared_devices()
         self._reports: list[StepReport] = []
         self._trained_at: list[float] = []
-        await together([self._feed(), *self._serve()])
-        self._records.end(self._reports, self._trajectories.ledger)
-        return PlannedRun(
-            reports=tuple(self._reports),
-            trained_at=tuple(self._trained_at),
-            ledger=self._trajectories.ledger,
-        )
 
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+    async def train(self) -> PlannedRun:
+        """Run until the last batch is trained."""
+        await self._run()
+        self._records.end(self._reports, self.ledger)
+        return PlannedRun(
+            reports=tuple(self._reports), trained_at=tuple(self._trained_at), ledger=self.ledger
+        )
 
     def _shared_devices(self) -> list[AbstractAsyncContextManager[Any]]:
         """One for each rank, that of the same number of inference and of the learner."""
         ranks = max(self._plan.inference_ranks, self._plan.learner_ranks)
         return [asyncio.Lock() if self._times.shared_devices else nullcontext() for _ in range(ranks)]
-
-    async def _feed(self) -> None:
-        """All that asks inference for anything."""
-        await together([self._collect(), self._learn()])
-        self._requests.close()
 
     async def _collect(self) -> None:
         await self._weights.published(0)
@@ -124,33 +115,10 @@ class VirtualRun:
             asking = Asking(requests=self._requests, way=self._times.way, worker=worker)
             for shard in self._plan.shards_of_worker(number):
                 env = partial(self._shard, shard, worker, drawing[self._plan.queue(shard)[0]])
-                collect = partial(run_shard, policy=asking, trajectories=hand_over, spans=spans)
-                shards.append(self._collecting(shard, env, collect, spans))
+                recorder = partial(VirtualRecorder, plan=self._plan)
+                parts = {"policy": asking, "trajectories": hand_over, "recorder": recorder}
+                shards.append(self._collecting(shard, env, spans=spans, **parts))
         await together(shards)
-
-    def _collecting(
-        self,
-        number: int,
-        env: Callable[[], VirtualShard],
-        collect: Callable[..., Coroutine[Any, Any, None]],
-        spans: SpanLog,
-    ) -> Coroutine[Any, Any, None]:
-        """The env loop of a shard."""
-        asynchrony = self._settings.asynchrony
-        collect = partial(
-            collect,
-            shard=number,
-            recorder=partial(VirtualRecorder, plan=self._plan),
-            overlaps=asynchrony.rollout.enabled,
-        )
-        if asynchrony.advanced.reset_ahead:
-            waiting = partial(self._busy["env"].busy, number)
-            ahead = ResetAhead(env(), env(), shard=number, waiting=waiting, spans=spans)
-            return ahead.closed_after(collect(env=ahead))
-        one = env()
-        return collect(
-            env=one, before=taking_on(one, self._plan) if asynchrony.takes_tasks else no_preparation
-        )
 
     def _shard(self, number: int, worker: Worker, device: AbstractAsyncContextManager[Any]) -> VirtualShard:
         size = self._plan.envs_per_shard
@@ -238,20 +206,7 @@ class VirtualRun:
         self._report(version, seconds)
 
     def _report(self, step: int, seconds: float) -> None:
-        trained, requests = self._trajectories.pop_trained(step - 1), self._requests
-        report = StepReport(
-            step=step,
-            total=self._settings.batches,
-            seconds=seconds,
-            env_steps=trained.env_steps,
-            episode_return=None,
-            success=None,
-            busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
-            staleness=trained.staleness,
-            batch_size=requests.batch_size,
-            batch_wait=requests.batch_wait,
-        )
-        requests.batch_size, requests.batch_wait = Spread(), Spread()
+        report = self._reported(step, seconds=seconds, metrics={})
         self._reports.append(report)
         self._records.step(report)
 

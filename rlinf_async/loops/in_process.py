@@ -1,0 +1,123 @@
+"""A whole run on one page: the gate, the rollout, the optimizer steps, and the next version of the policy.
+
+Theory of operation. For global batch `b`, in the order of time:
+
+    gate      `run_shard` waits at the gate of the `TrajectoryBroker` for a ticket. A rollout for batch `b`
+              may begin once version `b - max_staleness` is published (`core.admission`).
+    act       For each decision it sends an `ActionRequest` to the `RequestBroker`, which makes batches
+              (`core.batching`). `serve_policy` takes a batch, makes one forward pass, and answers every
+              request with the version that acted. A recorder cuts the rollout into pieces, which the buffer
+              of the `TrajectoryBroker` keeps (`core.buffer`).
+    train     `learn_batch` takes the pieces of batch `b`, all at once or as they arrive. `StreamingLearner`
+              anchors each piece, estimates its advantages, cuts micro-batches, and says when the optimizer
+              steps (`core.streaming`).
+    publish   The weights are version `b + 1`. When every inference rank acts by them, the version is
+              published, which opens the gate for batch `b + 1 + max_staleness` (`core.publication`).
+
+The run ends in the order of its data: the gate closes behind the last batch, the shards hang up, inference
+answers what is left and returns.
+
+Here all loops are tasks of one event loop, and one class holds what such runs have in common. On Ray each
+line has processes of its own, which run the same functions:
+
+    the order of steps   `ray_runtime.run.AsyncRun.train`, in the driver
+    gate, buffer         `ray_runtime.coordinator.Coordinator`
+    env loops            `ray_runtime.shard_worker.ShardWorker.run_shards`, in RLinf's env workers
+    requests             `ray_runtime.request_channel`
+    inference            `ray_runtime.inference_worker.InferenceWorker.serve`, in RLinf's rollout workers
+    learner              `ray_runtime.learner_rank.LearnerRank`, in RLinf's actor
+    publication          `ray_runtime.weights.WeightSender`, the coordinator's `WeightBroker`, and
+                         `ray_runtime.publication.Publication`, which waits for it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.loops.env import no_preparation, run_shard, together
+from rlinf_async.loops.reset_ahead import ResetAhead
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.task_taking import taking_on
+from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
+from rlinf_async.observe.spans import SpanLog
+
+
+class InProcessRun:
+    """The loops of a run, side by side; a host gives what plays, what acts and what learns."""
+
+    def __init__(self, settings: RunSettings, *, busy: Mapping[str, BusyMeter]) -> None:
+        """`busy` are the meters of "env", "inference" and "learner", for the reports."""
+        self._run_settings, self._busy = settings, busy
+        self._requests = settings.request_broker()
+        self._trajectories = settings.trajectory_broker()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Trajectories by what became of them until now."""
+        return self._trajectories.ledger
+
+    def _collect(self) -> Coroutine[Any, Any, None]:
+        """Gate and act: all env loops. A host gives it, of `_collecting`."""
+        raise NotImplementedError
+
+    def _serve(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """Act: the loops of the inference ranks. A host gives it."""
+        raise NotImplementedError
+
+    def _learn(self) -> Coroutine[Any, Any, None]:
+        """Train and publish, batch after batch. A host gives it."""
+        raise NotImplementedError
+
+    async def _run(self) -> None:
+        """Run all loops to their end; the first failure ends them all and is raised by itself."""
+        await together([self._feed(), *self._serve()])
+
+    async def _feed(self) -> None:
+        """Run all that asks inference for anything, the learner for scores; then let inference return."""
+        await together([self._collect(), self._learn()])
+        self._requests.close()
+
+    def _collecting(
+        self, number: int, build: Callable[[], Any], *, spans: SpanLog, **parts: Any
+    ) -> Coroutine[Any, Any, None]:
+        """Return the env loop of shard `number`; `parts` are the host's own of `run_shard`.
+
+        `build` gives a set of its environments; it is called twice where they are reset ahead.
+        """
+        asynchrony, env = self._run_settings.asynchrony, build()
+        collect = partial(run_shard, shard=number, overlaps=asynchrony.rollout.enabled, spans=spans, **parts)
+        if asynchrony.advanced.reset_ahead:
+            waiting = partial(self._busy["env"].busy, number)
+            ahead = ResetAhead(env, build(), shard=number, waiting=waiting, spans=spans)
+            return ahead.closed_after(collect(env=ahead))
+        takes = asynchrony.takes_tasks
+        return collect(env=env, before=taking_on(env, self._run_settings.plan) if takes else no_preparation)
+
+    def _reported(
+        self,
+        step: int,
+        *,
+        seconds: float,
+        metrics: Mapping[str, float],
+        restarts: Mapping[str, int] | None = None,
+    ) -> StepReport:
+        """Return the report of a step whose version is published; the next one counts from here."""
+        requests, trained = self._requests, self._trajectories.pop_trained(step - 1)
+        report = StepReport(
+            step=step,
+            total=self._run_settings.batches,
+            seconds=seconds,
+            env_steps=trained.env_steps,
+            episode_return=metrics.get("env/return"),
+            success=metrics.get("env/success_once"),
+            busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
+            staleness=trained.staleness,
+            batch_size=requests.batch_size,
+            batch_wait=requests.batch_wait,
+            restarts=restarts or {},
+        )
+        requests.batch_size, requests.batch_wait = Spread(), Spread()
+        return report
