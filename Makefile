@@ -166,6 +166,7 @@ format: setup
 	$(BIN)/python docs/generate_config.py
 	$(BIN)/python docs/generate_keys.py
 	$(BIN)/python docs/generate_messages.py
+	$(BIN)/python docs/generate_models.py
 	$(BIN)/python docs/generate_performance.py
 	$(BIN)/python docs/generate_readme.py
 

@@ -282,7 +282,7 @@ def test_the_readme_fits_on_two_screens():
     assert len(text.split()) <= 1000
 
 
-@pytest.mark.parametrize("name", ["config", "keys", "performance", "readme"])
+@pytest.mark.parametrize("name", ["config", "keys", "models", "performance", "readme"])
 def test_a_page_with_generated_tables_is_up_to_date(generator, name):
     page = (ROOT / "README.md" if name == "readme" else ROOT / "docs" / f"{name}.md").read_text()
     assert generator(f"generate_{name}").generate(page) == page, "run `make format`"

@@ -1,4 +1,4 @@
-"""docs/compatibility.md names the versions that are required and tested with."""
+"""docs/models.md names the versions that are required and tested with."""
 
 import re
 import tomllib
@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "models.md"
 ROWS = {
     "torch": ("torch", None, ".ci/constraints.txt"),
     "RLinf": ("rlinf", "rlinf-wheel", ".ci/constraints.txt"),
@@ -55,4 +55,4 @@ def test_python_is_that_of_the_metadata():
 
 
 def test_the_version_to_upgrade_from_is_the_present_one():
-    assert f"The version is {project()['version']}." in PAGE.read_text()
+    assert f"The version is {project()['version']}." in (ROOT / "docs" / "install.md").read_text()

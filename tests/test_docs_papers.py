@@ -15,7 +15,7 @@ from rlinf_async.hosts.rlinf.explain import explain
 from rlinf_async.lab.sweep import command
 from tests.checkouts import TREES, checkout
 
-PAGE = Path(__file__).parents[1] / "docs" / "papers.md"
+PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 GPUS = 8
 
 

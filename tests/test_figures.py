@@ -296,7 +296,7 @@ def front_page():
     yield page, f"made {row[3]} times the environment steps a second"
     seconds = {
         line.split("|")[1].strip(): [float(number) for number in line.split("|")[2].split(",")]
-        for line in (ROOT / "docs" / "compatibility.md").read_text().splitlines()
+        for line in (ROOT / "docs" / "models.md").read_text().splitlines()
         if re.match(r" +\| (RLinf alone|`\+async.mode=full` )", line)
     }
     rlinf, ours = (median(values) for values in seconds.values())
