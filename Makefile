@@ -19,6 +19,10 @@ TORCH_INDEX_URL ?=
 # Arguments for pytest: make test ARGS="tests/core -x"
 ARGS ?=
 
+# What starts clusters, browsers or simulators, and what does not.
+HEAVY := (ray or browser or render or libero or maniskill) and not nightly
+LIGHT := not (ray or browser or render or libero or maniskill or nightly)
+
 # Names of mutants, all of them by default; see `make mutants`.
 MUTANTS ?=
 
@@ -48,7 +52,7 @@ SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
 .PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-verl \
-	test test-vla test-verl nightly runs-verl mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
+	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl nightly runs-verl mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
 
 setup: $(SETUP)
 
@@ -104,7 +108,7 @@ $(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt .ci/vla-gr00t.
 test-vla: $(TESTS_VLA)
 
 $(TESTS_VLA): test-vla-%: setup-vla
-	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/$* $(BIN)/python -m pytest tests/vla $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/$* $(BIN)/python -m pytest tests/vla -m "$(LIGHT)" $(ARGS)
 
 setup-scripts: $(SETUP_SCRIPTS)
 
@@ -125,6 +129,19 @@ test: setup
 
 test-verl: setup-verl
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "not nightly" $(ARGS)
+
+# Parts that run beside each other with --jobs 2: while the driver of a run starts or ends, the other core is
+# free. Of `shared`, all runs are made in one cluster; see tests/runs/conftest.py.
+test-heavy: test-heavy-own test-heavy-shared test-heavy-verl
+
+test-heavy-own: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "$(HEAVY) and not shared_run" $(ARGS)
+
+test-heavy-shared: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/runs -m "$(HEAVY) and shared_run" $(ARGS)
+
+test-heavy-verl: setup-verl
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "$(HEAVY)" $(ARGS)
 
 # What takes too long for every change: hours on two cores. Searches are wider, too (tests/conftest.py).
 nightly: export HYPOTHESIS_PROFILE := nightly

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,10 +84,21 @@ def script():
 
 
 def test_every_test_that_is_not_nightly_is_in_one_of_the_runs(script):
-    assert """\nlight="not ($heavy or nightly)"\n""" in script
+    makefile = (REPOSITORY / "Makefile").read_text()
+    light, heavy = (re.search(rf"^{name} := (.*)$", makefile, re.M)[1] for name in ("LIGHT", "HEAVY"))
+    starts = re.fullmatch(r"\((.*)\) and not nightly", heavy)[1]
+    assert light == f"not ({starts} or nightly)"
+    assert f'\nlight="{light}"\n' in script
     for target in ("test", "test-verl"):
         assert f"\ntests_beside_each_other {target}\n" in script
-        assert f"""\ntests {target} ARGS="-m '($heavy) and not nightly'"\n""" in script
+    assert "\nparts=(test-heavy)\n" in script
+    assert '\ntests --jobs 2 --output-sync=target "${parts[@]}"\n' in script
+    for part in ("own", "shared", "verl"):
+        assert re.search(rf"^test-heavy:.* test-heavy-{part}\b", makefile, re.M)
+    own, shared = '-m "$(HEAVY) and not shared_run" $(ARGS)\n', '-m "$(HEAVY) and shared_run" $(ARGS)\n'
+    assert own in makefile
+    assert f"pytest tests/runs {shared}" in makefile
+    assert '$(TESTS_VERL) -m "$(HEAVY)" $(ARGS)\n' in makefile
 
 
 def shell(script, tmp_path, *lines):

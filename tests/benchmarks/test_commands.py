@@ -79,7 +79,7 @@ COMMANDS = (
     _stored("learning report"),
     _stored("learning.tasks"),
     _stored("learning.flow", "--report"),
-    Smallest(r"learning\.flow_weight", "learning.flow_weight"),
+    Smallest(r"learning\.flow_weight", "learning.flow_weight", nightly=True),  # test_flow.py has its numbers
     _stored("chaos"),
     _stored("chaos.driver"),
     _stored("chaos.faulty", "--report"),
@@ -87,7 +87,9 @@ COMMANDS = (
     _stored("chaos.places"),
     _stored("chaos.silence"),
     _stored("chaos.soak", "--report"),
-    Smallest(r"chaos\.saving", "chaos.saving --times 2", _without("chaos/saving.json", "seed 0")),
+    Smallest(
+        r"chaos\.saving", "chaos.saving --times 2", _without("chaos/saving.json", "seed 0"), nightly=True
+    ),
     Smallest(r"chaos\.effective.*", "chaos.effective --faults 1 --every 20", nightly=True),
     Smallest(r"gpu.*", "gpu --device cpu --params 100000 --quick", nightly=True),
     Smallest(r"newcomer", "newcomer", nightly=True),

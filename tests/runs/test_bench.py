@@ -21,7 +21,7 @@ QUICK = replace(
 )
 
 
-@pytest.mark.nightly  # `full` is measured in tests/runs/test_tasks.py as well
+@pytest.mark.nightly  # `full` is run in tests/runs/test_matrix.py; what is measured of it: tests/lab/bench
 @pytest.mark.parametrize(("mode", "staleness"), [("full", 1), ("stock-async", 2)])
 def test_a_run_of_the_bench_is_measured(mode, staleness, monkeypatch):
     monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "quick", QUICK)

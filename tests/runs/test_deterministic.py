@@ -23,7 +23,7 @@ SETTINGS = (
 FIXED_LAG = small(
     "metaworld_ppo_mlp", *SETTINGS, f"runner.max_epochs={STEPS}", f"runner.save_interval={STEPS}"
 )
-SHORT, PLACES = 8, (2, 4, 6)
+SHORT = 8
 WHOLE = small("metaworld_ppo_mlp", *SETTINGS, f"runner.max_epochs={SHORT}", "runner.save_interval=2")
 
 
@@ -47,12 +47,19 @@ def test_twenty_steps_with_a_fixed_lag_give_the_same_weights_twice_bit_for_bit(e
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-@pytest.mark.shared_run(WHOLE, *(resumed(step) for step in PLACES))
+def going_on_from(*steps: int, marks: tuple[pytest.MarkDecorator, ...] = ()) -> Any:
+    asked_for = pytest.mark.shared_run(WHOLE, *(resumed(step) for step in steps))
+    return pytest.param(steps, marks=(asked_for, *marks))
+
+
+@pytest.mark.parametrize(
+    "steps", [going_on_from(4), going_on_from(2, 6, marks=(pytest.mark.nightly,))], ids=str
+)
 def test_a_run_that_goes_on_from_any_of_its_checkpoints_ends_as_if_it_had_not_been_interrupted(
-    ended: list[Run],
+    ended: list[Run], steps: tuple[int, ...]
 ) -> None:
     whole, *others = ended
-    for step, other in zip(PLACES, others, strict=True):
+    for step, other in zip(steps, others, strict=True):
         assert timeless(other.metrics) == timeless(whole.metrics)[step:]
         assert books(other) == books(whole)
         weights = [torch.load(weights_of(run)) for run in (whole, other)]

@@ -40,8 +40,8 @@ BROKEN = {
 }
 
 
-LIKE_OTHERS = ("inference", "learner", "publication")
-"""Errors of a worker, as that of the environments is."""
+LIKE_OTHERS = ("inference", "learner", "publication", "death")
+"""Errors of a worker, as that of the environments is; tests/runs/test_endings.py has a death."""
 NOTHING_OUTLIVED = ("async.survive.env_restarts=0", "async.survive.process_restarts=0")
 
 

@@ -38,6 +38,8 @@ def overrides(config: str, train: bool, rollout: bool, streamer: bool) -> list[s
     corrections = CORRECTIONS.get((config, rollout, streamer), ()) if train else ()
     levels += [f"async.{change}" for change in corrections]
     levels += ["async.advanced.normalization=running"]  # or PPO, with two epochs, would not stream
+    if "ppo" in config and train and rollout and streamer:
+        levels += ["async.advanced.reset_ahead=true"]  # without it: GIVES_WAY
     return [*levels, *(GRPO if "grpo" in config else ())]
 
 
@@ -48,12 +50,13 @@ CASES = [
 
 
 def is_long(case: tuple[str, bool, bool, bool]) -> bool:
-    """Whether each level of it is in a shorter selection as well: alone with PPO, and with the other two.
+    """Whether each level of it is in a shorter selection as well: level 3 alone, and all of them, with PPO.
 
-    All of them with GRPO: in tests/runs/test_ranks.py.
+    Level 1 alone: in tests/runs/test_deterministic.py; level 2 alone: ONE_SHARD; all of them with GRPO: in
+    tests/runs/test_ranks.py.
     """
     config, *setting = case
-    return sum(setting) == 2 or "grpo" in config
+    return "grpo" in config or tuple(setting) not in [(False, False, True), (True, True, True)]
 
 
 def marks(case: tuple[str, bool, bool, bool]) -> list[pytest.MarkDecorator]:
@@ -107,7 +110,9 @@ def test_a_config_that_offloads_and_captures_graphs_runs_and_says_what_gives_way
     assert "enable_offload: true" not in (run.directory / "config.yaml").read_text()
 
 
-@pytest.mark.shared_run(small("metaworld_ppo_mlp"), small("metaworld_ppo_mlp", "async.mode=off"), last=True)
+@pytest.mark.shared_run(
+    small("metaworld_ppo_mlp", *GIVES_WAY), small("metaworld_ppo_mlp", "async.mode=off"), last=True
+)
 def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(ended: list[Run]) -> None:
     _, run = ended
     assert "Metric Table" in run.output

@@ -12,6 +12,7 @@ from rlinf_async import cli
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
 from rlinf_async.observe.run_dir import RunDir
 from tests.runs.conftest import Run, small
+from tests.runs.test_matrix import GIVES_WAY
 
 pytestmark = pytest.mark.ray
 CONFIG = "metaworld_ppo_mlp"
@@ -24,7 +25,7 @@ def tags(directory: Path) -> set[str]:
     return set(events.Tags()["scalars"])
 
 
-@pytest.mark.shared_run(small(CONFIG), small(CONFIG, "async.mode=off"), last=True)
+@pytest.mark.shared_run(small(CONFIG, *GIVES_WAY), small(CONFIG, "async.mode=off"), last=True)
 def test_off_and_full_leave_the_same_files_and_are_compared(ended: list[Run], tmp_path: Path) -> None:
     made = ended[::-1]
     for run in made:

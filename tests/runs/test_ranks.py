@@ -10,7 +10,7 @@ pytestmark = pytest.mark.ray
 TWO = tuple(f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout", "actor"))
 
 
-@pytest.mark.nightly  # two ranks of every worker are below as well
+@pytest.mark.nightly  # two ranks of every worker are in tests/runs/test_nodes.py as well
 @pytest.mark.shared_run(
     small(
         "metaworld_ppo_mlp",
@@ -26,6 +26,7 @@ def test_two_ranks_of_every_worker_take_the_same_steps(ended: list[Run]) -> None
 SCORED = ("async.mode=full", "actor.micro_batch_size=4", "algorithm.update_epoch=1")
 
 
+@pytest.mark.nightly  # two ranks on two nodes are: tests/runs/test_nodes.py
 @pytest.mark.shared_run(small("metaworld_ppo_mlp", *TWO, *SCORED, "async.train.scorer=inference"))
 def test_two_learner_ranks_are_both_given_scores_and_take_the_same_steps(ended: list[Run]) -> None:
     (run,) = ended

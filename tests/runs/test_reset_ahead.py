@@ -9,13 +9,12 @@ from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import Run, small
 from tests.runs.test_bench import QUICK
+from tests.runs.test_matrix import overrides
 
 pytestmark = pytest.mark.ray
 
-AHEAD = ("async.advanced.reset_ahead=true", "runner.max_epochs=4")
 
-
-@pytest.mark.nightly  # one whose simulators take on tasks is measured as well
+@pytest.mark.nightly  # such a run is below; what is measured of it: tests/lab/bench
 def test_a_run_that_resets_ahead_is_measured(monkeypatch):
     resetting = replace(QUICK, env=replace(QUICK.env, reset_s=0.3))
     monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "resetting", resetting)
@@ -27,7 +26,9 @@ def test_a_run_that_resets_ahead_is_measured(monkeypatch):
     assert result["own_bounds_s"]["env"] < result["bounds_s"]["env"]
 
 
-@pytest.mark.shared_run(small("metaworld_ppo_mlp", *AHEAD))
+@pytest.mark.shared_run(
+    small("metaworld_ppo_mlp", *overrides("metaworld_ppo_mlp", train=True, rollout=True, streamer=True))
+)
 def test_real_simulators_are_reset_ahead(ended: list[Run]):
     for run in ended:
         spans = read_spans(run.directory / "trace")

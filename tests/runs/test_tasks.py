@@ -22,6 +22,7 @@ GROUPS = (
 )
 
 
+@pytest.mark.nightly  # such a run is below; what is measured of it: tests/lab/bench
 def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
     unequal = replace(QUICK, env=replace(QUICK.env, fastest=0.2, slowest=2.0))
     monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "unequal", unequal)

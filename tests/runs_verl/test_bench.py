@@ -23,7 +23,7 @@ QUICK = replace(
 )
 
 
-@pytest.mark.nightly  # one under RLinf is measured as well: tests/runs/test_tasks.py
+@pytest.mark.nightly  # what is measured of a run: tests/lab/bench
 def test_a_run_of_the_bench_under_verl_is_measured(monkeypatch):
     monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "quick", QUICK)
     result = BenchCell(host="verl", scenario="quick", mode="full", repetition=0, warm_up=3, steps=4).run()

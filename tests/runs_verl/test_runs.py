@@ -84,6 +84,7 @@ def test_several_ranks_of_everything_go_on_from_a_checkpoint(runs: VerlRunner) -
     assert second.metrics[2]["async/staleness/max"] == 0
 
 
+@pytest.mark.nightly  # of RLinf's run the first error is looked at as well: tests/runs/test_failures.py
 def test_the_first_error_ends_the_run_with_status_one(runs: VerlRunner) -> None:
     runs.declare("rlinf_async.envs", "broken", "tests.runs_verl.broken:BrokenEnv")
     process = runs.begin(
@@ -101,6 +102,7 @@ def test_the_first_error_ends_the_run_with_status_one(runs: VerlRunner) -> None:
     assert runs.survivors(process) == []
 
 
+@pytest.mark.nightly  # RLinf's run is interrupted as well: tests/runs/test_failures.py
 def test_an_interrupt_ends_in_order_and_leaves_no_process(runs: VerlRunner) -> None:
     process = runs.begin("verl_metaworld_ppo_mlp", "trainer.total_training_steps=100000")
     assert process.stdout is not None
