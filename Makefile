@@ -10,7 +10,7 @@ TYPES := $(PYTHONS:%=types-%)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-INSTALL := $(PIP) install --quiet -c .ci/constraints.txt
+INSTALL := $(PIP) install -qq -c .ci/constraints.txt
 EXTRAS := rlinf rlinf-wheel rlinf-scripts metaworld bench report docs test dev
 
 # Where to take torch from when pip's default build does not suit this machine; see docs/install.md.
@@ -37,7 +37,7 @@ SETUP_MUTANTS := $(VENV)/.setup-mutants
 VENV_VERL := .venv-verl
 BIN_VERL := $(VENV_VERL)/bin
 PIP_VERL := $(BIN_VERL)/python -m pip
-INSTALL_VERL := $(PIP_VERL) install --quiet -c .ci/constraints-verl.txt
+INSTALL_VERL := $(PIP_VERL) install -qq -c .ci/constraints-verl.txt
 EXTRAS_VERL := verl metaworld report test
 SETUP_VERL := $(VENV_VERL)/.setup
 TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/lab/demo/policies \
@@ -52,7 +52,7 @@ SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
 .PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-verl \
-	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl nightly runs-verl mutants check lint $(TYPES) docs format constraints constraints-verl clean $(TESTS_VLA)
+	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA)
 
 setup: $(SETUP)
 
@@ -62,9 +62,9 @@ $(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py
 	# Files in between, so that a failing script stops make.
 	$(BIN)/python .ci/requirements.py --no-deps $(EXTRAS) > $(VENV)/no-deps.txt
 	$(BIN)/python .ci/requirements.py $(EXTRAS) > $(VENV)/requirements.txt
-	$(PIP) install --quiet --no-deps -r $(VENV)/no-deps.txt
+	$(PIP) install -qq --no-deps -r $(VENV)/no-deps.txt
 	$(INSTALL) -r $(VENV)/requirements.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	$(PIP) install -qq --no-deps --no-build-isolation -e .
 	touch $@
 
 setup-libero: $(SETUP_LIBERO)
@@ -78,7 +78,7 @@ setup-simulators: setup
 $(SETUP_LIBERO) $(SETUP_MANISKILL): $(VENV)/.setup-%: $(SETUP)
 	$(BIN)/python .ci/requirements.py --no-deps $* > $(VENV)/no-deps-$*.txt
 	$(BIN)/python .ci/requirements.py $* > $(VENV)/requirements-$*.txt
-	$(PIP) install --quiet --no-deps -r $(VENV)/no-deps-$*.txt
+	$(PIP) install -qq --no-deps -r $(VENV)/no-deps-$*.txt
 	$(INSTALL) -r $(VENV)/requirements-$*.txt
 	touch $@
 
@@ -89,7 +89,7 @@ $(SETUP_VERL): pyproject.toml .ci/constraints-verl.txt .ci/requirements.py
 	$(INSTALL_VERL) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
 	$(BIN_VERL)/python .ci/requirements.py $(EXTRAS_VERL) > $(VENV_VERL)/requirements.txt
 	$(INSTALL_VERL) -r $(VENV_VERL)/requirements.txt
-	$(PIP_VERL) install --quiet --no-deps --no-build-isolation -e .
+	$(PIP_VERL) install -qq --no-deps --no-build-isolation -e .
 	touch $@
 
 setup-vla test-vla $(TESTS_VLA): export VLA_SOURCES := $(VLA_SOURCES)
@@ -98,9 +98,9 @@ setup-vla: $(SETUP_VLA)
 
 $(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt .ci/vla-gr00t.txt
 	rm -rf $(VLA)
-	$(PIP) install --quiet --no-deps --target $(VLA)/openpi -r .ci/vla-openpi.txt
-	$(PIP) install --quiet --no-deps --target $(VLA)/openvla-oft -r .ci/vla-openvla-oft.txt
-	$(PIP) install --quiet --no-deps --target $(VLA)/gr00t -r .ci/vla-gr00t.txt
+	$(PIP) install -qq --no-deps --target $(VLA)/openpi -r .ci/vla-openpi.txt
+	$(PIP) install -qq --no-deps --target $(VLA)/openvla-oft -r .ci/vla-openvla-oft.txt
+	$(PIP) install -qq --no-deps --target $(VLA)/gr00t -r .ci/vla-gr00t.txt
 	$(BIN)/python -m tests.vla.sources $(VLA)/openpi
 	touch $@
 
@@ -115,7 +115,7 @@ setup-scripts: $(SETUP_SCRIPTS)
 # For tests of RLinf's own scripts. Beside the environment: this torchvision is built for CUDA, and packages
 # that use it where it is installed would fail beside torch for CPU.
 $(SETUP_SCRIPTS): $(SETUP)
-	$(PIP) install --quiet --no-deps --upgrade --target $(VENV)/scripts torchvision==0.28.0
+	$(PIP) install -qq --no-deps --upgrade --target $(VENV)/scripts torchvision==0.28.0
 	touch $@
 
 demo: setup
@@ -197,6 +197,22 @@ constraints-verl: setup-verl
 	{ sed -n '/^#/p' .ci/constraints-verl.txt; \
 	  $(PIP_VERL) freeze --exclude-editable | sed 's/+.*//' | tr '[:upper:]' '[:lower:]' | sort; } > .ci/constraints.new
 	mv .ci/constraints.new .ci/constraints-verl.txt
+
+# What is to be released, built and installed where nothing of this checkout is: see CONTRIBUTING.md.
+RELEASE := build/release
+release-check:
+	rm -rf dist $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/tools
+	$(RELEASE)/tools/bin/pip install -qq build twine
+	$(RELEASE)/tools/bin/python -m build --outdir dist > $(RELEASE)/build.log
+	$(RELEASE)/tools/bin/twine check --strict dist/*
+	$(PYTHON) -m venv $(RELEASE)/clean
+	$(RELEASE)/clean/bin/pip install -qq -c .ci/constraints.txt \
+		$(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
+	$(RELEASE)/clean/bin/pip install -qq --no-deps -c .ci/constraints.txt rlinf
+	$(RELEASE)/clean/bin/pip install -qq -c .ci/constraints.txt "$$(ls dist/*.whl)[rlinf,metaworld,report]"
+	cd $(RELEASE)/clean && bin/rlinf-async --version && bin/rlinf-async doctor \
+		&& bin/rlinf-async explain metaworld_ppo_mlp && bin/rlinf-async configs
 
 clean:
 	rm -rf $(VENV) $(VENV_VERL) $(VLA) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
@@ -56,3 +57,17 @@ def test_python_is_that_of_the_metadata():
 
 def test_the_version_to_upgrade_from_is_the_present_one():
     assert f"The version is {project()['version']}." in (ROOT / "docs" / "install.md").read_text()
+
+
+def test_the_badges_and_the_citation_say_what_the_metadata_says():
+    oldest, end = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project()["requires-python"]).groups()
+    verl = Requirement(next(text for text in project()["optional-dependencies"]["verl"] if "verl" in text))
+    readme = (ROOT / "README.md").read_text()
+    assert f"badge/Python-3.{oldest}_to_3.{int(end) - 1}-" in readme
+    assert f"badge/veRL-{next(each.version for each in verl.specifier if each.operator == '>=')}-" in readme
+    assert f"badge/licence-{project()['license'].replace('-', '--')}-" in readme
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (project()["version"], project()["license"])
+    assert [each["url"] for each in citation["references"]] == [
+        url for name, url in project()["urls"].items() if name.startswith("Paper")
+    ]
