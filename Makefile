@@ -44,7 +44,7 @@ TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_run
 	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
 	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py
 
-# Packages of real VLA models, three folders that go before the main environment; see docs/models.md.
+# Packages of real VLA models, three folders that go before the main environment; see CONTRIBUTING.md.
 VLA := .venv-vla
 VLA_FOLDERS := openpi openvla-oft gr00t
 TESTS_VLA := $(VLA_FOLDERS:%=test-vla-%)

@@ -64,8 +64,8 @@ class Case:
     """Denoise steps, of which one is scored, or the mean; None where the action is."""
     joint: bool = False
     answer_bytes: int | None = None
-    """What one decision of LIBERO sends back to its environment, as docs/models.md says; it does not depend
-    on the size of the model. None where the tiny model's inputs are smaller than a real one's."""
+    """What one decision of LIBERO sends back to its environment, as benchmarks/micro/README.md says; it does
+    not depend on the size of the model. None where the tiny model's inputs are smaller than a real one's."""
 
     def __str__(self) -> str:
         return self.name

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FOLDER = "VLA_SOURCES"
-MISSING = f"{FOLDER} names no folder with {{}}-*.tar.xz: see docs/models.md"
+MISSING = f"{FOLDER} names no folder with {{}}-*.tar.xz: see CONTRIBUTING.md"
 
 
 def source(name: str) -> Path | None:

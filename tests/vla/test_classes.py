@@ -1,6 +1,6 @@
 """RLinf's own model classes, tiny and random, between our inference rank and our learner.
 
-`make test-vla` runs them; `docs/models.md` says what they need.
+`make test-vla` runs them; CONTRIBUTING.md says what they need.
 """
 
 import gc
@@ -174,7 +174,7 @@ def test_a_decision_sends_as_many_bytes_as_the_page_says(case, built):
     (answer,) = answers(inference(*built), one)
     assert nbytes(one) == 393_248
     assert nbytes(answer) == case.answer_bytes
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    page = (Path(__file__).parents[2] / "benchmarks" / "micro" / "README.md").read_text()
     assert f"| {case} | 393,248 | {case.answer_bytes:,} |" in page
 
 
