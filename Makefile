@@ -209,8 +209,8 @@ release-check:
 	$(PYTHON) -m venv $(RELEASE)/clean
 	$(RELEASE)/clean/bin/pip install -qq -c .ci/constraints.txt \
 		$(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
-	$(RELEASE)/clean/bin/pip install -qq --no-deps -c .ci/constraints.txt rlinf
 	$(RELEASE)/clean/bin/pip install -qq -c .ci/constraints.txt "$$(ls dist/*.whl)[rlinf,metaworld,report]"
+	$(RELEASE)/clean/bin/pip install -qq --no-deps -c .ci/constraints.txt rlinf
 	cd $(RELEASE)/clean && bin/rlinf-async --version && bin/rlinf-async doctor \
 		&& bin/rlinf-async explain metaworld_ppo_mlp && bin/rlinf-async configs
 
