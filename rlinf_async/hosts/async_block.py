@@ -14,11 +14,19 @@ from rlinf_async.core.names import nearest
 from rlinf_async.loops.run_settings import RunSettings
 
 BLOCK_KEY = "async"
+MISSING_VALUE = "???"
+"""The value of OmegaConf for a key that a config has left to others."""
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
-    """A config without interpolations; what is missing is the text `???`, as OmegaConf has it."""
-    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+    """A config without interpolations, and without the keys that it leaves to others by `???`."""
+    return _present(OmegaConf.to_container(cfg, resolve=True))
+
+
+def _present(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _present(value) for key, value in tree.items() if value != MISSING_VALUE}
+    return [_present(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:

@@ -42,7 +42,8 @@ THIS_MACHINE = AssumedCluster()
 class Host(Protocol):
     """A framework whose runs this package makes asynchronous; an entry point of `rlinf_async.hosts`.
 
-    Making one costs nothing: what needs the framework is imported by the call that needs it.
+    A host is a subclass. Making one costs nothing: what needs the framework is imported by the call that
+    needs it.
     """
 
     @property
@@ -65,6 +66,7 @@ class Host(Protocol):
     def recognised(self, cfg: DictConfig) -> str:
         """Return what a config is that is near this framework and that it does not serve, and where to go
         with it; empty if it is nothing known."""
+        return ""
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         """Return the Ray cluster that a run of `cfg` needs."""

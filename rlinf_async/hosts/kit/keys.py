@@ -19,9 +19,7 @@ from rlinf_async.hosts.kit.kinds import Anything, Block, Kind, written
 from rlinf_async.hosts.reasons import Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
-MISSING_VALUE = "???"
-"""The value of OmegaConf for a key that a config has left to others."""
-UNSET_VALUES = (None, False, 0, "", MISSING_VALUE)
+UNSET_VALUES = (None, False, 0, "")
 """Values by which a key asks for nothing; so do empty blocks and lists."""
 LONGEST_VALUE = 80
 """Characters of a value in a refusal, which is a line however long the value is."""
@@ -73,7 +71,7 @@ class Key:
 
     def wrong(self, key: str, value: Any) -> Reason | None:
         """Why `value` cannot be the value of `key`, which this row is about."""
-        if value is None or value == MISSING_VALUE:
+        if value is None:
             if not self.required:
                 return None
             return Reason(f"{key} is missing; set it to {self.kind.words}")
@@ -182,4 +180,4 @@ def shortened(value: Any) -> str:
 
 
 def _is_block(value: Any) -> bool:
-    return value is None or value == MISSING_VALUE or isinstance(value, Mapping)
+    return value is None or isinstance(value, Mapping)

@@ -18,14 +18,14 @@ from rich.table import Table
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster
 from rlinf_async.hosts.local.config import checked, settings_of
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
 
 
-class LocalHost:
-    """Fills `hosts.host.Host`.
+class LocalHost(Host):
+    """Runs in this process.
 
     Its configs say `host: local`, name a `run_dir`, an `env.env_class` and a `model.model_type`, and hold
     the fields of `LocalSettings` in the block `settings`. There is nothing to install or to extend.
@@ -43,9 +43,6 @@ class LocalHost:
 
     def serves(self, cfg: DictConfig) -> bool:
         return bool(cfg.get("host") == "local")
-
-    def recognised(self, cfg: DictConfig) -> str:
-        return ""
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         return "none"

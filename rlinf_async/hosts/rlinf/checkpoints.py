@@ -54,7 +54,7 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
         say(remark)
     step = resume_step(cfg.runner.get("resume_dir"), digests=False)
     if step and cfg.runner.get("max_epochs") is not None:
-        key, steps = last_step(cfg)
+        key, steps = last_step(cfg.runner)
         check_left(step, steps, key=key, automatic=automatic)
     if active:
         set_aside(cfg, say)

@@ -15,11 +15,32 @@ from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
-from rlinf_async.hosts.rlinf.refusals import other_algorithm
+from rlinf_async.hosts.rlinf.refusals import refuse_other_algorithms
 from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
+from rlinf_async.hosts.rlinf.tree import check_rlinf
+
+
+def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
+    """Return `cfg` as plain data that every further check can count on.
+
+    Args:
+        complete: True if the keys that a run needs must be there, as they must where a level is on.
+
+    Raises:
+        ValueError: a level is on and RLinf or the algorithm is none that can have it; a value is not of its
+            key's kind.
+    """
+    values = plain(cfg)
+    refuse(TABLE.misshapen(values))
+    if active := is_active(cfg):
+        check_rlinf()
+        refuse_other_algorithms(values)
+    refuse(TABLE.malformed(values, complete=complete or active))
+    return values
 
 
 def read_fit(cfg: DictConfig) -> Fit:
@@ -79,8 +100,6 @@ def resolve(
     """
     values = _values(cfg)
     fitted = fit(values)
-    if other_algorithm(values):
-        refuse(fitted.reasons)  # its sizes are others
     try:
         if sizes is None:
             sizes = world_sizes(values["cluster"], cluster or machines(cfg))

@@ -10,6 +10,9 @@ from rlinf_async.hosts.rlinf.offload import overlap
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
+UNTRAINED_CRITICS = frozenset({"gr00t"})
+"""Models in which RLinf's `get_model`, when it adds adapters, does not find the critic that it unfreezes."""
+
 COMPONENT_WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
 """RLinf's components, in the words of a reader."""
 
@@ -27,6 +30,7 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
         yield "level 2 has one shard in all, and changes nothing"
     elif levels.rollout.enabled and plan.shards_per_worker == 1:
         yield "level 2 has one shard per env worker: env workers do not wait for each other, and that is all"
+    yield from _untrained_critic(cfg["actor"]["model"], str(cfg["algorithm"]["adv_type"]))
     together = collocated(cfg, machines)
     if len(together) > 1 and overlap(levels):
         yield (
@@ -57,6 +61,14 @@ def _waiting(settings: RLinfSettings) -> str:
         else "level 3 streams nothing"
     )
     return f"{does}: with {reason} gradients wait for the whole batch; {streaming} streams them"
+
+
+def _untrained_critic(model: Mapping[str, Any], advantage: str) -> Iterator[str]:
+    if model.get("is_lora") and model["model_type"] in UNTRAINED_CRITICS and advantage == "gae":
+        yield (
+            f"with actor.model.is_lora RLinf does not train the critic of {model['model_type']}: advantages "
+            "are estimated with values of the weights that a run begins with"
+        )
 
 
 def _gain(simulator: str, settings: RLinfSettings) -> str:

@@ -15,10 +15,9 @@ from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.models import unbuildable
-from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf import entropy
 from rlinf_async.hosts.rlinf.assertions import failing
-from rlinf_async.hosts.rlinf.config import is_active, machines, read_fit, resolve
+from rlinf_async.hosts.rlinf.config import checked, is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import Fit
@@ -27,12 +26,10 @@ from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
-from rlinf_async.hosts.rlinf.refusals import other_algorithm
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.scored import scored_by
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
-from rlinf_async.hosts.rlinf.tree import check_rlinf
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 
 
@@ -45,16 +42,9 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     missing = [section for section in CONFIG_SECTIONS if section not in cfg]
     if missing:
         raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
-    values = plain(cfg)
-    refuse(TABLE.misshapen(values))
-    active = is_active(cfg)
-    if active:
-        check_rlinf()
-    if active and (other := other_algorithm(values)):
-        refuse([other])
-    refuse(TABLE.malformed(values, complete=active))
+    values = checked(cfg, complete=False)
     placed = machines(cfg, cluster)
-    fitted = read_fit(cfg) if active else Fit(asynchrony=AsyncConfig())
+    fitted = read_fit(cfg) if is_active(cfg) else Fit(asynchrony=AsyncConfig())
     asynchrony = fitted.asynchrony
     facts: dict[str, Any] = {
         **explanation.level_facts(asynchrony),

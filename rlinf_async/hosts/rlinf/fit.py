@@ -11,7 +11,7 @@ from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS, overlap
-from rlinf_async.hosts.rlinf.refusals import contradictions, other_algorithm, unsupported
+from rlinf_async.hosts.rlinf.refusals import contradictions, refuse_other_algorithms, unsupported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,12 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     """The levels that `cfg`, a config as plain data, can have, and what has to change for them.
 
     Raises:
-        ValueError: the `async` block is not valid.
+        ValueError: the `async` block is not valid, or the algorithm is another than PPO and GRPO.
     """
     asynchrony = AsyncConfig.from_mapping(cfg.get("async"))
     if not asynchrony.active:
         return Fit(asynchrony=asynchrony)
-    if other := other_algorithm(cfg):
-        return Fit(asynchrony=asynchrony, reasons=(other,))
+    refuse_other_algorithms(cfg)
     refusals = unsupported(cfg, asynchrony)
     stopped = {level for levels in refusals.values() for level in levels}
     dropped = stopped & preset_levels(cfg.get("async"))

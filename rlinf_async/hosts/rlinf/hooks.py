@@ -20,15 +20,20 @@ from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf import borrowed, compat
 from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.checkpoints import take_place
-from rlinf_async.hosts.rlinf.config import asks_for_levels, is_active, read_fit, resolve, uses_us, write_back
-from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.config import (
+    asks_for_levels,
+    checked,
+    is_active,
+    read_fit,
+    resolve,
+    uses_us,
+    write_back,
+)
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
-from rlinf_async.hosts.rlinf.refusals import other_algorithm
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.tree import check_rlinf
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
@@ -54,7 +59,6 @@ def prepare(cfg: DictConfig) -> None:
         return
     active = asks_for_levels(cfg)
     if active:
-        check_rlinf()
         settings, notes = _resolved(cfg), [*read_fit(cfg).notes, *undecided(plain(cfg))]
         write_back(cfg, settings)
         for note in notes:
@@ -80,11 +84,8 @@ def _resolved(cfg: DictConfig) -> RLinfSettings:
 
 def _absent(cfg: DictConfig) -> list[Reason]:
     register_models()
-    values, active = plain(cfg), is_active(cfg)
-    if active and (other := other_algorithm(values)):
-        refuse([other])  # its keys are others
-    refuse(TABLE.malformed(values))
-    ignored = read_by_others(values) if active else []
+    values = checked(cfg)
+    ignored = read_by_others(values) if is_active(cfg) else []
     unbuilt = unbuildable(values["actor"]["model"], key="actor.model")
     return [*misnamed(values), *absent(values), *failing(values), *ignored, *unbuilt]
 

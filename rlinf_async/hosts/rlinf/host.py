@@ -16,7 +16,7 @@ from rlinf_async import __version__
 from rlinf_async.core.nested import lookup
 from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.tree import check_rlinf, rlinf_tree
@@ -29,8 +29,8 @@ SUPPORTED_TASKS = ("embodied", "embodied_eval")
 """Tasks whose workers `train` starts; RLinf's scripts for others start their own."""
 
 
-class RLinfHost:
-    """Fills `hosts.host.Host`."""
+class RLinfHost(Host):
+    """Carries the loops into RLinf, by its workers."""
 
     @property
     def available(self) -> bool:
@@ -56,9 +56,6 @@ class RLinfHost:
 
     def serves(self, cfg: DictConfig) -> bool:
         return all(section in cfg for section in CONFIG_SECTIONS)
-
-    def recognised(self, cfg: DictConfig) -> str:
-        return ""
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"

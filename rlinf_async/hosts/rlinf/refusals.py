@@ -9,7 +9,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.kit.keys import Key, shortened
 from rlinf_async.hosts.kit.kinds import Block, Flag, Whole
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.rlinf import entropy
 from rlinf_async.hosts.rlinf.offload import overlap
@@ -138,19 +138,24 @@ def unsupported(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tu
     return reasons
 
 
-def other_algorithm(cfg: Mapping[str, Any]) -> Reason | None:
-    """Return a reason if `cfg` trains by anything but PPO and GRPO: no other check then matters."""
+def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
+    """See that `cfg` trains by PPO or GRPO; the keys and sizes of others are others, and no check fits them.
+
+    Raises:
+        RefusedError: it does not.
+    """
     loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
     if str(loss) in ON_POLICY_LOSSES and str(advantage) in ADVANTAGE_TYPES:
-        return None
+        return
     key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)
     known = OTHER_ALGORITHMS.get(str(value), "none of these")
-    return Reason(
+    other = Reason(
         f"algorithm.{key}={shortened(value)} is {known}; rlinf-async makes PPO and GRPO "
         f"asynchronous (loss_type {', '.join(ON_POLICY_LOSSES)}, with adv_type "
         f"{' or '.join(ADVANTAGE_TYPES)}); "
         "use async.mode=off"
     )
+    refuse([other])
 
 
 def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:

@@ -27,7 +27,6 @@ from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
-from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
 from rlinf_async.ray_runtime.launched import LaunchedRun
@@ -59,7 +58,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.settings = replace(settings, reward_workers=tuple(_reward_workers(cfg, reward)))
         resume_dir = cfg.runner.get("resume_dir")
         step = resume_step(resume_dir, digests=False)
-        self.max_steps = last_step(cfg)[1]
+        self.max_steps = settings.batches
         self.display = RunDisplay()
         self._outlet = metrics_outlet(partial(MetricLogger, cfg), self.display.note)
         launched = LaunchedRun(

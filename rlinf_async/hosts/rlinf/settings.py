@@ -10,10 +10,10 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
-from rlinf_async.hosts.kit.keys import MISSING_VALUE
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.offload import offloading
 from rlinf_async.hosts.rlinf.reward_section import misfits
+from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.hosts.simulators import divide
 from rlinf_async.hosts.sizes import Evaluation, fair_share, split_requests
 from rlinf_async.loops.run_settings import RunSettings
@@ -64,16 +64,13 @@ class RLinfSettings(RunSettings):
         limit = asynchrony.rollout.max_batch_size
         chunks = int(actor["model"]["num_action_chunks"])
         micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
-        max_steps = cfg["runner"].get("max_steps", -1)
-        unlimited = max_steps in (None, MISSING_VALUE) or max_steps < 0
-        epochs = int(cfg["runner"]["max_epochs"])
         most = fair_share(plan, _evaluation(cfg)) if limit == "auto" else int(limit)
         settings = cls(
             asynchrony=asynchrony,
             plan=plan,
             horizon=int(train["max_steps_per_rollout_epoch"]) // chunks,
             steps_per_decision=chunks,
-            batches=epochs if unlimited else min(epochs, int(max_steps)),
+            batches=last_step(cfg["runner"])[1],
             global_batch_size=int(actor["global_batch_size"]),
             micro_batch_size=int(actor["micro_batch_size"]) if micro == "auto" else int(micro),
             update_epoch=int(algorithm.get("update_epoch", 1)),

@@ -86,7 +86,7 @@ class StockRecords:
         self._env_steps = env_steps_of(cfg)
         self._trajectories = int(cfg.env.train.total_num_envs) * int(cfg.env.train.get("rollout_epoch", 1))
         self._stages = int(cfg.rollout.get("pipeline_stage_num", 1))
-        self._total = last_step(cfg)[1]
+        self._total = last_step(cfg.runner)[1]
         self._run_dir = RunDir(Path(cfg.runner.logger.log_path))
         make_directory(self._run_dir.path)
         self._run_dir.write_config(OmegaConf.to_yaml(cfg, resolve=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -21,7 +22,7 @@ def workload(cfg: DictConfig) -> Workload:
     seeds = {"actor.seed": _needed(cfg, "actor.seed"), "env.train.seed": _select(cfg, "env.train.seed", None)}
     return Workload(
         run_dir="runner.logger.log_path",
-        steps=last_step(cfg),
+        steps=last_step(cfg.runner),
         seeds={key: int(seed) for key, seed in seeds.items() if seed is not None},
         overrides=_logged(OmegaConf.select(cfg, "runner.logger.logger_backends", default="tensorboard")),
         off=OFF_NOTE,
@@ -41,10 +42,14 @@ def _check_trains(cfg: DictConfig) -> None:
         )
 
 
-def last_step(cfg: DictConfig) -> tuple[str, int]:
-    """The key by which a run ends, and the number of its last step."""
-    epochs, most = int(_needed(cfg, "runner.max_epochs")), int(_select(cfg, "runner.max_steps", -1))
-    return ("runner.max_steps", most) if 0 <= most < epochs else ("runner.max_epochs", epochs)
+def last_step(runner: Mapping[str, Any] | DictConfig) -> tuple[str, int]:
+    """The key by which a run ends, and the number of its last step, by the section `runner` of its config."""
+    epochs, most = runner.get("max_epochs"), runner.get("max_steps")
+    if epochs is None:
+        raise ValueError("the config gives no runner.max_epochs, which RLinf needs")
+    if most is not None and 0 <= int(most) < int(epochs):
+        return "runner.max_steps", int(most)
+    return "runner.max_epochs", int(epochs)
 
 
 def env_steps_of(cfg: DictConfig) -> int:

@@ -48,19 +48,13 @@ def another_mode(config: DictConfig, *, needs_ours: bool = False) -> str:
     return ""
 
 
-def value_at(cfg: Mapping[str, Any], key: str) -> Any:
-    """The value at a dotted key; None where it is absent or missing."""
-    value = lookup(cfg, key)
-    return None if value == "???" else value
-
-
 def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> int:
     """The whole number of at least 1 at a dotted key.
 
     Raises:
         ValueError: it is none.
     """
-    value = value_at(cfg, key)
+    value = lookup(cfg, key)
     value = default if value is None else value
     if value is None:
         raise ValueError(f"{key} is missing; set it to a whole number of at least 1")

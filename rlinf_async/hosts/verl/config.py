@@ -9,10 +9,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AdvancedConfig, AsyncConfig
+from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.sizes import fair_share
-from rlinf_async.hosts.verl.block import another_mode, value_at, whole
+from rlinf_async.hosts.verl.block import another_mode, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
 from rlinf_async.hosts.verl.keys import TABLE, mistyped, unknown
 from rlinf_async.hosts.verl.refusals import changed, contradictory, not_added_up, refused
@@ -87,13 +88,13 @@ def environment_section(config: DictConfig, mode: str) -> DictConfig:
 
 def _advanced(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConfig:
     """Fill in by veRL's own keys, and by its estimator, what the block leaves to them."""
-    if not streams(str(value_at(cfg, "algorithm.adv_estimator"))) and advanced.normalization == "auto":
+    if not streams(str(lookup(cfg, "algorithm.adv_estimator"))) and advanced.normalization == "auto":
         advanced = replace(advanced, normalization="deferred")
     if advanced.keep_checkpoints != "all":
         return advanced
-    if value_at(cfg, "trainer.remove_previous_ckpt_in_save"):
+    if lookup(cfg, "trainer.remove_previous_ckpt_in_save"):
         return replace(advanced, keep_checkpoints=1)
-    return replace(advanced, keep_checkpoints=value_at(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
+    return replace(advanced, keep_checkpoints=lookup(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
 
 
 def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
@@ -109,14 +110,14 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         if micro_batch == "auto"
         else int(micro_batch)
     )
-    estimator = str(value_at(cfg, "algorithm.adv_estimator"))
+    estimator = str(lookup(cfg, "algorithm.adv_estimator"))
     return VerlSettings(
         asynchrony=asynchrony,
         plan=plan,
         horizon=decisions,
         steps_per_decision=whole(cfg, "vla.model.num_action_chunks"),
         action_dim=whole(cfg, "vla.model.action_dim"),
-        ratio_level=value_at(cfg, "vla.ratio_level") or "chunk",
+        ratio_level=lookup(cfg, "vla.ratio_level") or "chunk",
         batches=whole(cfg, "trainer.total_training_steps"),
         global_batch_size=whole(cfg, f"{ACTOR_SECTION}.ppo_mini_batch_size") * group_size(cfg) * decisions,
         micro_batch_size=micro,
@@ -124,11 +125,11 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         max_batch_size=most,
         estimator=estimator,
         normalizes=normalizes(estimator),
-        gamma=float(value_at(cfg, "algorithm.gamma")),
-        lam=float(value_at(cfg, "algorithm.lam")),
-        norm_by_std=bool(value_at(cfg, "algorithm.norm_adv_by_std_in_grpo")),
+        gamma=float(lookup(cfg, "algorithm.gamma")),
+        lam=float(lookup(cfg, "algorithm.lam")),
+        norm_by_std=bool(lookup(cfg, "algorithm.norm_adv_by_std_in_grpo")),
         auto_reset=bool(section(cfg, "train")["auto_reset"]),
-        value_clip=float(value_at(cfg, "critic.cliprange_value")),
-        seed=int(value_at(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0),
-        save_every=max(0, int(value_at(cfg, "trainer.save_freq") or 0)),
+        value_clip=float(lookup(cfg, "critic.cliprange_value")),
+        seed=int(lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0),
+        save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
     )

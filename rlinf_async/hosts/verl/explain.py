@@ -9,11 +9,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from rlinf_async.core.nested import lookup
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import explanation, workers
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.footprints import rows as memory_rows
-from rlinf_async.hosts.verl.block import value_at, whole
+from rlinf_async.hosts.verl.block import whole
 from rlinf_async.hosts.verl.exactness import exactness
 from rlinf_async.hosts.verl.footprints import footprints
 from rlinf_async.hosts.verl.keys import undecided, unread_sections, without_effect
@@ -34,7 +35,7 @@ def explain(config: DictConfig, *, gpu_memory: float | None = None) -> dict[str,
     """
     cfg = plain(config)
     settings = checked(OmegaConf.create(cfg))  # whose keys are not resolved once more
-    on_cpus = value_at(cfg, "trainer.device") == "cpu" and gpu_memory is None
+    on_cpus = lookup(cfg, "trainer.device") == "cpu" and gpu_memory is None
     return {
         **explanation.level_facts(settings.asynchrony),
         "changes": [asdict(change) for change in changed(cfg)],
@@ -43,7 +44,7 @@ def explain(config: DictConfig, *, gpu_memory: float | None = None) -> dict[str,
             for name in ("env", "inference")
         },
         "exactness": exactness(cfg, settings),
-        "device": value_at(cfg, "trainer.device"),
+        "device": lookup(cfg, "trainer.device"),
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
         "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=gpu_memory),
         "evaluation": _evaluation(cfg),
@@ -64,19 +65,19 @@ def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
 def _evaluation(cfg: Mapping[str, Any]) -> str:
     if not evaluates(cfg):
         return "none"
-    every = value_at(cfg, "trainer.test_freq") or -1
+    every = lookup(cfg, "trainer.test_freq") or -1
     when = [
-        *(["before training"] if value_at(cfg, "trainer.val_before_train") else []),
+        *(["before training"] if lookup(cfg, "trainer.val_before_train") else []),
         *([f"every {every} steps and after the last"] if every > 0 else []),
     ]
-    return f"{value_at(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
+    return f"{lookup(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
 
 
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     yield from without_effect(cfg)
     yield from undecided(cfg)
     yield from unread_sections(cfg)
-    if not value_at(cfg, f"{ACTOR_SECTION}.shuffle") and settings.optimizer_steps > 1:
+    if not lookup(cfg, f"{ACTOR_SECTION}.shuffle") and settings.optimizer_steps > 1:
         yield (
             f"{ACTOR_SECTION}.shuffle=false, veRL's default, makes each optimizer step of the same "
             "environments; "

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf_async.core.footprint import LearnerFootprint
+from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.footprints import UNKNOWN_SIZE, facts
 from rlinf_async.hosts.kit.models import is_declared, parameters
 from rlinf_async.hosts.model_size import ModelSize
-from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import ACTOR_SECTION
 
@@ -43,7 +43,7 @@ def footprints(
 
 
 def _model_size(cfg: Mapping[str, Any]) -> ModelSize:
-    section = value_at(cfg, "vla.model")
+    section = lookup(cfg, "vla.model")
     if not is_declared(section):
         return UNKNOWN_SIZE
     return ModelSize(parameters=parameters(section, key="vla.model"), source="counted")
@@ -51,18 +51,18 @@ def _model_size(cfg: Mapping[str, Any]) -> ModelSize:
 
 def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -> LearnerFootprint:
     """Return what veRL's FSDP2 keeps of a policy that is trained whole."""
-    ranks, sharing = settings.plan.learner_ranks, int(value_at(cfg, f"{FSDP}.fsdp_size") or -1)
+    ranks, sharing = settings.plan.learner_ranks, int(lookup(cfg, f"{FSDP}.fsdp_size") or -1)
     return LearnerFootprint(
         parameters=model.parameters,
         trainable=model.parameters,
         stored=_bytes(cfg, f"{FSDP}.model_dtype", default=4),
         computed=_bytes(cfg, f"{FSDP}.mixed_precision.param_dtype", default=2),
         ranks=min(ranks, sharing) if sharing > 0 else ranks,
-        strategy="shard_grad_op" if value_at(cfg, f"{FSDP}.reshard_after_forward") is False else "full_shard",
-        accumulates=bool(value_at(cfg, f"{FSDP}.use_no_sync_for_gradient_accumulation"))
+        strategy="shard_grad_op" if lookup(cfg, f"{FSDP}.reshard_after_forward") is False else "full_shard",
+        accumulates=bool(lookup(cfg, f"{FSDP}.use_no_sync_for_gradient_accumulation"))
         and settings.micro_batches_per_step > 1,
     )
 
 
 def _bytes(cfg: Mapping[str, Any], key: str, *, default: int) -> int:
-    return BYTES_OF_TYPE.get(str(value_at(cfg, key)), default)
+    return BYTES_OF_TYPE.get(str(lookup(cfg, key)), default)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster
 from rlinf_async.hosts.verl.block import PLATFORM_VARIABLE, is_verls
 from rlinf_async.hosts.verl.relatives import relative
 from rlinf_async.hosts.verl.versions import versions
@@ -25,8 +25,8 @@ from rlinf_async.observe.check import Check
 INSTALL_COMMAND = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
 
 
-class VerlHost:
-    """Fills `hosts.host.Host`. There is nothing to install: veRL's registry of trainers knows ours."""
+class VerlHost(Host):
+    """Carries the loops into veRL. There is nothing to install: veRL's registry of trainers knows ours."""
 
     @property
     def available(self) -> bool:

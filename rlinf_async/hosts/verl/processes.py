@@ -8,10 +8,10 @@ import ray
 from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rlinf_async.core.nested import lookup
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts import workers
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import evaluates, horizon, section
 from rlinf_async.ray_runtime.coordinator import Coordinator
@@ -67,7 +67,7 @@ def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu:
     actor = ray.remote(load_class(workers.WORKERS_GROUP, "inference")).options(
         num_cpus=1, num_gpus=int(on_gpu), **restarts(settings, "inference")
     )
-    arguments = (value_at(cfg, "vla.model"), value_at(cfg, "vla.ckpt_path"), settings)
+    arguments = (lookup(cfg, "vla.model"), lookup(cfg, "vla.ckpt_path"), settings)
     return [actor.remote(*arguments, rank) for rank in range(settings.plan.inference_ranks)]
 
 

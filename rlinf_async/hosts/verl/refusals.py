@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.kit.keys import Key, shortened
 from rlinf_async.hosts.kit.kinds import Flag, Whole
 from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.tasks import cannot_take_on
-from rlinf_async.hosts.verl.block import value_at
 from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, REFUSED_ESTIMATORS, WITH_VALUES, streams
 from rlinf_async.hosts.verl.policy_losses import override_for
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -110,7 +110,7 @@ REFUSALS = (
 def refused(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Every key of a plain config that is not served."""
     for refusal in REFUSALS:
-        value = value_at(cfg, refusal.name)
+        value = lookup(cfg, refusal.name)
         if not refusal.allows(value):
             said = f"{refusal.name}={shortened(value)}"
             yield Reason(
@@ -121,7 +121,7 @@ def refused(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 def changed(cfg: Mapping[str, Any]) -> Iterator[Change]:
     """Every setting of a plain config that gives way to the run."""
     for key in OFFLOAD_KEYS:
-        if value_at(cfg, key):
+        if lookup(cfg, key):
             yield Change(key, False, STAYS)
 
 
@@ -133,7 +133,7 @@ def contradictory(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[R
 
 def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
     """A policy loss whose micro-batches do not add up to an optimizer step, where they are streamed."""
-    name, mode = (str(value_at(cfg, f"{ACTOR}.{key}")) for key in ("policy_loss.loss_mode", "loss_agg_mode"))
+    name, mode = (str(lookup(cfg, f"{ACTOR}.{key}")) for key in ("policy_loss.loss_mode", "loss_agg_mode"))
     override = override_for(name, mode) if settings.streams else ""
     if override:
         yield Reason(
@@ -144,7 +144,7 @@ def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Rea
 
 
 def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    name = str(value_at(cfg, "algorithm.adv_estimator"))
+    name = str(lookup(cfg, "algorithm.adv_estimator"))
     if name in COMPARING_ESTIMATORS and group_size(cfg) < 2:
         yield Reason(
             f"algorithm.adv_estimator={name} compares the members of a group, and actor_rollout_ref.rollout.n"
@@ -158,7 +158,7 @@ def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reas
             "gae or grpo",
             "algorithm.adv_estimator=grpo",
         )
-    elif name in WITH_VALUES and value_at(cfg, "vla.model.add_value_head") is False:
+    elif name in WITH_VALUES and lookup(cfg, "vla.model.add_value_head") is False:
         yield Reason(
             f"algorithm.adv_estimator={name} needs values; set vla.model.add_value_head=true",
             "vla.model.add_value_head=true",
@@ -184,14 +184,14 @@ def _contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator
             "rollouts; use trainer.test_freq=-1 and trainer.val_before_train=false",
             "trainer.test_freq=-1 trainer.val_before_train=false",
         )
-    precision = value_at(cfg, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype")
+    precision = lookup(cfg, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype")
     if asynchrony.streamer.enabled and str(precision) in ("fp16", "float16"):
         yield Reason(
             f"async.streamer does not support {ACTOR}.fsdp_config.mixed_precision.param_dtype={precision}: "
             "its scaler may skip a step; use bf16",
             f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16",
         )
-    if evaluates(cfg) and not isinstance(value_at(cfg, "env.eval"), Mapping):
+    if evaluates(cfg) and not isinstance(lookup(cfg, "env.eval"), Mapping):
         yield Reason(
             "trainer.test_freq or trainer.val_before_train asks for evaluation, and there is no env.eval; "
             "add that block, or use trainer.test_freq=-1 and trainer.val_before_train=false",

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.simulators import divide
 from rlinf_async.hosts.sizes import Evaluation, split_requests
-from rlinf_async.hosts.verl.block import value_at, whole
+from rlinf_async.hosts.verl.block import whole
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 ROLLOUT_SECTION = "actor_rollout_ref.rollout"
@@ -28,7 +29,7 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
     Raises:
         ValueError: it is missing, or names no class.
     """
-    block = value_at(cfg, f"env.{mode}")
+    block = lookup(cfg, f"env.{mode}")
     if not isinstance(block, Mapping):
         raise ValueError(f"env.{mode}={block!r} must be a block with env_class and total_num_envs")
     if not block.get("env_class"):
@@ -36,7 +37,7 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
     return {
         "env_type": block["env_class"],
         "group_size": group_size(cfg) if mode == "train" else 1,
-        "seed": value_at(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0,
+        "seed": lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0,
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": mode == "eval",
@@ -68,7 +69,7 @@ def learner_ranks(cfg: Mapping[str, Any]) -> int:
 
 def inference_ranks(cfg: Mapping[str, Any]) -> int:
     """Return `vla.inference.ranks`, else the accelerators that veRL sets apart for rollouts, else one."""
-    nodes = value_at(cfg, f"{ROLLOUT_SECTION}.nnodes") or 0
+    nodes = lookup(cfg, f"{ROLLOUT_SECTION}.nnodes") or 0
     rollout_gpus = nodes * whole(cfg, f"{ROLLOUT_SECTION}.n_gpus_per_node", default=1)
     return whole(cfg, "vla.inference.ranks", default=rollout_gpus or 1)
 
@@ -94,7 +95,7 @@ def rollout_epochs(cfg: Mapping[str, Any]) -> int:
 
 def evaluates(cfg: Mapping[str, Any]) -> bool:
     """Return True if the run has evaluations."""
-    return (value_at(cfg, "trainer.test_freq") or -1) > 0 or bool(value_at(cfg, "trainer.val_before_train"))
+    return (lookup(cfg, "trainer.test_freq") or -1) > 0 or bool(lookup(cfg, "trainer.val_before_train"))
 
 
 def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:

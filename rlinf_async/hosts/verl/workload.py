@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
+from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.verl.block import value_at, whole
+from rlinf_async.hosts.verl.block import whole
 from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, section
 from rlinf_async.hosts.workload import Workload
 
@@ -24,13 +25,13 @@ def workload(cfg: DictConfig) -> Workload:
     values = plain(cfg)
     train = section(values, "train")
     seeds = {
-        f"{ACTOR_SECTION}.data_loader_seed": int(value_at(values, f"{ACTOR_SECTION}.data_loader_seed") or 0)
+        f"{ACTOR_SECTION}.data_loader_seed": int(lookup(values, f"{ACTOR_SECTION}.data_loader_seed") or 0)
     }
-    if value_at(values, "env.train.seed") is not None:
+    if lookup(values, "env.train.seed") is not None:
         seeds["env.train.seed"] = int(train["seed"])
     steps = "trainer.total_training_steps"
     # A run that found the checkpoint of another would go on from there.
-    resumes = value_at(values, "trainer.resume_mode") == "auto"
+    resumes = lookup(values, "trainer.resume_mode") == "auto"
     return Workload(
         run_dir="vla.run_dir",
         steps=(steps, whole(values, steps)),

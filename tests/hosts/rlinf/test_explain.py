@@ -103,6 +103,16 @@ def test_several_update_epochs_on_a_simulator_that_is_not_split_gain_what_one_se
     assert not remark("no longer their sum", vectorised, "async.train.max_staleness=0")
 
 
+def test_a_critic_that_rlinf_does_not_train_beside_adapters_is_named():
+    lora = ("++actor.model.is_lora=true", "++actor.model.lora_rank=4")
+    grpo = ("algorithm.adv_type=grpo", "algorithm.group_size=2", "env.train.group_size=2")
+    said = "RLinf does not train the critic of gr00t"
+    assert len(remark(said, "actor.model.model_type=gr00t", *lora)) == 1
+    assert remark(said, "actor.model.model_type=gr00t") == []
+    assert remark(said, "actor.model.model_type=openvla_oft", *lora) == []
+    assert remark(said, "actor.model.model_type=gr00t", *lora, *grpo) == []
+
+
 def test_parts_that_are_placed_together_share_the_compute_and_it_says_which():
     (all_three,) = remark("placed together")
     assert all_three.startswith("learner, inference and environments")

@@ -3,9 +3,12 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.workload import last_step
 from tests.hosts.rlinf.given import ONE_EACH, config
 
 
@@ -31,7 +34,7 @@ def test_learner_ranks_share_a_step():
     assert made.optimizer_steps == 2
 
 
-@pytest.mark.parametrize(("steps", "batches"), [("???", 10), (-1, 10), (None, 10), (0, 0), (4, 4), (99, 10)])
+@pytest.mark.parametrize(("steps", "batches"), [(-1, 10), (None, 10), (0, 0), (4, 4), (99, 10)])
 def test_a_run_ends_at_its_epochs_or_its_steps_whichever_comes_first(steps, batches):
     assert read({"runner.max_steps": steps}).batches == batches
 
@@ -266,3 +269,10 @@ def test_environments_whose_advantages_are_compared_stay_together(adv_type, comp
     plan = read(changes).plan
     assert plan.group_size == together
     assert plan.envs_per_shard % together == 0
+
+
+@pytest.mark.parametrize("steps", [-1, 0, 4, 99])
+def test_composed_or_plain_a_section_says_the_same_of_its_last_step(steps):
+    for runner in ({"max_epochs": 10, "max_steps": steps}, {"max_epochs": 10, "max_steps": "???"}):
+        composed = OmegaConf.create({"runner": runner})
+        assert last_step(composed.runner) == last_step(plain(composed)["runner"])
