@@ -44,6 +44,14 @@ TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_run
 	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
 	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py
 
+# The supported Pythons beside that of the main environment, in an environment each: `make test-pythons`, or
+# `make test-pythons OTHER_PYTHONS=3.12`. pip's torch for them is built for CUDA and brings gigabytes, unless
+# TORCH_INDEX_URL is set.
+OTHER_PYTHONS := 3.12 3.13
+TEST_PYTHONS := $(OTHER_PYTHONS:%=test-python-%)
+EXTRAS_PYTHON := rlinf rlinf-wheel rlinf-scripts metaworld test
+TESTS_PYTHON := tests/core tests/loops tests/test_config.py tests/test_configs.py tests/hosts/test_local*.py tests/runs
+
 # Packages of real VLA models, three folders that go before the main environment; see CONTRIBUTING.md.
 VLA := .venv-vla
 VLA_FOLDERS := openpi openvla-oft gr00t
@@ -52,7 +60,7 @@ SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 
 .PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-verl \
-	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA)
+	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA) $(TEST_PYTHONS)
 
 setup: $(SETUP)
 
@@ -112,10 +120,12 @@ $(TESTS_VLA): test-vla-%: setup-vla
 
 setup-scripts: $(SETUP_SCRIPTS)
 
+TORCHVISION := 0.28.0
+
 # For tests of RLinf's own scripts. Beside the environment: this torchvision is built for CUDA, and packages
 # that use it where it is installed would fail beside torch for CPU.
 $(SETUP_SCRIPTS): $(SETUP)
-	$(PIP) install -qq --no-deps --upgrade --target $(VENV)/scripts torchvision==0.28.0
+	$(PIP) install -qq --no-deps --upgrade --target $(VENV)/scripts torchvision==$(TORCHVISION)
 	touch $@
 
 demo: setup
@@ -143,12 +153,30 @@ test-heavy-shared: setup
 test-heavy-verl: setup-verl
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "$(HEAVY)" $(ARGS)
 
+# What is light of their tests, a run of our command, and the runs marked `every_python`.
+test-pythons: $(TEST_PYTHONS)
+
+# Under pyenv, python3.12 is found only when its version is named.
+test-python-%: export PYENV_VERSION = $*
+test-python-%: export RAY_ADDRESS = local
+test-python-%: export OMP_NUM_THREADS = 1
+$(TEST_PYTHONS): test-python-%:
+	$(MAKE) setup VENV=.venv-$* PYTHON=python$* EXTRAS="$(EXTRAS_PYTHON)"
+	.venv-$*/bin/python -m pip install --quiet --no-deps -c .ci/constraints.txt \
+		$(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torchvision==$(TORCHVISION)
+	.venv-$*/bin/rlinf-async train metaworld_ppo_mlp runner.max_epochs=3 runner.logger.log_path=runs/python-$*
+	.venv-$*/bin/python -m pytest $(TESTS_PYTHON) $(ARGS) \
+		-m "every_python or $(LIGHT)"
+
 # What takes too long for every change: hours on two cores. Searches are wider, too (tests/conftest.py).
 nightly: export HYPOTHESIS_PROFILE := nightly
 nightly: setup setup-verl setup-simulators setup-scripts
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly --timeout 3600 $(ARGS)
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m nightly --timeout 3600 $(ARGS)
 	if [ -d "$(VLA_SOURCES)" ]; then $(MAKE) test-vla ARGS="-m nightly --timeout 3600"; fi
+	for each in $(OTHER_PYTHONS); do \
+		if PYENV_VERSION=$$each python$$each --version; then $(MAKE) test-python-$$each ARGS= || exit 1; \
+		else echo "no tests on Python $$each: there is no python$$each"; fi; done
 
 # Every setting of the levels, on real clusters; what has been run in runs/every_setting is not run again.
 runs-verl: setup-verl
@@ -215,5 +243,5 @@ release-check:
 		&& bin/rlinf-async explain metaworld_ppo_mlp && bin/rlinf-async configs
 
 clean:
-	rm -rf $(VENV) $(VENV_VERL) $(VLA) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV_VERL) $(VLA) $(OTHER_PYTHONS:%=.venv-%) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -105,6 +105,7 @@ NOT_RUN = {
     r"python examples/local_metaworld\.py": "it takes minutes; it is imported below",
     r"make runs-verl": "it takes a quarter of an hour; tests/runs_verl/test_runs.py runs some of it",
     r"make (setup-vla )?test-vla.*": "it needs sources that no package index has",
+    r"make test-pythons": "it takes environments of gigabytes; `make nightly` runs it",
     r"make nightly": "it takes hours; it runs the tests that are marked nightly",
     r"make format": "it changes files; `make check` in .ci/run checks what it leaves",
 }

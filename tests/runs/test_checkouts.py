@@ -42,7 +42,7 @@ MODES = ("full", "train", "rollout", "streamer")
 ALWAYS = {("rlinf-v0.3", PPO, "full"), ("rlinf-pr1365", GRPO, "full")}
 """What is run before every merge; the script of the main branch then runs RLinf's YAML for ManiSkill."""
 RUNS = [
-    pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.nightly)
+    pytest.param(*case, marks=pytest.mark.every_python if case in ALWAYS else pytest.mark.nightly)
     for case in product(TREES, OF, MODES)
 ]
 OPERATORS = """

@@ -9,7 +9,7 @@ import pytest
 from rlinf_async.observe.run_dir import RunDir
 from tests.runs.conftest import Runner
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.every_python]
 FOLDER = Path(__file__).with_name("isaac_like")
 ROOT = Path(__file__).parents[2]
 
