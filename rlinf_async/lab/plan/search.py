@@ -36,7 +36,7 @@ class SearchResult:
     asked: tuple[Prediction, ...]
     """Predictions that the user asked for."""
     stock: tuple[Prediction, ...]
-    """RLinf's own modes."""
+    """RLinf's own modes, or `off` of a host without RLinf."""
 
     @property
     def others(self) -> tuple[Prediction, ...]:
@@ -145,6 +145,12 @@ def _placed(
 
 
 def _stock(job: Job, times: Times) -> Iterable[Prediction]:
+    """The run without any level, as the framework of the job would make it."""
+    if not job.has_stock_modes:
+        off = ("async.mode=off",)
+        if (settings := _planned(job, off)) is not None:
+            yield foresee(_name(off), settings, times, overrides=off)
+        return
     for name, mode, stages in STOCK_MODES:
         try:
             yield foresee_stock(name, job.settings, times, mode=mode, stages=stages)  # type: ignore[arg-type]

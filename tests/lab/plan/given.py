@@ -29,6 +29,7 @@ CONFIG = {
     "actor": {"global_batch_size": 48, "model": {"num_action_chunks": 5}},
     "algorithm": {"adv_type": "gae", "update_epoch": 1},
     "env": {"train": {"env_type": "libero"}},
+    "cluster": {"component_placement": {"actor,env,rollout": "all"}},
 }
 
 

@@ -39,6 +39,12 @@ def test_a_search_finds_the_levels_that_a_slow_setting_lacks():
     assert not any("balance" in one or "staleness" in one for one in found.best.overrides)
 
 
+def test_a_run_without_rlinf_is_compared_with_the_loops_that_off_would_run():
+    (off,) = search(job({"cluster": None}), times()).stock
+    assert (off.name, off.staleness) == ("mode=off", 0)
+    assert off.steps_per_s.middle < search(job(), times()).now.steps_per_s.middle
+
+
 def test_what_is_good_is_left_as_it_is():
     bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
     found = search(job(), bound)
