@@ -58,8 +58,9 @@ VLA_FOLDERS := openpi openvla-oft gr00t
 TESTS_VLA := $(VLA_FOLDERS:%=test-vla-%)
 SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
+VLA_DEMO_PATH := $(CURDIR)/tests/vla/openpi_site:$(CURDIR)/$(VLA)/openpi:$(CURDIR):$(CURDIR)/rlinf_async/_hydra
 
-.PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-verl \
+.PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-vla demo-verl \
 	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA) $(TEST_PYTHONS)
 
 setup: $(SETUP)
@@ -130,6 +131,12 @@ $(SETUP_SCRIPTS): $(SETUP)
 
 demo: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_mlp
+
+# In the folder of `make setup-vla` where it is there; else openpi has to be installed as RLinf's docs say.
+demo-vla: export PYTHONPATH := $(if $(wildcard $(VLA)/openpi),$(VLA_DEMO_PATH):)$(PYTHONPATH)
+demo-vla: export VLA_SOURCES := $(VLA_SOURCES)
+demo-vla: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_pi0
 
 demo-verl: setup-verl
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/rlinf-async train --config-name verl_metaworld_ppo_mlp

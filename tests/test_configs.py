@@ -35,7 +35,9 @@ def test_a_names_parts_are_true_of_its_settings(name):
     assert config.env.train.env_type == simulator
     assert config.algorithm.adv_type == {"ppo": "gae", "grpo": "grpo"}[algorithm]
     assert config.algorithm.loss_type == {"ppo": "actor_critic", "grpo": "actor"}[algorithm]
-    assert config.actor.model.model_type == {"mlp": "mlp_policy", "vla": "smol_vla"}[policy]
+    assert (
+        config.actor.model.model_type == {"mlp": "mlp_policy", "vla": "smol_vla", "pi0": "tiny_pi0"}[policy]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,6 +57,14 @@ def test_the_warm_start_is_of_the_task_that_is_trained(name):
     start = WarmStart(**OmegaConf.to_container(config.warm_start, resolve=True))
     assert start == WarmStart(task_name=config.env.train.task_name)
     TaskSettings(start.task_name, config.env.train.max_episode_steps, config.env.train.action_repeat)
+
+
+def test_pi0_is_cloned_as_it_is_trained():
+    config = OmegaConf.to_container(composed("metaworld_ppo_pi0"), resolve=True)
+    start, train = WarmStart(**config["warm_start"]), config["env"]["train"]
+    assert start.model == config["actor"]["model"]
+    for name in ("task_name", "max_episode_steps", "action_repeat"):
+        assert getattr(start, name) == train[name]
 
 
 @pytest.mark.parametrize("name", NAMES)

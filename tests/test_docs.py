@@ -74,6 +74,7 @@ ELSEWHERE = {
     ),
     r"make (setup|setup-libero|setup-maniskill|check|docs|test)": ".ci/run",
     r"make demo": "tests/runs/test_matrix.py",
+    r"make demo-vla|rlinf-async train metaworld_ppo_pi0": "tests/vla/test_tiny_pi0.py",
     r"rlinf-async bench --scenario maniskill-real .*": "tests/runs/test_maniskill.py",
     r"rlinf-async plan.*": "tests/lab/plan/test_command.py",
     r"rlinf-async bench --predict": "tests/lab/plan/test_bench.py",

@@ -73,7 +73,9 @@ def _make(settings: MixedStart) -> None:
         for task in settings.tasks
     ]
     demonstrations = Demonstrations(
-        np.concatenate([one.states for one in by_task]), np.concatenate([one.actions for one in by_task])
+        np.concatenate([one.states for one in by_task]),
+        np.concatenate([one.actions for one in by_task]),
+        settings.demonstration_steps,
     )
     stats = ObservationStats.of(demonstrations.states)
     with torch.random.fork_rng(devices=[]):

@@ -22,6 +22,7 @@ ONE_STEP = frozenset(
         "dexbotic_pi",
         "dexbotic_dm0",
         "lingbotvla",
+        "tiny_pi0",
     }
 )
 """Models that draw one denoise step for a whole forward pass, unless their log-probabilities are joint."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,12 @@ from torch import nn
 
 from rlinf_async.lab.demo.simulators.metaworld import MetaWorldBatch
 from rlinf_async.lab.demo.simulators.metaworld_expert import Demonstrations, demonstrate
-from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, TaskSettings
+from rlinf_async.lab.demo.simulators.metaworld_task import (
+    ACTION_DIM,
+    STATE_DIM,
+    TaskSettings,
+    instruction,
+)
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.observe.plain_data import read_json_file
 
@@ -37,6 +42,9 @@ class WarmStart:
     Cloning stops at the first epoch whose sampled policy solves at least `lowest_success` of `episodes`
     test episodes; if that epoch overshoots `highest_success`, a mixture with the epoch before it is
     searched. `max_epochs` bounds the time whatever happens.
+
+    `model` is the section of a `tiny_pi0` to clone into, which plays episodes in its chunks; without one
+    an `mlp_policy` is cloned, whose noise is `log_std`.
     """
 
     task_name: str = "button-press-topdown-v3"
@@ -52,6 +60,7 @@ class WarmStart:
     max_epochs: int = 120
     max_episode_steps: int = 20
     action_repeat: int = 5
+    model: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         TaskSettings(self.task_name, self.max_episode_steps, self.action_repeat)
@@ -80,8 +89,8 @@ class WarmStart:
 class WarmStartResult:
     """The files of the start, and its success.
 
-    policy_path holds a state dict for `runner.ckpt_path` of an `mlp_policy`; obs_stats_path the
-    ObservationStats it was cloned under. `success` is the share of test episodes that the sampled policy
+    policy_path holds a state dict for `runner.ckpt_path`; obs_stats_path the ObservationStats it was cloned
+    under. `success` is the share of test episodes that the sampled policy
     solved, `seconds` the time of making it (not of finding it again).
     """
 
@@ -91,8 +100,30 @@ class WarmStartResult:
     seconds: float
 
 
+class Clone(Protocol):
+    """A policy that learns from demonstrations, on states that are normalised."""
+
+    @property
+    def chunk(self) -> int:
+        """Actions of a decision."""
+
+    def loss(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """The loss of states [batch, 39] and the actions [batch, chunk, 4] that followed them."""
+
+    def sample(self, states: torch.Tensor) -> torch.Tensor:
+        """Sampled actions [batch, chunk, 4]."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: State) -> Any: ...
+
+
 class ClonedPolicy(nn.Module):
     """A Gaussian policy whose parameters bear the names of RLinf's `mlp_policy`, value head included."""
+
+    chunk = 1
 
     def __init__(self, log_std: float) -> None:
         super().__init__()
@@ -108,6 +139,13 @@ class ClonedPolicy(nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Mean actions [batch, 4] for normalised states [batch, 39]."""
         return self.actor_mean(self.backbone(states))
+
+    def loss(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        return (self(states) - actions[:, 0]).square().mean()
+
+    def sample(self, states: torch.Tensor) -> torch.Tensor:
+        mean = self(states)
+        return (mean + self.actor_logstd.exp() * torch.randn_like(mean))[:, None]
 
 
 class SuccessBand(Protocol):
@@ -182,7 +220,10 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            best = search(settings, cloning_epochs(settings, demonstrations, stats), trial)
+            clone = clone_of(settings)
+            repeat = settings.action_repeat
+            epochs = cloning_epochs(settings, demonstrations, stats, clone, action_repeat=repeat)
+            best = search(settings, epochs, trial)
     finally:
         trial.close()
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -208,9 +249,9 @@ class Trial:
     """Plays sampled test episodes, always of the same goals."""
 
     def __init__(self, settings: WarmStart, stats: ObservationStats) -> None:
-        self._policy = ClonedPolicy(settings.log_std)
+        self._policy = clone_of(settings)
         self._rounds = settings.episodes // PARALLEL_EPISODES
-        self._steps = settings.max_episode_steps
+        self._decisions = settings.max_episode_steps // self._policy.chunk
         self._simulators = MetaWorldBatch(
             TaskSettings(settings.task_name, settings.max_episode_steps, settings.action_repeat),
             PARALLEL_EPISODES,
@@ -237,26 +278,41 @@ class Trial:
 
     def _round(self) -> int:
         states = self._simulators.reset().states
-        std = self._policy.actor_logstd.exp()
-        for _ in range(self._steps):
-            mean = self._policy(torch.from_numpy(states))
-            actions = mean + std * torch.randn_like(mean)
-            step = self._simulators.step(actions[:, None].numpy())
+        for _ in range(self._decisions):
+            step = self._simulators.step(self._policy.sample(torch.from_numpy(states)).numpy())
             states = step.observation.states
         return int(step.successes[:, -1].sum())
 
 
+def clone_of(settings: WarmStart) -> Clone:
+    """A policy that has learned nothing yet."""
+    if settings.model is None:
+        return ClonedPolicy(settings.log_std)
+    from rlinf_async.lab.demo.policies.tiny_pi0 import ClonedPi0  # openpi takes seconds to import
+
+    return ClonedPi0(settings.model, instruction(settings.task_name))
+
+
 def cloning_epochs(
-    settings: CloningSettings, demonstrations: Demonstrations, stats: ObservationStats
+    settings: CloningSettings,
+    demonstrations: Demonstrations,
+    stats: ObservationStats,
+    policy: Clone | None = None,
+    *,
+    action_repeat: int = 1,
 ) -> Iterator[State]:
-    """The parameters after each epoch of behaviour cloning."""
-    policy = ClonedPolicy(settings.log_std)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
-    states = torch.from_numpy(stats.normalise(demonstrations.states))
-    actions = torch.from_numpy(demonstrations.actions)
+    """The parameters of `policy`, by default a ClonedPolicy, after each epoch of behaviour cloning.
+
+    A chunk is cloned from what the expert did `action_repeat` steps apart.
+    """
+    policy = policy or ClonedPolicy(settings.log_std)
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=settings.learning_rate)
+    seen, followed = demonstrations.chunks(policy.chunk, every=action_repeat)
+    states, actions = torch.from_numpy(stats.normalise(seen)), torch.from_numpy(followed)
     for _ in range(settings.max_epochs):
         for batch in torch.randperm(len(states)).split(settings.batch_size):
-            loss = (policy(states[batch]) - actions[batch]).square().mean()
+            loss = policy.loss(states[batch], actions[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from rlinf_async.lab.demo.simulators.metaworld_expert import Demonstrations, demonstrate
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.lab.demo.warm_start import ClonedPolicy, Trial, WarmStart, warm_start
 
@@ -102,3 +104,22 @@ def test_a_trial_repeats_for_equal_weights_and_noise(start):
 def test_impossible_settings_are_named(changes, words):
     with pytest.raises(ValueError, match=words):
         WarmStart(**changes)
+
+
+def test_a_chunk_is_what_followed_in_the_same_episode():
+    steps, size, every = 12, 3, 2
+    numbers = np.arange(2 * steps, dtype=np.float32)[:, None]
+    states, chunks = Demonstrations(numbers, 100 + numbers, steps).chunks(size, every=every)
+    expected = [
+        (first, [100 + first + every * index for index in range(size)])
+        for episode in range(2)
+        for first in range(steps * episode, steps * (episode + 1) - every * (size - 1))
+    ]
+    assert [(state[0], chunk[:, 0].tolist()) for state, chunk in zip(states, chunks, strict=True)] == expected
+
+
+def test_one_action_at_a_time_is_cloned_from_every_sample():
+    shown = demonstrate(QUICK.task_name, episodes=2, steps=5, seed=0)
+    states, actions = shown.chunks(1)
+    assert np.array_equal(states, shown.states)
+    assert np.array_equal(actions[:, 0], shown.actions)

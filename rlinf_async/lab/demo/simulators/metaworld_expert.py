@@ -12,10 +12,27 @@ from rlinf_async.lab.demo.simulators.metaworld_task import reset_simulator, simu
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """States [samples, 39] in the simulator's units and the expert's actions [samples, 4] in [-1, 1]."""
+    """States [samples, 39] in the simulator's units and the expert's actions [samples, 4] in [-1, 1].
+
+    Every `steps` samples are an episode.
+    """
 
     states: np.ndarray
     actions: np.ndarray
+    steps: int
+
+    def chunks(self, size: int, *, every: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Return states [samples, 39], and `size` actions that followed each of them [samples, size, 4].
+
+        Of `every` that many actions one is taken: it stands for all of them where actions are held.
+        """
+        starts = self.steps - every * (size - 1)
+        states = self.states.reshape(-1, self.steps, self.states.shape[1])[:, :starts]
+        actions = self.actions.reshape(-1, self.steps, self.actions.shape[1])
+        following = np.stack(
+            [actions[:, first : first + starts] for first in range(0, size * every, every)], 2
+        )
+        return states.reshape(-1, states.shape[2]), following.reshape(-1, size, actions.shape[2])
 
 
 def demonstrate(task: str, *, episodes: int, steps: int, seed: int) -> Demonstrations:
@@ -32,7 +49,7 @@ def demonstrate(task: str, *, episodes: int, steps: int, seed: int) -> Demonstra
             states.append(state)
             actions.append(action)
             state = env.step(action)[0]
-    return Demonstrations(np.array(states, dtype=np.float32), np.array(actions, dtype=np.float32))
+    return Demonstrations(np.array(states, dtype=np.float32), np.array(actions, dtype=np.float32), steps)
 
 
 def _action(expert: Any, state: np.ndarray) -> np.ndarray:
