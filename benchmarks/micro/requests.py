@@ -25,9 +25,9 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.memory import MemoryPool
 from rlinf_async.ray_runtime.request_channel import RequestClient, RequestServer
-from rlinf_async.ray_runtime.wire import fetch
+from rlinf_async.ray_runtime.shown_memory import Reader
+from rlinf_async.ray_runtime.wire import read_sealed
 
 NUMBERS = itertools.count()
 PIXELS = 64
@@ -87,8 +87,11 @@ def answer(envs: int) -> dict[str, Any]:
 class InstantPolicy:
     """Answers at once, having received what it was asked with."""
 
+    def __init__(self) -> None:
+        self._reader = Reader()
+
     async def act(self, batch: Sequence[Any]) -> list[dict[str, Any]]:
-        payloads = await fetch([pending.request.payload for pending in batch])
+        payloads = [await read_sealed(pending.request.payload, self._reader) for pending in batch]
         return [answer(len(payload["obs"]["main_images"])) for payload in payloads]
 
 
@@ -97,7 +100,7 @@ class AskingWorker(InstallsPlugin, Worker):
 
     async def ask(self, channel: Any, case: Case) -> list[float]:
         """Seconds that each request took, as env shards ask."""
-        client = RequestClient(channel, counts_rollouts=False, memory=MemoryPool())
+        client = RequestClient(channel)
         shards = (self._shard(client, shard, case) for shard in range(case.shards))
         return [seconds for times in await asyncio.gather(*shards) for seconds in times]
 

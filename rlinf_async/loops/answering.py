@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ async def answering(
     batch: Sequence[Numbered],
     *,
     reply: Callable[[Sequence[int], Sequence[Any]], None],
-    fail: Callable[[Sequence[int]], Awaitable[None]],
+    fail: Callable[[Sequence[int]], None],
 ) -> AsyncIterator[list[Any]]:
     """A block that fills the list with one answer per request of `batch`.
 
@@ -38,13 +38,13 @@ async def answering(
             raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
         pairs = list(zip(numbers, answers, strict=True))
         if unanswered := [number for number, answer in pairs if isinstance(answer, PeerError)]:
-            await fail(unanswered)
+            fail(unanswered)
         answered = [one for one in pairs if not isinstance(one[1], PeerError)]
         reply([number for number, _ in answered], [answer for _, answer in answered])
         succeeded = True
     finally:
         if not succeeded:
-            await fail(numbers)
+            fail(numbers)
 
 
 def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:

@@ -165,11 +165,8 @@ class RequestBroker:
 
     def answering(self, batch: Sequence[Pending]) -> AbstractAsyncContextManager[list[Any]]:
         """A block that fills the list with one answer per request; see `RequestPort.answering`."""
-
-        async def fail(numbers: Sequence[int]) -> None:
-            self.fail(numbers, f"the forward pass for {len(batch)} requests failed")
-
-        return answering(batch, reply=self.reply, fail=fail)
+        why = f"the forward pass for {len(batch)} requests failed"
+        return answering(batch, reply=self.reply, fail=lambda numbers: self.fail(numbers, why))
 
     def rank_lost(self, rank: int, generation: int) -> None:
         """`rank` has died: what it had taken waits again, before the rest. Its successor is `generation`."""

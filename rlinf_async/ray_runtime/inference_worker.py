@@ -20,12 +20,12 @@ from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
-from rlinf_async.ray_runtime.memory import readable
 from rlinf_async.ray_runtime.request_channel import RequestServer
 from rlinf_async.ray_runtime.seeding import seed_version
+from rlinf_async.ray_runtime.shown_memory import Reader
 from rlinf_async.ray_runtime.threads import hand_over_quickly
 from rlinf_async.ray_runtime.weights import WeightClient, apply, types_of
-from rlinf_async.ray_runtime.wire import fetch_each
+from rlinf_async.ray_runtime.wire import read_sealed
 
 
 class InferenceWorker(Inspectable):
@@ -55,6 +55,7 @@ class InferenceWorker(Inspectable):
         self._model_lock = asyncio.Lock()
         self._version_held = -1
         self._busy = BusyMeter()
+        self._reader = Reader()
         self._inference_thread = ThreadPoolExecutor(
             1, thread_name_prefix="inference", initializer=initializer, initargs=initargs
         )
@@ -110,17 +111,13 @@ class InferenceWorker(Inspectable):
             ]
         )
 
-    async def reads(self, places: list[list[Any]]) -> list[bool]:
-        """Return, for each env worker's memory, True if this process can read it; see `MemoryPool`."""
-        return [readable(place) for place in places]
-
     async def act(self, batch: Sequence[Pending]) -> list[Any]:
         """One answer per request, in order; those for training and for evaluation are made apart.
 
         Where a request cannot be read, as its env worker has died, the answer is a `PeerError`.
         """
-        # Before the lock: fetching may wait for another node, and weights may change meanwhile.
-        payloads = await fetch_each([pending.request.payload for pending in batch])
+        # Before the lock: reading may wait for another node, and weights may change meanwhile.
+        payloads = [await read_sealed(pending.request.payload, self._reader) for pending in batch]
         readable = [not isinstance(payload, PeerError) for payload in payloads]
         # The lock keeps a whole batch apart from a change of weights: its answers are of one version.
         async with self._model_lock:

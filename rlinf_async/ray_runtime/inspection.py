@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ class Inspectable:
         return {}
 
 
+@cache
 def machine() -> str:
     """A name that the processes of one machine share, and no others."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -114,7 +114,7 @@ class LearnerRank(Inspectable):
             return pieces
         return scored_pieces(
             pieces,
-            RequestClient(requests, counts_rollouts=False),
+            RequestClient(requests),
             settings,
             rank=self._learner_rank,
             published=coordinator.weights_published.remote,

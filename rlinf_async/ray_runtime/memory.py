@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any
 
 from rlinf_async.core.failures import PeerError
+from rlinf_async.ray_runtime.inspection import machine
 
 ALIGNMENT_BYTES = 64
 """Arrays begin at multiples of this number of bytes, as in torch's own memory."""
@@ -43,8 +44,8 @@ class MemoryFile:
             # The one copy of the data on its way; the reader maps these pages.
             self._map[start : start + part.nbytes] = part
         # The inode tells a reader whether the descriptor still is this file: numbers of processes and
-        # descriptors are given again.
-        return [os.getpid(), self._file, os.fstat(self._file).st_ino, head, lengths]
+        # descriptors are given again, and other machines have the same ones.
+        return [machine(), os.getpid(), self._file, os.fstat(self._file).st_ino, head, lengths]
 
     def close(self) -> None:
         """Give the memory back, once those who map it have done so too."""
@@ -76,7 +77,9 @@ def read(place: Sequence[Any]) -> Any:
     Raises:
         PeerError: it does not hold it any more, or this process may not look into it.
     """
-    process, number, inode, head, lengths = place
+    where, process, number, inode, head, lengths = place
+    if where != machine():
+        raise PeerError(f"process {process} is on another machine")
     try:
         file = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -93,15 +96,6 @@ def read(place: Sequence[Any]) -> Any:
     buffers = [mapped[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
-
-
-def readable(place: Sequence[Any]) -> bool:
-    """Return True if this process can `read` the value that another's `MemoryFile.write` has placed."""
-    try:
-        read(place)
-    except PeerError:
-        return False
-    return True
 
 
 def _starts(lengths: Sequence[int]) -> list[int]:

@@ -69,8 +69,6 @@ class Revivals:
         self.working = False
         """True if a step has been trained: a death before is a mistake of the set-up."""
         self._spans = SpanLog(None)
-        self.readable: list[bool] = []
-        """True for each env worker whose memory inference can read; see `ShardWorker.share_memory`."""
         self._places: dict[Member, tuple[str, int]] = {}
         self._generations: Counter[Member] = Counter()
         self._budgets: dict[Member, RestartBudget] = {}
@@ -227,9 +225,6 @@ class Revivals:
         # The clock and the records come first, so that faults while it is built are recorded.
         yield self._soon(joined)
         yield self._soon(getattr(actor, self._rebuild[group]).remote())
-        if group == "env":
-            # As its predecessor's: it runs on the same node, beside the same inference ranks.
-            yield self._soon(actor.share_memory.remote(self.readable))
         return getattr(actor, LOOP_METHODS[group]).remote(self._settings, self._requests, self._coordinator)
 
     def _started(self, who: Member, actor: Handle) -> Generator[Wait, None, None]:

@@ -23,7 +23,7 @@ from rlinf_async.ray_runtime.remote_calls import Fleet
 from rlinf_async.ray_runtime.reporting import StepReporter, TrainedStep, mean_of_episodes, prefixed
 from rlinf_async.ray_runtime.revival import Revivals
 from rlinf_async.ray_runtime.saving import Saver
-from rlinf_async.ray_runtime.startup_checks import check_versions, share_memory
+from rlinf_async.ray_runtime.startup_checks import check_versions
 from rlinf_async.ray_runtime.termination import TERMINATION, Terminated
 from rlinf_async.ray_runtime.turns import Turns
 
@@ -90,7 +90,6 @@ class AsyncRun:
             # the error, if a process that is still starting is killed because another failed.
             check_versions(self.fleet)
             initialise(self.fleet)
-            self._revivals.readable = share_memory(self.fleet)
             self._observe()
             if resume is not None:
                 resume(self.fleet)

@@ -32,7 +32,6 @@ from rlinf_async.ray_runtime.coordinator import TrajectoryClient
 from rlinf_async.ray_runtime.forking import fork_apart
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
-from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool
 from rlinf_async.ray_runtime.request_channel import RequestClient
 from rlinf_async.ray_runtime.saved_buffer import place_of
 from rlinf_async.ray_runtime.threads import hand_over_quickly
@@ -87,8 +86,7 @@ class ShardWorker(Inspectable):
         }
         self.asynchrony = asynchrony
         self._record: Record = record_nothing
-        self._memory: MemoryPool | None = None
-        self._offer: MemoryFile | None = None
+        self._requests: RequestClient | None = None
         self._busy = BusyMeter(width=stages)
         self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(stages)])
 
@@ -162,21 +160,10 @@ class ShardWorker(Inspectable):
         """The environments that have been built for "train" or "eval", by stage. A host gives them."""
         raise NotImplementedError
 
-    async def offer_memory(self) -> list[Any]:
-        """Something that an inference rank can read if it can read this worker's memory."""
-        self._offer = MemoryFile()
-        return self._offer.write(None)
-
-    async def share_memory(self, readable: list[bool]) -> None:
-        """Hand observations to inference in memory, if all inference ranks can read that of this rank."""
-        if self._offer is not None:
-            self._offer.close()
-        self._memory = MemoryPool() if readable[self._shards_rank] else None
-
     async def run_shards(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         """Collect rollouts in all shards until the gate closes for good; `settings` are a `RunSettings`."""
         self.asynchrony = settings.asynchrony
-        policy = self._policy(settings, requests)
+        policy = self._policy(requests)
         hand_over = self._handing_over = TrajectoryClient(coordinator, generation=self.generation)
         await hand_over.introduce(ray.get_runtime_context().current_actor)
         shards = settings.plan.shards_of_worker(self._shards_rank)
@@ -220,7 +207,7 @@ class ShardWorker(Inspectable):
         statistics.
         """
         self.asynchrony = settings.asynchrony
-        policy = self._policy(settings, requests)
+        policy = self._policy(requests)
         envs = [self.eval_shard(stage) for stage in range(self._busy.width)]
         # Numbered on from the training shards, which may be asking at the same time.
         first = settings.plan.shards + settings.plan.shards_of_worker(self._shards_rank).start
@@ -305,11 +292,10 @@ class ShardWorker(Inspectable):
                 trace=trace_of(failure.error),
             )
 
-    def _policy(self, settings: RunSettings, requests: Handle) -> RequestClient:
-        counts_rollouts = not settings.asynchrony.rollout.enabled
-        return RequestClient(
-            requests, counts_rollouts=counts_rollouts, memory=self._memory, generation=self.generation
-        )
+    def _policy(self, requests: Handle) -> RequestClient:
+        """The one way to inference, for training and for evaluation."""
+        self._requests = self._requests or RequestClient(requests, generation=self.generation)
+        return self._requests
 
     def _recorder(self, settings: RunSettings, stage: int) -> Callable[[Ticket], Recorder]:
         def build(ticket: Ticket) -> Recorder:

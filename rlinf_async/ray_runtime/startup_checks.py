@@ -19,15 +19,3 @@ def check_versions(fleet: Fleet) -> None:
                     f"{name} rank {rank} runs rlinf-async {version}, the driver {__version__}: install "
                     "the same version on every node"
                 )
-
-
-def share_memory(fleet: Fleet) -> list[bool]:
-    """Let env workers hand observations over in memory that every inference rank can read; which can.
-
-    It is tried out, as processes on one node may live in containers of their own.
-    """
-    offers = fleet.run("env", "offer_memory")
-    reads = fleet.run("inference", "reads", offers)
-    readable = [all(ranks) for ranks in zip(*reads, strict=True)]
-    fleet.run("env", "share_memory", readable)
-    return readable

@@ -1,29 +1,21 @@
-"""The form in which tensors travel between Ray processes: numpy arrays in a message or in shared memory."""
+"""The form in which tensors travel between processes: numpy arrays in a message or in shared memory."""
 
 from __future__ import annotations
 
-import asyncio
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.ray_runtime.memory import MemoryPool, read
+from rlinf_async.ray_runtime.shown_memory import Reader, ShownMemory
 
-INLINE_BYTES = 100_000
-"""Payloads of up to this size travel within a message: beyond it Ray would put them into shared memory."""
-NEAR_BYTES = 10_000
-"""Payloads above this size stay in memory that both sides map, where they can: many together take longer
-within a message."""
-
-READ_ERRORS = (PeerError, ray.exceptions.ObjectLostError)
-"""Errors of reading a value whose holder is gone."""
+INLINE_BYTES = 10_000
+"""Observations of up to this size travel within a message; larger ones stay where they are, to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +49,17 @@ _NUMPY_TYPES = frozenset(
 )
 
 
-def seal(value: object) -> bytes | list[Any]:
-    """Return the part of `value` that a message carries: all of it if it is small, else a reference in a
-    list.
-
-    A process that passes a message on touches no tensor either way.
-    """
-    packed = pack(value)
-    return _sealed(packed, _size(packed))
+def seal(value: object) -> bytes:
+    """Return `value` as a message carries it: whoever passes it on touches no tensor."""
+    return pickle.dumps(pack(value), protocol=5)
 
 
 @contextmanager
-def sealed(value: object, memory: MemoryPool | None) -> Iterator[bytes | list[Any]]:
+def sealed(value: object, memory: ShownMemory) -> Iterator[bytes | list[Any]]:
     """`seal`, for a message that is dealt with before the block ends: large values stay in `memory`."""
     packed = pack(value)
-    size = _size(packed)
-    if memory is None or size <= NEAR_BYTES:
-        yield _sealed(packed, size)
+    if _size(packed) <= INLINE_BYTES:
+        yield pickle.dumps(packed, protocol=5)
     else:
         with memory.holding(packed) as place:
             # Valid in this block only: afterwards the file holds another value, and the reader must have
@@ -81,40 +67,17 @@ def sealed(value: object, memory: MemoryPool | None) -> Iterator[bytes | list[An
             yield place
 
 
-async def fetch(payloads: Sequence[bytes | list[Any]]) -> list[Any]:
-    """Return the values that were sealed, in order."""
-    far: list[Any] = [payload[0] for payload in payloads if _is_reference(payload)]
-    arrived = iter(await asyncio.gather(*far) if far else ())
-    return [unpack(next(arrived) if _is_reference(payload) else _opened(payload)) for payload in payloads]
+def opened(payload: bytes) -> Any:
+    """The inverse of `seal`."""
+    return unpack(pickle.loads(payload))
 
 
-async def fetch_each(payloads: Sequence[bytes | list[Any]]) -> list[Any]:
-    """`fetch`, with a `PeerError` in the place of each value whose holder is gone."""
+async def read_sealed(payload: bytes | list[Any], reader: Reader) -> Any:
+    """Return the value that was `sealed`, or a `PeerError` if the process that held it is gone."""
     try:
-        return await fetch(payloads)
-    except READ_ERRORS:
-        return [await _fetched(payload) for payload in payloads]
-
-
-async def _fetched(payload: bytes | list[Any]) -> Any:
-    try:
-        (value,) = await fetch([payload])
-    except READ_ERRORS as error:
+        return opened(payload) if isinstance(payload, bytes) else unpack(await reader.read(*payload))
+    except PeerError as error:
         return PeerError(f"what was asked with cannot be read: {error}")
-    return value
-
-
-def _sealed(packed: object, size: int) -> bytes | list[Any]:
-    # A list with one reference, as Ray passes on references in lists without fetching what they refer to.
-    return pickle.dumps(packed, protocol=5) if size <= INLINE_BYTES else [ray.put(packed)]
-
-
-def _is_reference(payload: bytes | list[Any]) -> bool:
-    return len(payload) == 1 and not isinstance(payload, bytes)
-
-
-def _opened(payload: bytes | list[Any]) -> Any:
-    return pickle.loads(payload) if isinstance(payload, bytes) else read(payload)
 
 
 def pack(value: Any) -> Any:

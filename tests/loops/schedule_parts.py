@@ -182,7 +182,7 @@ class Requests(Waiting):
         return await self._wait_for(self.schedule.requests.take(self.rank, node, generation))
 
     def answering(self, batch):
-        async def fail(numbers):
+        def fail(numbers):
             if not self.life.dead:
                 self.schedule.requests.fail(numbers, "the forward pass failed")
 

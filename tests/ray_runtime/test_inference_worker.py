@@ -108,7 +108,7 @@ def test_a_request_that_cannot_be_read_is_left_out_and_the_others_are_answered(w
     memory = MemoryFile()
     gone = memory.write(pack({"seen": torch.zeros(1)}))
     memory.close()
-    lost = Pending(number=1, request=request(1, 1, payload=gone))
+    lost = Pending(number=1, request=request(1, 1, payload=[gone, ("\0rlinf-async-nobody", b"")]))
     first, second, third = asyncio.run(worker.act([asked(0, 1), lost, asked(2, 1)]))
     assert isinstance(second, PeerError)
     for answer, seen in ((first, 0.0), (third, 2.0)):

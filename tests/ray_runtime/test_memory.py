@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool, read, readable
+from rlinf_async.ray_runtime.memory import MemoryFile, MemoryPool, read
 from tests.open_files import memory_files
 
 VALUES = st.recursive(
@@ -74,8 +74,7 @@ def test_what_a_dead_process_held_is_gone():
     script = "from rlinf_async.ray_runtime.memory import MemoryFile; print(MemoryFile().write(None))"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
     place = eval(told)
-    assert not readable(place)
-    with pytest.raises(PeerError, match=f"process {place[0]}"):
+    with pytest.raises(PeerError, match=f"process {place[1]}"):
         read(place)
 
 
@@ -84,10 +83,16 @@ def test_another_file_under_the_same_number_is_not_mistaken_for_it():
     place = file.write(None)
     file.close()
     other = MemoryFile()
-    assert other.write(None)[1] == place[1], "the system gives the lowest free number"
+    assert other.write(None)[2] == place[2], "the system gives the lowest free number"
     with pytest.raises(PeerError, match="any more"):
         read(place)
     other.close()
+
+
+def test_what_another_machine_holds_under_the_same_numbers_is_not_mistaken_for_it(file):
+    _, *numbers = file.write(None)
+    with pytest.raises(PeerError, match="another machine"):
+        read(["another machine", *numbers])
 
 
 def test_a_pool_uses_its_files_again():
@@ -104,5 +109,6 @@ def test_what_was_given_up_is_not_overwritten():
     before = memory_files()
     with pytest.raises(KeyError), pool.holding(None) as place:
         raise KeyError
-    assert not readable(place)
+    with pytest.raises(PeerError):
+        read(place)
     assert memory_files() == before

@@ -1,4 +1,4 @@
-"""The sides of a request channel, with its process near at hand instead of at the other end of Ray."""
+"""The sides of a request channel and its process, connected as they are, in one event loop."""
 
 import asyncio
 import pickle
@@ -6,7 +6,6 @@ import random
 from types import SimpleNamespace
 
 import pytest
-import ray
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,22 +14,18 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.ray_runtime import request_channel
-from rlinf_async.ray_runtime.memory import MemoryPool
-from rlinf_async.ray_runtime.request_channel import (
-    MAX_CALLS,
-    RequestChannel,
-    RequestClient,
-    RequestServer,
-)
-from rlinf_async.ray_runtime.wire import fetch
+from rlinf_async.ray_runtime.connection import Connection
+from rlinf_async.ray_runtime.request_channel import RequestChannel, RequestClient, RequestServer
+from rlinf_async.ray_runtime.shown_memory import Reader
+from rlinf_async.ray_runtime.wire import read_sealed
 from tests.loops.virtual import now, run, settle
-from tests.making import request, run_settings
+from tests.making import plan, request, run_settings
 
 
 class Channel:
-    """Ray's handle of a channel process: calls are tasks, and what they carry is pickled. Counts calls."""
+    """Ray's handle of a channel process, which takes its sides to be on other machines if `far`."""
 
-    def __init__(self, *, max_size=8, max_wait=0.0, deadline_s=60.0):
+    def __init__(self, *, max_size=8, max_wait=0.0, deadline_s=60.0, far=False):
         block = {
             "mode": "rollout",
             "advanced": {"deadline_s": deadline_s},
@@ -38,21 +33,29 @@ class Channel:
         }
         asynchrony = AsyncConfig.from_mapping(block)
         self.worker = RequestChannel(run_settings(asynchrony=asynchrony, max_batch_size=max_size))
-        self.calls = []
-        self.delay = lambda: 0.0
+        self.address = SimpleNamespace(remote=lambda node: self.worker.address(None if far else node))
 
-    def __getattr__(self, name):
-        return SimpleNamespace(remote=lambda *arguments: asyncio.create_task(self._call(name, arguments)))
+    def client(self, **fields):
+        return RequestClient(self, **fields)
 
-    async def _call(self, name, arguments):
-        self.calls.append((name, arguments))
-        await asyncio.sleep(self.delay())
-        result = await getattr(self.worker, name)(*pickle.loads(pickle.dumps(arguments)))
-        await asyncio.sleep(self.delay())
-        return pickle.loads(pickle.dumps(result))
+    def server(self, rank=0, **fields):
+        return RequestServer(self, rank=rank, **fields)
 
-    def count(self, name):
-        return sum(called == name for called, _ in self.calls)
+
+def with_channel(main, **fields):
+    """Run `main(channel)`, in a loop in which a channel can be made."""
+
+    async def all_of_it():
+        await main(Channel(**fields))
+
+    # TCP takes real time.
+    (asyncio.run if fields.get("far") else run)(all_of_it())
+
+
+def end_connections(*sides):
+    """As if their processes had died, or that of the channel."""
+    for side in sides:
+        side._caller._connecting.result()._transport.abort()
 
 
 def observation(number):
@@ -68,7 +71,7 @@ def ask(client, *shards, **fields):
 
 async def act(batch):
     """A policy that tells each request the number that it has seen."""
-    payloads = await fetch([pending.request.payload for pending in batch])
+    payloads = [await read_sealed(pending.request.payload, Reader()) for pending in batch]
     return [{"seen": payload["image"][0, 0]} for payload in payloads]
 
 
@@ -80,103 +83,67 @@ async def answer(server):
     return [pending.shard for pending in batch]
 
 
-def sides(channel, rank=0):
-    return RequestClient(channel, counts_rollouts=False), RequestServer(channel, rank=rank)
+async def serve(server):
+    await serve_policy(requests=server, policy=SimpleNamespace(act=act))
 
 
-def test_requests_of_one_turn_travel_together_and_so_do_their_answers():
-    async def main():
-        channel = Channel()
-        client, server = sides(channel)
-        askers = ask(client, 3, 4, 5)
-        assert await answer(server) == [3, 4, 5]
+@pytest.mark.parametrize("far", [False, True])
+def test_requests_of_one_turn_are_one_batch_and_each_gets_its_answer(far):
+    async def main(channel):
+        askers = ask(channel.client(), 3, 4, 5)
+        assert await answer(channel.server()) == [3, 4, 5]
         assert [int(one["seen"]) for one in await asyncio.gather(*askers)] == [3, 4, 5]
-        assert channel.count("exchange") == 1
 
-    run(main())
-
-
-def test_answers_leave_with_the_call_that_takes_the_next_batch():
-    async def main():
-        channel = Channel(max_size=1)
-        client, server = sides(channel)
-        askers = ask(client, 0, 1)
-        await answer(server)
-        await askers[0]
-        await answer(server)
-        await askers[1]
-        assert [channel.count(name) for name in ("take_requests", "answer_and_take")] == [1, 2]
-
-    run(main())
+    with_channel(main, far=far)
 
 
-def test_large_observations_stay_in_the_memory_that_both_sides_see():
-    async def main():
-        channel = Channel()
-        client = RequestClient(channel, counts_rollouts=False, memory=MemoryPool())
-        server = RequestServer(channel, rank=0)
+def test_large_observations_stay_in_the_memory_of_the_asker(monkeypatch):
+    sent = []
+    monkeypatch.setattr(
+        Connection,
+        "send",
+        lambda self, *message, send=Connection.send: (sent.append(message), send(self, *message)),
+    )
+
+    async def main(channel):
+        client, server = channel.client(), channel.server()
         for number in (3, 4):
             payload = {"image": torch.full((400, 400), number, dtype=torch.uint8)}
             asker = asyncio.create_task(client.act(request(0, payload=payload)))
             await answer(server)
             assert int((await asker)["seen"]) == number
-        assert len(pickle.dumps([arguments for _, arguments in channel.calls])) < 4000
 
-    run(main())
+    with_channel(main)
+    assert len(sent) >= 10
+    assert len(pickle.dumps(sent)) < 10_000
 
 
 def test_an_answer_does_not_wait_for_those_that_were_asked_with_it():
-    async def main():
-        client, server = sides(Channel(max_size=1))
-        first, second = ask(client, 0, 1)
+    async def main(channel):
+        server = channel.server()
+        first, second = ask(channel.client(), 0, 1)
         await answer(server)
         await first
         assert not second.done()
         await answer(server)
         await second
 
-    run(main())
-
-
-def test_no_more_than_two_calls_of_a_worker_are_under_way():
-    async def main():
-        channel = Channel(max_size=64)
-        channel.delay = lambda: 1.0
-        client, server = sides(channel)
-        askers = []
-        for shard in range(10):
-            askers += ask(client, shard)
-            await asyncio.sleep(0.125)
-            assert len(client._calls) <= MAX_CALLS
-        sent = [len(arguments[3]) for name, arguments in channel.calls if name == "exchange"]
-        assert sent == [1, 1]
-        serving = asyncio.create_task(serve(server))
-        await asyncio.gather(*askers)
-        channel.worker._broker.close()
-        await serving
-        assert channel.count("exchange") < 10
-
-    run(main())
-
-
-async def serve(server):
-    await serve_policy(requests=server, policy=SimpleNamespace(act=act))
+    with_channel(main, max_size=1)
 
 
 def test_what_is_written_to_an_answer_is_nobody_elses():
-    async def main():
-        client, server = sides(Channel())
-        (asker,) = ask(client, 1)
-        await answer(server)
+    async def main(channel):
+        (asker,) = ask(channel.client(), 1)
+        await answer(channel.server())
         (await asker)["seen"].zero_()
 
-    run(main())
+    with_channel(main)
 
 
 def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
-    async def main():
-        client, server = sides(Channel(max_size=2))
-        first, second, third = ask(client, 0, 1, 2)
+    async def main(channel):
+        server = channel.server()
+        first, second, third = ask(channel.client(), 0, 1, 2)
         batch = await server.take()
         with pytest.raises(ZeroDivisionError):
             async with server.answering(batch):
@@ -187,13 +154,13 @@ def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
         await answer(server)
         assert int((await third)["seen"]) == 2
 
-    run(main())
+    with_channel(main, max_size=2)
 
 
 def test_a_policy_that_answers_too_few_fails_its_requesters():
-    async def main():
-        client, server = sides(Channel())
-        askers = ask(client, 0, 1)
+    async def main(channel):
+        server = channel.server()
+        askers = ask(channel.client(), 0, 1)
         batch = await server.take()
         with pytest.raises(ValueError, match="1 answers were given to 2 requests"):
             async with server.answering(batch) as answers:
@@ -202,13 +169,13 @@ def test_a_policy_that_answers_too_few_fails_its_requesters():
             with pytest.raises(PeerError):
                 await asker
 
-    run(main())
+    with_channel(main)
 
 
 def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
-    async def main():
-        client, server = sides(Channel(max_size=1, deadline_s=60.0))
-        first, second = ask(client, 0, 1)
+    async def main(channel):
+        server = channel.server()
+        first, second = ask(channel.client(), 0, 1)
         await server.take()
         with pytest.raises(DeadlineError, match="shard 0 waited 60 s for actions: 1 requests wait, 1 are"):
             await first
@@ -216,67 +183,105 @@ def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
             await second
         assert now() == 60.0
 
-    run(main())
+    with_channel(main, max_size=1, deadline_s=60.0)
+
+
+def test_a_rank_that_is_asked_for_nothing_in_time_is_told_so():
+    async def main(channel):
+        with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 0"):
+            await channel.server().take()
+
+    with_channel(main, deadline_s=60.0)
 
 
 def test_a_channel_that_dies_fails_everybody_who_waits_and_who_asks_later():
-    async def main():
-        channel = Channel()
-        client, _ = sides(channel)
-        askers = ask(client, 0, 1)
+    async def main(channel):
+        client, server = channel.client(), channel.server()
+        waits = [*ask(client, 0, 1), asyncio.create_task(server.take())]
         await settle()
+        end_connections(client, server)
+        for wait in waits[:2]:
+            with pytest.raises(PeerError, match="the request channel has ended the connection"):
+                await wait
+        (later,) = ask(client, 3)
+        with pytest.raises(PeerError, match="the request channel has ended the connection"):
+            await later
+        with pytest.raises(PeerError, match="the request channel has ended the connection"):
+            await server.take()
+        await asyncio.wait(waits)
 
-        async def die(*arguments):
+    with_channel(main)
+
+
+def test_a_channel_that_is_dead_before_somebody_connects_is_an_error_of_his():
+    async def main(channel):
+        async def dead(node):
             raise ConnectionError("the channel has died")
 
-        channel.worker.exchange = die
-        askers += ask(client, 2)
-        for asker in askers:
-            with pytest.raises(ConnectionError, match="the channel has died"):
-                await asker
-        (later,) = ask(client, 3)
-        with pytest.raises(ConnectionError):
-            await later
+        channel.address = SimpleNamespace(remote=dead)
+        (asker,) = ask(RequestClient(channel), 0)
+        with pytest.raises(ConnectionError, match="the channel has died"):
+            await asker
+        with pytest.raises(ConnectionError, match="the channel has died"):
+            await RequestServer(channel, rank=0).take()
 
-    run(main())
+    with_channel(main)
 
 
 def test_asking_after_inference_has_closed_is_an_error():
-    async def main():
-        channel = Channel()
-        client, _ = sides(channel)
-        channel.worker._broker.close()
-        (asker,) = ask(client, 3)
+    async def main(channel):
+        await channel.worker.close_requests()
+        (asker,) = ask(channel.client(), 3)
         with pytest.raises(PeerError, match="shard 3 asked for actions after inference had closed"):
             await asker
+        assert await channel.server().take() is None
 
-    run(main())
+    with_channel(main)
 
 
 def test_a_shard_that_gives_up_does_not_disturb_the_others():
-    async def main():
-        client, server = sides(Channel())
-        first, second = ask(client, 0, 1)
+    async def main(channel):
+        first, second = ask(channel.client(), 0, 1)
         await settle()
         first.cancel()
-        await answer(server)
+        await answer(channel.server())
         assert int((await second)["seen"]) == 1
 
-    run(main())
+    with_channel(main)
 
 
-def test_a_channel_keeps_nothing_of_a_worker_that_waits_for_nothing():
-    async def main():
-        channel = Channel()
-        client, server = sides(channel)
+def test_nothing_is_kept_of_what_was_answered():
+    async def main(channel):
+        client = channel.client()
         (asker,) = ask(client, 0)
-        await answer(server)
+        await answer(channel.server())
         await asker
         await settle()
-        assert channel.worker._mailboxes == {}
-        assert client._unanswered == {}
+        assert client._caller._waits == {}
+        assert channel.worker._takes == set()
 
-    run(main())
+    with_channel(main)
+
+
+def test_a_batch_of_a_barrier_waits_for_the_shards_in_flight():
+    """Level 2 off: who has begun a rollout is waited for until he asks or ends it."""
+
+    async def main(channel):
+        client, server = channel.client(), channel.server()
+        channel.worker._broker = run_settings(
+            asynchrony=AsyncConfig(), plan=plan(env_workers=2, shards_per_worker=1)
+        ).request_broker()
+        async with client.rollout(0):
+            async with client.rollout(1):
+                (first,) = ask(client, 0)
+                taking = asyncio.create_task(server.take())
+                await settle()
+                assert not taking.done()
+            (pending,) = await taking
+            assert pending.shard == 0
+            first.cancel()
+
+    with_channel(main)
 
 
 @settings(deadline=None, max_examples=40)
@@ -288,23 +293,31 @@ def test_a_channel_keeps_nothing_of_a_worker_that_waits_for_nothing():
     max_size=st.integers(1, 6),
     max_wait=st.sampled_from([0.0, 0.5]),
 )
-def test_however_calls_overtake_each_other_everybody_gets_the_answer_to_his_own_request(
+def test_whatever_comes_first_everybody_gets_the_answer_to_his_own_request_once(
     seed, ranks, workers, shards, max_size, max_wait
 ):
-    rng = random.Random(seed)
+    rng, served = random.Random(seed), []
 
     async def shard(client, number):
-        for step in range(5):
-            await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
-            wanted = (7 * number + step) % 256
-            answered = await client.act(request(number, payload=observation(wanted)))
-            assert int(answered["seen"]) == wanted
+        async with client.rollout(number):
+            for step in range(5):
+                await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
+                wanted = (7 * number + step) % 256
+                answered = await client.act(request(number, payload=observation(wanted)))
+                assert int(answered["seen"]) == wanted
 
-    async def main():
-        channel = Channel(max_size=max_size, max_wait=max_wait, deadline_s=1e6)
-        channel.delay = lambda: rng.choice([0.0, 0.0, 0.125, 2.0])
-        servers = [asyncio.create_task(serve(RequestServer(channel, rank=rank))) for rank in range(ranks)]
-        clients = [RequestClient(channel, counts_rollouts=False) for _ in range(workers)]
+    async def acting(batch):
+        await asyncio.sleep(rng.choice([0.0, 0.0, 0.125, 2.0]))
+        served.extend(pending.request.number for pending in batch)
+        return await act(batch)
+
+    async def main(channel):
+        policy = SimpleNamespace(act=acting)
+        servers = [
+            asyncio.create_task(serve_policy(requests=channel.server(rank), policy=policy))
+            for rank in range(ranks)
+        ]
+        clients = [channel.client() for _ in range(workers)]
         await asyncio.gather(
             *(
                 shard(client, worker * shards + one)
@@ -312,22 +325,21 @@ def test_however_calls_overtake_each_other_everybody_gets_the_answer_to_his_own_
                 for one in range(shards)
             )
         )
-        channel.worker._broker.close()
+        await channel.worker.close_requests()
         await asyncio.gather(*servers)
-        await asyncio.gather(*(call for client in clients for call in client._calls))
-        assert channel.worker._mailboxes == {}
+        assert len(served) == len(set(served)) == 5 * workers * shards
 
-    run(main())
+    with_channel(main, max_size=max_size, max_wait=max_wait, deadline_s=1e6)
 
 
 def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
-    async def main():
-        channel, sides = Channel(), {}
+    async def main(channel):
+        sides = {}
         for node in "ab":
             monkeypatch.setattr(request_channel, "this_node", lambda node=node: node)
-            server = RequestServer(channel, rank="ab".index(node))
-            sides[node] = (RequestClient(channel, counts_rollouts=False), asyncio.create_task(server.take()))
-        await settle()
+            server = channel.server("ab".index(node))
+            sides[node] = (channel.client(), asyncio.create_task(server.take()))
+            await settle()
         for node in "ba":
             client, waiting = sides[node]
             asker = ask(client, "ab".index(node))[0]
@@ -335,53 +347,47 @@ def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
             assert pending.shard == "ab".index(node)
             asker.cancel()
 
-    run(main())
-
-
-def test_an_answer_that_is_lost_with_its_rank_is_asked_for_again(monkeypatch):
-    lost = [True, False]
-
-    async def fetching(payloads):
-        if lost.pop(0):
-            raise ray.exceptions.OwnerDiedError("", None, "")
-        return await fetch(payloads)
-
-    async def main():
-        channel = Channel()
-        client, server = sides(channel)
-        (asker,) = ask(client, 3)
-        await answer(server)
-        await answer(server)
-        assert int((await asker)["seen"]) == 3
-        assert channel.count("exchange") == 2
-
-    monkeypatch.setattr(request_channel, "fetch", fetching)
-    run(main())
+    with_channel(main)
 
 
 def test_what_a_lost_rank_had_taken_is_answered_by_another_and_its_own_answer_does_not_count():
-    async def main():
-        channel = Channel()
-        client, dead = sides(channel)
-        other = RequestServer(channel, rank=1)
-        (asker,) = ask(client, 7)
+    async def main(channel):
+        dead, other = channel.server(0), channel.server(1)
+        (asker,) = ask(channel.client(), 7)
         batch = await dead.take()
         await channel.worker.rank_lost(0, 1)
         async with dead.answering(batch) as answers:
             answers.append({"seen": torch.tensor(0)})
         assert await dead.take() is None
-        await dead._fail([pending.number for pending in batch])
+        with pytest.raises(ZeroDivisionError):
+            async with dead.answering(batch):
+                raise ZeroDivisionError
         assert await answer(other) == [7]
         assert int((await asker)["seen"]) == 7
         assert (await channel.worker.pop_batches())["again"] == 1
 
-    run(main())
+    with_channel(main)
 
 
-def test_a_channel_keeps_nothing_of_a_worker_that_was_lost():
-    async def main():
-        channel = Channel()
-        client, server = sides(channel)
+def test_what_a_rank_had_taken_whose_connection_ends_is_answered_by_its_successor():
+    async def main(channel):
+        dead = channel.server(0)
+        (asker,) = ask(channel.client(), 7)
+        await dead.take()
+        end_connections(dead)
+        await settle()
+        assert not asker.done()
+        await channel.worker.rank_lost(0, 1)
+        successor = channel.server(generation=1)
+        assert await answer(successor) == [7]
+        assert int((await asker)["seen"]) == 7
+
+    with_channel(main)
+
+
+def test_nothing_is_kept_of_a_worker_that_was_lost():
+    async def main(channel):
+        client, server = channel.client(), channel.server()
         asker, *_ = ask(client, 0)
         await server.take()
         await channel.worker.shards_lost([0], 1)
@@ -390,7 +396,10 @@ def test_a_channel_keeps_nothing_of_a_worker_that_was_lost():
         late, *_ = ask(client, 0)
         with pytest.raises(PeerError, match="after its env worker was lost"):
             await late
-        await settle()
-        assert channel.worker._mailboxes == {}
+        assert channel.worker._broker._asked == {}
+        successor = channel.client(generation=1)
+        (asker,) = ask(successor, 0)
+        assert await answer(server) == [0]
+        assert int((await asker)["seen"]) == 0
 
-    run(main())
+    with_channel(main)

@@ -108,7 +108,6 @@ def test_an_env_worker_is_forgotten_everywhere_before_its_successor_is_built(wor
         ("env 1", "place"),
         ("env 1", "join_run"),
         ("env 1", "init_again"),
-        ("env 1", "share_memory"),
         ("env 1", "run_shards"),
     ]
     joined = next(said for said in world.said if said[1] == "join_run")

@@ -18,7 +18,6 @@ from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops import simulator_thread
 from rlinf_async.observe.failures import read_failures, record_failure
-from rlinf_async.ray_runtime.memory import read
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED
 from tests.making import plan, run_settings
@@ -54,15 +53,6 @@ def test_statistics_of_a_batch_are_in_the_order_of_the_shards_and_given_once():
     assert episodes["won"].tolist() == [1.0]
     assert len(busy) == 2
     assert asyncio.run(worker.pop_metrics(4))[0] == asyncio.run(worker.pop_metrics(5))[0] == {}
-
-
-@pytest.mark.parametrize("reads", [True, False])
-def test_observations_are_in_memory_if_all_inference_ranks_can_read_that_of_this_rank(reads):
-    worker = Worker(rank=1)
-    place = asyncio.run(worker.offer_memory())
-    assert read(place) is None
-    asyncio.run(worker.share_memory([not reads, reads]))
-    assert (worker._memory is not None) == reads
 
 
 def test_shards_start_their_simulators_apart(monkeypatch):
@@ -231,7 +221,7 @@ class Evaluating(Worker):
         super().__init__(rank=rank)
         self.asked = []
 
-    def _policy(self, settings, requests):
+    def _policy(self, requests):
         async def act(request):
             self.asked.append((request.shard, request.mode))
 

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.ray_runtime import wire
-from rlinf_async.ray_runtime.wire import INLINE_BYTES, fetch, pack, seal, unpack
+from rlinf_async.core.failures import PeerError
+from rlinf_async.ray_runtime.shown_memory import Reader, ShownMemory
+from rlinf_async.ray_runtime.wire import INLINE_BYTES, opened, pack, read_sealed, seal, sealed, unpack
 
 DTYPES = [
     torch.float64,
@@ -138,34 +139,38 @@ def test_no_tensor_travels_as_a_tensor(value):
 
 
 @settings(deadline=None, max_examples=80)
-@given(st.lists(NESTED, max_size=3))
-def test_whatever_is_sealed_arrives_as_it_was(values):
-    sealed = pickle.loads(pickle.dumps([seal(value) for value in values]))
-    assert all(isinstance(payload, bytes) for payload in sealed)
-    for arrived, value in zip(asyncio.run(fetch(sealed)), values, strict=True):
-        assert equal(arrived, value)
+@given(NESTED)
+def test_whatever_is_sealed_arrives_as_it_was(value):
+    payload = seal(value)
+    assert isinstance(payload, bytes)
+    assert equal(opened(payload), value)
 
 
-def test_what_was_small_can_be_written_to_where_it_arrives():
-    (arrived,) = asyncio.run(fetch([seal(torch.ones(3))]))
-    assert arrived.zero_().tolist() == [0, 0, 0]
+def test_what_travels_in_a_message_can_be_written_to_where_it_arrives():
+    assert opened(seal(torch.ones(3))).zero_().tolist() == [0, 0, 0]
 
 
-def test_only_what_is_large_goes_through_shared_memory(monkeypatch):
-    stored = []
-
-    async def reference(value):
-        return value
-
-    def put(value):
-        stored.append(value)
-        return reference(value)
-
-    monkeypatch.setattr(wire.ray, "put", put)
+def test_only_what_is_large_stays_in_memory():
     small = {"image": torch.zeros(INLINE_BYTES // 2, dtype=torch.uint8), "words": ["x" * (INLINE_BYTES // 2)]}
     large = {**small, "state": (torch.zeros(1, dtype=torch.bfloat16),)}
-    sealed = [seal(large), seal(small), seal(large)]
-    assert [type(payload) for payload in sealed] == [list, bytes, list]
-    assert len(stored) == 2
-    arrived = asyncio.run(fetch(sealed))
-    assert equal(arrived, [large, small, large])
+
+    async def main():
+        memory, reader = ShownMemory(), Reader()
+        for value, kind in ((large, list), (small, bytes), (large, list)):
+            with sealed(value, memory) as payload:
+                assert type(payload) is kind
+                assert equal(await read_sealed(pickle.loads(pickle.dumps(payload)), reader), value)
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
+    async def main():
+        memory = ShownMemory()
+        with pytest.raises(KeyError), sealed(torch.zeros(INLINE_BYTES), memory) as payload:
+            raise KeyError  # the asker gives up
+        return await read_sealed(payload, Reader())
+
+    read = asyncio.run(main())
+    assert isinstance(read, PeerError)
+    assert "what was asked with cannot be read" in str(read)

@@ -37,6 +37,7 @@ def number_of(victim: str, driver: int, run_dir: Path) -> int:
         pytest.param("raylet", marks=pytest.mark.nightly),
         pytest.param("learner rank 0", marks=pytest.mark.nightly),
         pytest.param("coordinator 0", marks=pytest.mark.nightly),
+        pytest.param("request channel 0", marks=pytest.mark.nightly),
     ],
 )
 def test_what_has_died_is_named_with_what_to_do_and_the_sum_is_there(

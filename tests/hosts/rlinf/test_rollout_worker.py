@@ -20,7 +20,7 @@ from rlinf_async.hosts.rlinf import rollout_worker as ours
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime import inference_worker
-from rlinf_async.ray_runtime.memory import MemoryPool
+from rlinf_async.ray_runtime.shown_memory import ShownMemory
 from rlinf_async.ray_runtime.wire import pack, seal, sealed
 from tests.hostile_errors import WORST
 from tests.hosts.rlinf.workers import ACTION, CHUNK, Reckoner, config, in_one_process, rollout_worker
@@ -267,15 +267,10 @@ def test_the_thread_of_inference_uses_the_device_of_its_worker(worker):
     assert device == another.device
 
 
-def test_a_rank_says_which_memory_it_can_read_in_the_order_of_the_question(worker, monkeypatch):
-    monkeypatch.setattr(inference_worker, "readable", lambda place: place == ["here"])
-    assert asyncio.run(worker.reads([["here"], ["there"], ["here"]])) == [True, False, True]
-
-
 def test_a_pass_gives_back_what_it_has_read_without_the_garbage_collector(worker):
     """RLinf asks the config for keys that it lacks, which must not leave the frames of the pass behind."""
     assert OmegaConf.select(worker.cfg, "algorithm.dagger") is None
-    pool, seen = MemoryPool(), []
+    pool, seen = ShownMemory(), []
 
     async def act_again():
         for _ in range(4):

@@ -1,0 +1,197 @@
+"""Connections between processes of a run, past Ray: a unix socket where both are on one node, else TCP.
+
+Whoever connects first sends the token of the listener, and is not heard before. Then both sides send frames:
+the length of a message, and the message, pickled. Frames of one turn of the event loop leave together. Each
+end learns at once when the other has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import secrets
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import ray
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.loops.answering import settle
+
+LENGTH = struct.Struct("!Q")
+LONGEST_MESSAGE_BYTES = 2**31
+TOKEN_BYTES = 32
+TOKEN_TIMEOUT_S = 10.0
+
+Address = tuple[str | tuple[str, int], bytes]
+"""The name of an abstract unix socket, or host and port; and the token that is asked for there."""
+Receive = Callable[..., None]
+"""Takes a connection, and the parts of a message that has come by it."""
+
+
+class Connection(asyncio.Protocol):
+    """One end of a connection."""
+
+    _transport: Any
+
+    def __init__(
+        self, token: bytes, receive: Receive, *, lost: Callable[[Exception | None], None] | None = None
+    ) -> None:
+        """The end that gives `lost`, to be called at the end, shows the token; the other asks for it."""
+        self._token, self._receive, self._lost = token, receive, lost
+        self._heard = lost is not None
+        self._arrived = bytearray()
+        self._unsent: list[bytes] = []
+
+    def send(self, *message: object) -> None:
+        """Send a message; one to a peer that has gone is gone, too."""
+        frame = pickle.dumps(message, protocol=5)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent += (LENGTH.pack(len(frame)), frame)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        if self._lost is not None:
+            self._transport.write(self._token)
+        else:
+            asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_strangers)
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived += data
+        if not self._heard and len(self._arrived) >= TOKEN_BYTES:
+            self._heard = secrets.compare_digest(self._take(TOKEN_BYTES), self._token)
+            self._refuse_strangers()
+        while self._heard and len(self._arrived) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._arrived)
+            if length > LONGEST_MESSAGE_BYTES:
+                raise ConnectionError(f"a frame of {length} bytes is longer than {LONGEST_MESSAGE_BYTES}")
+            if len(self._arrived) < LENGTH.size + length:
+                return
+            self._receive(self, *pickle.loads(self._take(LENGTH.size + length)[LENGTH.size :]))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._lost is not None:
+            self._lost(error)
+
+    def _refuse_strangers(self) -> None:
+        if not self._heard:
+            self._transport.abort()
+
+    def _take(self, size: int) -> memoryview:
+        taken = memoryview(self._arrived[:size])
+        del self._arrived[:size]
+        return taken
+
+    def _flush(self) -> None:
+        frames, self._unsent = self._unsent, []
+        if not self._transport.is_closing():
+            self._transport.writelines(frames)
+
+
+class Listener:
+    """The place where other processes of the run connect to this one; it listens once somebody asks where."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        self._accepted = partial(Connection, self._token, receive)
+        self._sockets: dict[bool, socket.socket] = {}
+        self._starts: set[asyncio.Task[asyncio.AbstractServer]] = set()
+
+    def address(self, node: str | None) -> Address:
+        """The address for a process of `node`, or for those of any node."""
+        near = node == this_node()
+        if near not in self._sockets:
+            self._sockets[near] = listening = _near() if near else socket.create_server((node_address(), 0))
+            loop = asyncio.get_running_loop()
+            start = loop.create_unix_server if near else loop.create_server
+            # Whoever connects before it has started waits in the backlog of the socket.
+            self._starts.add(loop.create_task(start(self._accepted, sock=listening)))
+        place = self._sockets[near].getsockname()
+        return place.decode() if near else place, self._token
+
+
+class Caller:
+    """The side that connects, when it is first needed; a message of it may ask for a result."""
+
+    def __init__(self, who: str, where: Callable[[], Awaitable[Address]]) -> None:
+        """`who` is at the other end, in words."""
+        self._who, self._where = who, where
+        self._waits: dict[object, asyncio.Future[Any]] = {}
+        self._ended: PeerError | None = None
+        self._connecting: asyncio.Task[Connection] | None = None
+
+    async def connection(self) -> Connection:
+        """
+        Raises:
+            PeerError: nobody is there, or this process cannot reach that place.
+        """
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        # Not with the first asker, who may be cancelled.
+        return await asyncio.shield(self._connecting)
+
+    async def call(self, key: object, *message: object) -> Any:
+        """Send a message, and wait for the result that comes under `key`.
+
+        Raises:
+            PeerError: the other end has gone.
+            Exception: the other end has sent an error.
+        """
+        connection = await self.connection()
+        if self._ended is not None:
+            raise self._ended
+        result = self._waits[key] = asyncio.get_running_loop().create_future()
+        try:
+            connection.send(*message)
+            return await result
+        finally:
+            del self._waits[key]
+
+    async def _connect(self) -> Connection:
+        place, token = await self._where()
+        near, loop = isinstance(place, str), asyncio.get_running_loop()
+        opened = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
+        opened.setblocking(False)
+        try:
+            await loop.sock_connect(opened, place)
+        except OSError as error:
+            opened.close()
+            raise PeerError(f"{self._who} cannot be reached at {place!r}: {error.strerror}") from error
+        create = loop.create_unix_connection if near else loop.create_connection
+        return (await create(partial(Connection, token, self._receive, lost=self._lost), sock=opened))[1]
+
+    def _receive(self, _: Connection, key: object, result: object, error: Exception | None) -> None:
+        if (waiting := self._waits.get(key)) is not None:
+            settle(waiting, result, error)
+
+    def _lost(self, error: Exception | None) -> None:
+        self._ended = PeerError(f"{self._who} has ended the connection" + (f": {error}" if error else ""))
+        for waiting in self._waits.values():
+            settle(waiting, None, self._ended)
+
+
+def this_node() -> str:
+    """The node that this process runs on, as Ray names it; "" outside Ray."""
+    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+
+
+def has_other_nodes() -> bool:
+    """Return True if Ray's cluster has more than this node."""
+    return ray.is_initialized() and sum(node["Alive"] for node in ray.nodes()) > 1
+
+
+def node_address() -> str:
+    """The address that Ray uses for this node; loopback where nothing else reaches it, and outside Ray."""
+    return str(ray.util.get_node_ip_address()) if ray.is_initialized() else "127.0.0.1"
+
+
+def _near() -> socket.socket:
+    near = socket.socket(socket.AF_UNIX)
+    # Of Linux's abstract names: no file, and gone with the process.
+    near.bind(f"\0rlinf-async-{secrets.token_hex(16)}")
+    near.listen()
+    return near

@@ -1,0 +1,381 @@
+"""What processes of a run say to each other past Ray, and what happens when one of them dies or lies."""
+
+import asyncio
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.ray_runtime.connection import (
+    LENGTH,
+    TOKEN_BYTES,
+    TOKEN_TIMEOUT_S,
+    Caller,
+    Connection,
+    Listener,
+    this_node,
+)
+from tests.listening import listening
+from tests.loops.virtual import now, run, settle
+
+TOKEN = bytes(range(TOKEN_BYTES))
+
+
+class Transport:
+    """Keeps what is written."""
+
+    def __init__(self):
+        self.written = bytearray()
+
+    def write(self, data):
+        self.written += data
+
+    def writelines(self, parts):
+        self.written += b"".join(parts)
+
+    def is_closing(self):
+        return False
+
+
+def end(heard, *, lost=None):
+    """One end of a connection whose other end is the test."""
+    made = Connection(TOKEN, lambda _, *message: heard.append(message), lost=lost)
+    made.connection_made(Transport())
+    return made
+
+
+class Echo:
+    """A listener that sends everything back under its key, and a caller of it."""
+
+    def __init__(self):
+        self.heard = []
+        self.listener = Listener(self._receive)
+
+    def _receive(self, connection, key, *message):
+        self.heard.append((key, *message))
+        connection.send(key, message, None)
+
+    def address(self, far):
+        return self.listener.address(None if far else this_node())
+
+    def caller(self, *, far=False):
+        async def where():
+            return self.address(far)
+
+        return Caller("the echo", where)
+
+    async def stranger(self, data, *, far=False):
+        """Somebody who connects by other means, and sends `data`; returns his socket."""
+        place, _ = self.address(far)
+        opened = socket.socket(socket.AF_INET if far else socket.AF_UNIX)
+        opened.connect(place)
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(opened, data)
+        return opened
+
+
+async def hung_up(opened):
+    """Wait until the other side has ended the connection without a word."""
+    with suppress(ConnectionResetError):  # it has left something unread
+        assert await asyncio.get_running_loop().sock_recv(opened, 1) == b""
+    opened.close()
+
+
+def run_for(far, main):
+    """On the virtual clock; TCP takes real time."""
+    (asyncio.run if far else run)(main)
+
+
+MESSAGES = st.lists(st.tuples(st.integers(), st.binary(max_size=40)), max_size=8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(messages=MESSAGES, cuts=st.lists(st.integers(1, 60), max_size=30), turns=st.lists(st.booleans()))
+def test_messages_arrive_once_and_in_order_however_bytes_are_cut(messages, cuts, turns):
+    async def main():
+        heard = []
+        sender, receiver = end([], lost=print), end(heard)
+        for message, turn in zip(messages, turns + [False] * len(messages), strict=False):
+            sender.send(*message)
+            if turn:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        rest = bytes(sender._transport.written)
+        for cut in cuts:
+            receiver.data_received(rest[:cut])
+            rest = rest[cut:]
+        receiver.data_received(rest)
+        assert heard == messages
+
+    asyncio.run(main())
+
+
+def test_messages_of_one_turn_leave_together():
+    async def main():
+        sender, leaving = end([], lost=print), []
+        sender._transport.writelines = leaving.append
+        for number in range(3):
+            sender.send(number)
+        assert leaving == []
+        await asyncio.sleep(0)
+        assert len(leaving) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_call_gets_the_result_under_its_key(far):
+    async def main():
+        echo = Echo()
+        caller = echo.caller(far=far)
+        calls = [asyncio.create_task(caller.call(key, key, b"x" * 300_000, key)) for key in range(5)]
+        for key, call in enumerate(calls):
+            assert await call == (b"x" * 300_000, key)
+        assert [message[0] for message in echo.heard] == list(range(5))
+
+    run_for(far, main())
+
+
+class Trap:
+    """Says so when it is unpickled."""
+
+    sprung = False
+
+    def __reduce__(self):
+        return (setattr, (Trap, "sprung", True))
+
+
+STRANGE = [bytes(TOKEN_BYTES), b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\xff" * 4096]
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("said", STRANGE, ids=len)
+def test_nothing_is_read_of_what_comes_with_a_wrong_token(far, said):
+    async def main():
+        echo = Echo()
+        trap = pickle.dumps((Trap(),))
+        await hung_up(await echo.stranger(said + LENGTH.pack(len(trap)) + trap, far=far))
+        assert echo.heard == []
+        assert not Trap.sprung
+        assert await echo.caller(far=far).call(1, 1) == ()
+        assert echo.heard == [(1,)]
+
+    run_for(far, main())
+
+
+def test_what_comes_with_the_token_is_read():
+    """The trap of the test above would spring."""
+
+    async def main():
+        echo = Echo()
+        _, token = echo.address(False)
+        trap = pickle.dumps((Trap(),))
+        opened = await echo.stranger(token + LENGTH.pack(len(trap)) + trap)
+        await settle()
+        assert Trap.sprung
+        opened.close()
+
+    run(main())
+    Trap.sprung = False
+
+
+@pytest.mark.parametrize("said", [b"", bytes(3)])
+def test_who_does_not_show_a_token_in_time_is_let_go(said):
+    async def main():
+        echo = Echo()
+        await hung_up(await echo.stranger(said))
+        assert now() == TOKEN_TIMEOUT_S
+
+    run(main())
+
+
+def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
+    async def main():
+        echo = Echo()
+        _, token = echo.address(False)
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        await hung_up(await echo.stranger(token + LENGTH.pack(2**40)))
+        assert echo.heard == []
+        assert await echo.caller().call(1, 1) == ()
+
+    run(main())
+
+
+def test_a_caller_says_that_a_frame_was_too_long():
+    async def main():
+        echo = Echo()
+        caller = echo.caller()
+        (await caller.connection())._arrived += LENGTH.pack(2**40)
+        with pytest.raises(
+            PeerError, match=r"the echo has ended the connection: a frame of \d+ bytes is long"
+        ):
+            await caller.call(1, 1)
+
+    run(main())
+
+
+def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
+    async def main():
+        echo = Echo()
+        _, token = echo.address(False)
+        frame = pickle.dumps((1, bytes(1000)))
+        opened = await echo.stranger(token + LENGTH.pack(len(frame)) + frame[:500])
+        await settle()
+        opened.close()
+        await settle()
+        assert echo.heard == []
+        assert await echo.caller().call(1, 1) == ()
+
+    run(main())
+
+
+LISTENING = """
+import asyncio
+from rlinf_async.ray_runtime.connection import Listener, this_node
+
+async def main():
+    heard = lambda connection, key, *message: print("heard", flush=True)
+    print(Listener(heard).address(this_node()), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+CALLING = """
+import asyncio
+from rlinf_async.ray_runtime.connection import Caller
+
+async def main():
+    async def where():
+        return {address!r}
+    print(await Caller("the test", where).call(1, 1))
+
+asyncio.run(main())
+"""
+
+
+def process(script, *, within=(), **options):
+    command = [*within, sys.executable, "-c", script]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+
+def test_whoever_waits_for_a_process_that_is_killed_is_told_at_once_and_whoever_asks_later():
+    async def main():
+        listening = process(LISTENING)
+        address = eval(listening.stdout.readline())
+
+        async def where():
+            return address
+
+        caller = Caller("the other process", where)
+        calls = [asyncio.create_task(caller.call(key, key)) for key in range(3)]
+        assert await asyncio.to_thread(listening.stdout.readline) == "heard\n"
+        listening.kill()
+        for call in calls:
+            with pytest.raises(PeerError, match="the other process has ended the connection"):
+                await call
+        with pytest.raises(PeerError, match="the other process has ended the connection"):
+            await caller.call(9, 9)
+        listening.communicate()
+        with pytest.raises(PeerError, match=r"cannot be reached at .*Connection refused"):
+            await Caller("the other process", where).call(1, 1)
+
+    asyncio.run(main())
+
+
+def test_what_is_said_to_a_process_that_was_killed_is_nothing():
+    async def main():
+        heard = asyncio.Queue()
+        listener = Listener(lambda connection, *message: heard.put_nowait((connection, message)))
+        address = listener.address(this_node())
+        calling = [process(CALLING.format(address=address)) for _ in range(2)]
+        first, second = [(await heard.get())[0] for _ in range(2)]
+        calling[0].kill()
+        calling[0].communicate()
+        for one in (first, second):
+            one.send(1, "to one of them", None)
+        assert (await asyncio.to_thread(calling[1].communicate))[0] == "to one of them\n"
+
+    asyncio.run(main())
+
+
+def test_an_asker_that_gives_up_does_not_take_the_connection_with_it():
+    async def main():
+        echo = Echo()
+        caller = echo.caller()
+        first, second = (asyncio.create_task(caller.call(key, key)) for key in (1, 2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == ()
+
+    run(main())
+
+
+def test_nothing_listens_on_a_port_until_another_machine_asks_where():
+    async def main():
+        echo = Echo()
+        before = set(listening(os.getpid()))
+        await echo.caller().call(1, 1)
+        assert set(listening(os.getpid())) == before
+        await echo.caller(far=True).call(2, 2)
+        assert {address for _, address in set(listening(os.getpid())) - before} <= {"127.0.0.1"}
+
+    asyncio.run(main())
+
+
+FAR = """
+import asyncio
+from rlinf_async.ray_runtime import connection
+
+async def main():
+    connection.node_address = lambda: "192.0.2.1"
+    answer = lambda connection, key, *message: connection.send(key, message, None)
+    listener = connection.Listener(answer)
+    print([listener.address(connection.this_node()), listener.address(None)], flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def two_networks():
+    """Commands that run others in two network namespaces, whose addresses are 192.0.2.1 and 192.0.2.2."""
+    names = [f"rlinf-async-{os.getpid()}-{number}" for number in range(2)]
+    if os.getuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces take root and the command ip")
+    ends = [f"a{os.getpid()}", f"b{os.getpid()}"]
+    commands = [f"link add {ends[0]} type veth peer name {ends[1]}"]
+    for number, (name, cable) in enumerate(zip(names, ends, strict=True), 1):
+        commands += [f"netns add {name}", f"link set {cable} netns {name}"]
+        commands += [f"-n {name} addr add 192.0.2.{number}/24 dev {cable}", f"-n {name} link set {cable} up"]
+    try:
+        for command in commands:
+            done = subprocess.run(["ip", *command.split()], capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"network namespaces are not allowed here: {done.stderr}")
+        yield [["ip", "netns", "exec", name] for name in names]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        subprocess.run(["ip", "link", "del", ends[0]], capture_output=True)
+
+
+def test_between_machines_it_is_tcp_and_unix_sockets_are_not_seen(two_networks):
+    here, there = two_networks
+    listening = process(FAR, within=here)
+    near, far = eval(listening.stdout.readline())
+    told = process(CALLING.format(address=far), within=there)
+    assert told.communicate()[0] == "()\n"
+    told = process(CALLING.format(address=near), within=there, stderr=subprocess.PIPE)
+    assert "PeerError: the test cannot be reached at" in told.communicate()[1]
+    assert process(CALLING.format(address=near), within=here).communicate()[0] == "()\n"
+    listening.kill()
+    listening.communicate()
