@@ -192,6 +192,7 @@ def train(
     weights: State,
     *,
     policy: type[GaussianPolicy] = GaussianPolicy,
+    learner_of: Callable[[LocalSettings, GaussianPolicy, BusyMeter], StreamingLearner] = local_learner,
 ) -> VirtualResult:
     """Train all batches from `weights`."""
     plan, busy = settings.plan, BusyMeter(width=settings.plan.shards)
@@ -203,7 +204,7 @@ def train(
         model = policy(state_dim=shards[0].state_dim, action_dim=shards[0].action_dim, hidden=settings.hidden)
         model.load_state_dict(weights)
         rank = stack.enter_context(closing(InferenceRank(0, model=model, busy=BusyMeter())))
-        learner = TimedLearner(local_learner(settings, model, BusyMeter()), settings, times.sample)
+        learner = TimedLearner(learner_of(settings, model, BusyMeter()), settings, times.sample)
         loops: Any = {
             "shards": _timed(shards, plan, times, settings.seed),
             "ranks": [TimedRank(rank, times.inference)],

@@ -17,6 +17,9 @@ the first step's is trained on at once, and those of the others wait for the bat
 optimizer does not step before the last rollout is taken in, and all are anchored at the weights with which
 the batch began.
 
+Advantages are normalised when they are trained on, by what is known then: those of a first step that begins
+before the batch is complete by the batch before, all others by the batch itself.
+
 Every decision is taken from counts and never from arrival times, so that all ranks of a sharded model make
 the same forward passes and the same optimizer steps.
 """
@@ -35,7 +38,7 @@ from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.ratios import RatioProbe, averages
 from rlinf_async.core.scored import Scored
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, size_of, slice_samples
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import BusyMeter
@@ -224,8 +227,7 @@ class StreamingLearner:
                 return metrics
         if whole is not None:
             self._estimate(whole)
-        # Between estimating and training: a deferred batch is normalised by its own statistics, and a
-        # streamed one has used those of the batch before.
+        # All is estimated: whatever is trained from here on is normalised by the batch itself.
         self._scale.close()
         if whole is not None:
             self._train_rollout(whole)
@@ -237,13 +239,8 @@ class StreamingLearner:
         return self.training.finish()
 
     def _train_rollout(self, rollout: Tree) -> None:
-        advantages = rollout["advantages"]
-        assert isinstance(advantages, torch.Tensor)
-        if self._settings.normalizes:
-            self.training.note("advantage_scale", self._scale.divisor)
-            rollout["advantages"] = self._scale.apply(advantages)
-        size = advantages.shape[0] * advantages.shape[1]
-        samples = self.training.samples(rollout, torch.randperm(size, generator=self._shuffle))
+        steps, width = leaf(rollout, "advantages").shape[:2]
+        samples = self.training.samples(rollout, torch.randperm(steps * width, generator=self._shuffle))
         self._samples.append(samples)
         if self._settings.spreads_steps:
             samples = self._spread(samples)
@@ -269,10 +266,16 @@ class StreamingLearner:
         self._later.clear()
 
     def _train_samples(self, samples: Tree) -> None:
-        for micro_batch in self._stream.add(samples):
+        for micro_batch in self._stream.add(self._normalized(samples)):
             self.training.train_micro_batch(micro_batch.samples, steps=micro_batch.steps)
             if micro_batch.steps:
                 self._past.changed()
+
+    def _normalized(self, samples: Tree) -> Tree:
+        if not self._settings.normalizes:
+            return samples
+        self.training.note("advantage_scale", self._scale.divisor)
+        return {**samples, "advantages": self._scale.apply(leaf(samples, "advantages"))}
 
     def _repeat_epochs(self) -> None:
         """The update epochs after the first, over the whole batch, shuffled once."""
