@@ -81,8 +81,8 @@ class ByTheBatchBefore(StreamingLearner):
         rollout["advantages"] = self._scale.apply(leaf(rollout, "advantages"))
         super()._train_rollout(rollout)
 
-    def _normalized(self, samples: Tree) -> Tree:
-        return samples
+    def _normalized(self, advantages: torch.Tensor) -> torch.Tensor:
+        return advantages
 
 
 def before(settings: LocalSettings, model: GaussianPolicy, busy: BusyMeter) -> StreamingLearner:

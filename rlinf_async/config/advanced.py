@@ -28,7 +28,7 @@ class AdvancedConfig:
     max_weight: float | Literal["auto"] = "auto"
     """The bound of the weight that `train.correction: tis` gives a sample; auto: 2."""
     normalization: Literal["auto", "running", "deferred"] = "auto"
-    """Advantages (GAE): by the batch before (streams), or by the whole batch (exact, waits for it).
+    """Advantages (GAE) in the first optimizer step: by the batch before (streams), or by the batch (exact).
 
     Streaming can hide the first update epoch only: auto is running with one epoch, deferred with more.
     """

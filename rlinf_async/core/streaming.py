@@ -92,9 +92,9 @@ divided by."""
 class AdvantageScale:
     """Mean and deviation of the advantages of the last complete batch.
 
-    Normalising needs the whole batch, so a streamed one is normalised with the statistics of the batch
-    before it; that is the approximation which `explain` reports. Until a first batch is complete,
-    `ready` is False and the caller holds its samples back.
+    Normalising needs the whole batch, so that what is trained of one before it is complete (`close`) is
+    normalised with the statistics of the batch before it; that is the approximation which `explain` reports.
+    Until a first batch is complete, `ready` is False and the caller holds its samples back.
 
     The batch before may have had no spread: every episode failed, and the critic knew. Its deviation would
     multiply the advantages of the next one, of the first successes, by up to 1e5. So the divisor is at least
@@ -134,7 +134,7 @@ class AdvantageScale:
         return (advantages - self.mean) / (self.divisor + 1e-5)
 
     def close(self) -> None:
-        """The batch is complete: its statistics serve the next one."""
+        """The batch is complete: its statistics serve the rest of it, and the beginning of the next one."""
         values = torch.cat(self._seen) if self._seen else torch.empty(0)
         self._seen.clear()
         self._count, self._squares = 0, 0.0

@@ -81,7 +81,8 @@ def streamer_exactness(
     reasons = []
     if settings.normalizes:
         reasons.append(
-            "advantages are normalised by the batch before; async.advanced.normalization=deferred is exact"
+            "the first optimizer step of a batch normalises advantages by the batch before; "
+            "async.advanced.normalization=deferred is exact"
         )
     reasons += more
     if reasons:

@@ -44,6 +44,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import BusyMeter
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+Normalize = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Training(Protocol):
@@ -90,8 +91,10 @@ class Training(Protocol):
     def note(self, name: str, value: float) -> None:
         """A metric of training; `finish` returns its mean."""
 
-    def finish(self) -> dict[str, float]:
-        """The last optimizer step of the batch is made: its metrics."""
+    def finish(self, normalized: Normalize) -> dict[str, float]:
+        """The last optimizer step of the batch is made: its metrics, of advantages as the batch has
+        `normalized` them.
+        """
 
     def log_ratios(self, rollout: Tree) -> torch.Tensor:
         """Return `log pi_prox - log mu` of an anchored rollout, of every ratio that counts, flat."""
@@ -236,7 +239,7 @@ class StreamingLearner:
         self._repeat_epochs()
         per_rank = self._settings.samples_per_batch / self._settings.plan.learner_ranks
         self.training.note("streamed", self._streamed / per_rank)
-        return self.training.finish()
+        return self.training.finish(self._normalized)
 
     def _train_rollout(self, rollout: Tree) -> None:
         steps, width = leaf(rollout, "advantages").shape[:2]
@@ -266,16 +269,16 @@ class StreamingLearner:
         self._later.clear()
 
     def _train_samples(self, samples: Tree) -> None:
-        for micro_batch in self._stream.add(self._normalized(samples)):
+        if self._settings.normalizes:
+            self.training.note("advantage_scale", self._scale.divisor)
+            samples = {**samples, "advantages": self._normalized(leaf(samples, "advantages"))}
+        for micro_batch in self._stream.add(samples):
             self.training.train_micro_batch(micro_batch.samples, steps=micro_batch.steps)
             if micro_batch.steps:
                 self._past.changed()
 
-    def _normalized(self, samples: Tree) -> Tree:
-        if not self._settings.normalizes:
-            return samples
-        self.training.note("advantage_scale", self._scale.divisor)
-        return {**samples, "advantages": self._scale.apply(leaf(samples, "advantages"))}
+    def _normalized(self, advantages: torch.Tensor) -> torch.Tensor:
+        return self._scale.apply(advantages) if self._settings.normalizes else advantages
 
     def _repeat_epochs(self) -> None:
         """The update epochs after the first, over the whole batch, shuffled once."""

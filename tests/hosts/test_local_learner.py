@@ -7,6 +7,7 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.config import advanced as advanced_config
+from rlinf_async.core.tensors import concatenate, slice_samples
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.estimates import estimated
@@ -85,11 +86,24 @@ def sampled(given):
 
 
 def samples_of(learner, given):
-    """What `learner` trains on when it is handed `given` as a whole batch."""
+    """What `learner` trains on in its first pass when it is handed `given` as a whole batch."""
+    trained = noting_samples(learner)
     learner.begin(0)
     learner.accept([given])
     learner.finish()
-    return learner._samples[0]
+    return slice_samples(concatenate(trained), 0, HORIZON * ENVS)
+
+
+def noting_samples(learner):
+    """The micro-batches that `learner` trains from now on."""
+    noted, train = [], learner.training.train_micro_batch
+
+    def noting(samples, *, steps):
+        noted.append(samples)
+        train(samples, steps=steps)
+
+    learner.training.train_micro_batch = noting
+    return noted
 
 
 def test_off_policy_samples_are_anchored_at_the_policy_that_trains_them():
@@ -268,18 +282,37 @@ def test_steps_after_the_end_of_an_episode_are_not_trained_on():
     assert all(torch.allclose(left, right, atol=1e-6) for left, right in pairs)
 
 
-def test_a_streamed_batch_is_normalised_by_the_batch_before():
-    learner = learner_of(settings_of({"mode": "streamer"}), policy(0))
-    samples_of(learner, piece(policy(0), seed=1))
-    mean, std = learner._scale.mean, learner._scale.std
-    settings = settings_of({"mode": "streamer"})
-    raw = estimated(sampled(piece(policy(0), seed=2)), settings)
-    learner.begin(1)
-    learner.accept([piece(policy(0), seed=2, batch=1)])
-    expected = torch.sort(((raw["advantages"] - mean) / (std + 1e-5)).flatten()).values
-    assert torch.allclose(torch.sort(learner._samples[0]["advantages"]).values, expected)
-    learner.finish()
-    assert learner._scale.mean != mean
+@pytest.mark.parametrize("step", [HORIZON * ENVS, HORIZON * ENVS // 4])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_first_step_of_a_streamed_batch_is_normalised_by_the_batch_before_and_the_others_by_itself(
+    step, epochs
+):
+    sizes = {"global_batch_size": step, "micro_batch_size": step, "update_epoch": epochs}
+    settings = settings_of({"mode": "streamer", "advanced": {"normalization": "running"}}, **sizes)
+    learner = learner_of(settings, policy(0))
+    raw = [estimated(sampled(piece(policy(0), seed=seed)), settings) for seed in (1, 2)]
+    moments = [
+        (valid.mean(), valid.std(ddof=1))
+        for valid in (each["advantages"][each["valid"]].double().numpy() for each in raw)
+    ]
+    trained = noting_samples(learner)
+    for batch, seed in enumerate((1, 2)):
+        trained.clear()
+        learner.begin(batch)
+        learner.accept([piece(policy(0), seed=seed, batch=batch)])
+        learner.finish()
+    # A sample is known by its state.
+    values = {
+        tuple(state): value
+        for state, value in zip(
+            raw[1]["states"][:-1].flatten(0, 1).tolist(), raw[1]["advantages"].flatten().tolist(), strict=True
+        )
+    }
+    assert len(trained) == epochs * HORIZON * ENVS // step
+    for number, samples in enumerate(trained):
+        mean, std = moments[0 if number == 0 else 1]
+        own = np.array([values[tuple(state)] for state in samples["states"].tolist()])
+        assert np.allclose(samples["advantages"].numpy(), (own - mean) / (std + 1e-5), atol=1e-5)
 
 
 def test_a_batch_without_a_single_signal_moves_nothing_under_grpo():
@@ -444,7 +477,7 @@ def test_a_batch_reports_how_many_groups_had_no_signal(rewards, silent):
     given = piece(policy(), ends_at=HORIZON)
     given.payload["rewards"] = torch.full((HORIZON, ENVS), rewards) if rewards else torch.rand(HORIZON, ENVS)
     training.estimate(training.rollout([given]))
-    assert training.finish()["train/groups_without_signal"] == silent
+    assert training.finish(lambda advantages: advantages)["train/groups_without_signal"] == silent
 
 
 class Dropping(GaussianPolicy):

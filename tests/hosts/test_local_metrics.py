@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlinf_async.core.tensors import map_tensors
+from rlinf_async.core.tensors import concatenate, map_tensors
 from rlinf_async.hosts.local.estimates import scoring_inputs
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.observe.meters import BusyMeter
@@ -16,6 +16,7 @@ from tests.hosts.test_local_learner import (
     HORIZON,
     ByDimension,
     learner_of,
+    noting_samples,
     opinionated,
     piece,
     policy,
@@ -40,9 +41,10 @@ def test_losses_and_gradients_are_told_as_means_over_the_valid_samples_of_each_o
     model = opinionated(1)
     sizes = {"global_batch_size": size, "micro_batch_size": size, "lr": 1e-12, "value_lr": 1e-12}
     learner = learner_of(settings_of(algorithm="ppo", **sizes), model)
+    trained = noting_samples(learner)
     metrics = told(learner, piece(copy.deepcopy(model), ends_at=1))
     losses, norms, weights = [], [], []
-    samples = learner._samples[0]
+    samples = concatenate(trained)
     for start in range(0, HORIZON * ENVS, size):
         some = {name: tensor[start : start + size] for name, tensor in samples.items()}
         logprobs = model.logprobs(some["states"], some["actions"])

@@ -55,7 +55,7 @@ class Training:
     def note(self, name, value):
         self.noted[name] = value
 
-    def finish(self):
+    def finish(self, normalized):
         return {}
 
     def anchor(self, rollout, scores=None):

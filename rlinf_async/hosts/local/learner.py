@@ -25,7 +25,7 @@ from rlinf_async.hosts.local.estimates import anchored, as_inference, estimated,
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.loops.skipped_steps import SkippedSteps
-from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
+from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
@@ -152,7 +152,7 @@ class LocalTraining:
     def note(self, name: str, value: torch.Tensor | float) -> None:
         self._metrics[f"train/{name}"].append(float(value))
 
-    def finish(self) -> dict[str, float]:
+    def finish(self, normalized: Normalize) -> dict[str, float]:
         means = {name: sum(values) / len(values) for name, values in self._metrics.items()}
         if self._settings.algorithm == "grpo":
             means["train/groups_without_signal"] = float(self._silent)

@@ -24,7 +24,7 @@ from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import anchor, forward, recompute, samples_of
 from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES, RLinfSettings
 from rlinf_async.hosts.rlinf.shards import TrainedShards
-from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
+from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.reporting import prefixed
 
@@ -141,13 +141,15 @@ class FSDPTraining:
     def note(self, name: str, value: float) -> None:
         self._metrics.setdefault(name, []).append(value)
 
-    def finish(self) -> dict[str, float]:
+    def finish(self, normalized: Normalize) -> dict[str, float]:
         self._actor.lr_scheduler.step()
         self._actor.model.zero_grad()
         variance = explained_variance(self._metrics, self.summed)
         means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
         trained = all_reduce_dict(means, op=dist.ReduceOp.AVG) | variance
-        return self._named(compute_rollout_metrics(concatenate(self._reports, dim=1)), trained)
+        report = concatenate(self._reports, dim=1)
+        report["advantages"] = normalized(leaf(report, "advantages"))
+        return self._named(compute_rollout_metrics(report), trained)
 
     def _named(self, rollout: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, float]:
         return prefixed("rollout", rollout) | prefixed("train", {**train, **self._examined, **self._silent()})

@@ -27,7 +27,7 @@ from rlinf_async.hosts.verl.measures import StepMeasures, of_rollouts, of_verl, 
 from rlinf_async.hosts.verl.premise import compare, is_half
 from rlinf_async.hosts.verl.scoring import anchored, flat_inputs, forward, model_name, score_rollout
 from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
+from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 from rlinf_async.ray_runtime.reporting import prefixed
@@ -256,7 +256,9 @@ class EngineTraining:
     def note(self, name: str, value: float) -> None:
         self._measures.note(name, value)
 
-    def finish(self) -> dict[str, float]:
+    def finish(self, normalized: Normalize) -> dict[str, float]:
+        for report in self._reports:
+            report["advantages"] = normalized(report["advantages"])
         self._measures.note("actor/lr", self._engine.lr_scheduler_step())
         return self._named(self._measures.means(self._group))
 

@@ -190,10 +190,12 @@ def actor_of(worker, cfg):
     return actor
 
 
-def _train_stock(job, *, advantages=None, order=None):
-    """RLinf's actor; `advantages` and `order` may replace its advantages and its order of samples."""
+def _train_stock(job, *, advantages=None, order=None, alter=None):
+    """RLinf's actor; `advantages` and `order` may replace its advantages and its order of samples, `alter`
+    changes its micro-batches.
+    """
     actor = actor_of(stock.EmbodiedFSDPActor, job.cfg)
-    training = watched(actor)
+    training = watched(actor, alter)
     for batch in job.batches:
         if job.case.on_policy:
             act_by(actor, batch)
@@ -262,34 +264,56 @@ def _train_local(job):
 
 
 def _by_the_batch_before(job):
-    """RLinf's actor, given advantages that are normalised by the first batch's moments in float64."""
-    moments = []
+    """RLinf's actor in our order, but that the first optimizer step of a batch has advantages that are
+    normalised by the moments of the batch before, in float64.
+    """
+    moments, left = [], 0
 
     def advantages(actor):
+        nonlocal left
         compute = partial(stock.calculate_adv_and_returns, normalize_advantages=False)
         with mock.patch.object(stock, "calculate_adv_and_returns", compute):
-            rollout = actor.compute_advantages_and_returns()
+            actor.compute_advantages_and_returns()
         raw = actor.rollout_batch["advantages"].double()
         valid = raw.numpy()[actor.rollout_batch["loss_mask"].numpy()]
         moments.append((float(valid.mean()), float(valid.std(ddof=1))))
-        mean, deviation = moments[0]
-        actor.rollout_batch["advantages"] = ((raw - mean) / (deviation + 1e-5)).float()
-        return rollout
+        mean, deviation = moments[max(0, len(moments) - 2)]
+        actor.rollout_batch["by_the_batch_before"] = ((raw - mean) / (deviation + 1e-5)).float()
+        left = actor.gradient_accumulation
+        return actor.compute_advantages_and_returns()
 
-    return _train_stock(job, advantages=advantages)
+    def alter(micro_batch):
+        nonlocal left
+        left -= 1
+        return {
+            **micro_batch,
+            "advantages": micro_batch["by_the_batch_before" if left >= 0 else "advantages"],
+        }
+
+    return _train_stock(job, advantages=advantages, order=_our_order(job), alter=alter)
 
 
 def _in_our_order(job):
     """RLinf's actor, its shuffle replaced by the order in which our learner trained the first pass."""
-    trained = torch.cat(job.done["ours"].numbers[0]).flatten().tolist()
+    return _train_stock(job, order=_our_order(job))
+
+
+def _our_order(job):
+    trained = torch.cat(job.done["ours"].numbers[0]).flatten().split(job.settings.update_epoch * _size(job))
+    batches = iter(trained)
 
     def order(actor):
         held = actor.rollout_batch["forward_inputs"]["number"].flatten().tolist()
         place = {number: index for index, number in enumerate(held)}
-        chosen = torch.tensor([place[number] for number in trained[: len(held)]])
+        chosen = torch.tensor([place[number] for number in next(batches)[: len(held)].tolist()])
         return mock.patch.object(torch, "randperm", return_value=chosen)
 
-    return _train_stock(job, order=order)
+    return order
+
+
+def _size(job):
+    """Samples of a batch on one rank."""
+    return job.settings.samples_per_batch // job.settings.plan.learner_ranks
 
 
 def _wrong_denominator(job):

@@ -23,7 +23,10 @@ class Reference:
     def train(self, batch, steps):
         """`steps`: the numbers of the samples of each optimizer step."""
         samples = self._samples(batch)
-        for numbers in steps:
+        own = samples.pop("own", None)
+        for number, numbers in enumerate(steps):
+            if number == 1 and own is not None:
+                samples["advantages"] = own
             chosen = {name: value.flatten(0, 2)[numbers] for name, value in samples.items()}
             self.actor.optimizer.zero_grad()
             self._loss(chosen).backward()
@@ -47,8 +50,10 @@ class Reference:
             return found | {"advantages": self._of_groups(batch, mask)[..., None]}
         advantages = self._gae(batch["rewards"][..., 0], values, dones.float())
         returns = advantages + values[:, :-1]
+        before, own = self._normalised(advantages, mask)
         return found | {
-            "advantages": self._normalised(advantages, mask)[..., None],
+            "advantages": before[..., None],
+            "own": own[..., None],
             "returns": returns[..., None],
             "values": values[:, :-1, :, None],
         }
@@ -79,10 +84,11 @@ class Reference:
         return advantages
 
     def _normalised(self, advantages, mask):
+        """By the batch before, if that is asked for and there was one, and by the batch itself."""
         found = (advantages[mask].mean(), advantages[mask].std())
-        mean, deviation = self._before if self._running and self._before else found
+        moments = (self._before if self._running and self._before else found), found
         self._before = found
-        return (advantages - mean) / (deviation + 1e-5)
+        return tuple((advantages - mean) / (deviation + 1e-5) for mean, deviation in moments)
 
     def _of_groups(self, batch, mask):
         scores = (batch["rewards"][..., 0] * mask).sum(1).unflatten(1, (-1, self._cfg.algorithm.group_size))

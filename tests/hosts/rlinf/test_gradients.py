@@ -91,6 +91,13 @@ OTHERS = [
         others=("by the batch before",),
     ),
     Case(
+        name="running in steps",
+        overrides=("async.mode=streamer", STEPS, epochs(1)),
+        order=16,
+        batches=3,
+        others=("by the batch before",),
+    ),
+    Case(
         name="unmasked",
         overrides=("async.mode=streamer", RUNNING, "env.train.ignore_terminations=true", epochs(2)),
         order=8,
@@ -286,14 +293,17 @@ def test_without_a_mask_the_first_batch_of_streamed_ppo_is_rlinfs_too(runs):
     same_to_rounding(run["ours"], run["stock"])
 
 
-def test_the_second_batch_of_streamed_ppo_is_normalised_by_the_first(runs):
-    run, steps = runs["running"], 2
+@pytest.mark.parametrize(("name", "first"), [("running", 2), ("running in steps", 3)])
+def test_the_first_step_of_a_streamed_batch_of_ppo_is_normalised_by_the_batch_before_and_no_other(
+    runs, name, first
+):
+    run = runs[name]
     same_to_rounding(run["ours"], run["by the batch before"])
-    for ours, theirs in zip(run["ours"].gradients[steps:], run["stock"].gradients[steps:], strict=True):
-        assert deviation(ours, theirs) > 1000 * GRADIENT
+    assert deviation(run["ours"].gradients[first], run["stock"].gradients[first]) > 1000 * GRADIENT
+    same_report(run["ours"], run["stock"], "rollout/")
     claim = run["exactness"]["streamer"]
     assert claim.startswith("approximate")
-    assert "advantages are normalised by the batch before" in claim
+    assert "first optimizer step of a batch normalises advantages by the batch before" in claim
 
 
 def test_the_first_batch_of_streamed_ppo_is_kept_and_cut_into_steps_as_rlinf_cuts_it(runs):

@@ -89,7 +89,7 @@ def test_micro_batches_that_arrive_one_by_one_add_up_to_the_step_that_verl_makes
         for cut in range(micro_batches):
             micro_batch = slice_samples(samples, cut * size, (cut + 1) * size)
             training.train_micro_batch(micro_batch, steps=cut == micro_batches - 1)
-    streamed = training.finish()
+    streamed = training.finish(lambda advantages: advantages)
     training_of(theirs, of)
     whole = tu.get(theirs.train_batch(training.batch_of(samples, micro_batch_size=4)), "metrics")
 

@@ -95,7 +95,7 @@ def stop_deferring(facts: Facts) -> Advice | None:
         setting="async.advanced.normalization",
         before="deferred",
         after="running",
-        but="approximate: advantages are normalised by the batch before",
+        but="approximate: the first optimizer step normalises advantages by the batch before",
     )
 
 
