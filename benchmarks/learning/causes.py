@@ -1,14 +1,15 @@
-"""Why asynchronous training learns less on two tasks of unequal speed: `nice python -m benchmarks.learning.causes`.
+"""Why is less learned on tasks of unequal speed: `nice python -m benchmarks.learning.causes`.
 
 What follows was written down, and committed, before the first run that counts.
 
 Question. On the pair of Meta-World tasks of which one is fast (`world-ppo-1-lag1-spread` of
-preregistration.yaml) the default learned less than the delay of a batch explains: 9.5 % [-0.7, 19.7] of what
-was learned, over seeds 0 to 9, of which half came of one seed; 4.0 % [0.0, 8.0] without level 3. Which part of
-asynchronous training costs it?
+preregistration.yaml) the default learned less than the delay of a batch explains: 9.5 % [-0.7, 19.7] of
+what was learned, over seeds 0 to 9, of which half came of one seed; 4.0 % [0.0, 8.0] without level 3.
+Which part of asynchronous training costs it?
 
-Runs. That setting's task, start, recipe (PPO, one epoch, four optimizer steps, 30 batches) and virtual clock.
-Every arm adds one thing to the one before it; all have the same starts and the same goals by seed:
+Runs. That setting's task, start, recipe (PPO, one epoch, four optimizer steps, 30 batches) and virtual
+clock. Every arm adds one thing to the one before it; all have the same starts and the same goals by
+seed:
 
     synchronous  every level off
     lag          level 1 alone, every sample exactly one version old (`async.deterministic`): the delay of a
@@ -20,29 +21,30 @@ Every arm adds one thing to the one before it; all have the same starts and the 
     before       the same, all four steps normalised by the batch before, as the package did
     tasks        `own` with `balance: tasks`, whose samples are younger
 
-Values are recomputed in all of them by the policy that begins the batch, as the default has it, so that their
-age is no factor.
+Values are recomputed in all of them by the policy that begins the batch, as the default has it, so that
+their age is no factor.
 
-Measure. Area above the start: the mean success of the training episodes over all batches, tasks weighing the
-same, less that of the first batch of the synchronous run of the seed. The reference of every arm is the
-synchronous curve moved by one batch, which is what the delay of a batch costs a run that learns exactly as
-well. Differences are paired by seed, as shares of the mean area above the start of the synchronous runs.
+Measure. Area above the start: the mean success of the training episodes over all batches, tasks weighing
+the same, less that of the first batch of the synchronous run of the seed. The reference of every arm is
+the synchronous curve moved by one batch, which is what the delay of a batch costs a run that learns
+exactly as well. Differences are paired by seed, as shares of the mean area above the start of the
+synchronous runs.
 
-Primary tests. Arm minus reference, a two-sided paired t-test for each of the five arms, Holm over the five at
-5 %. A significant loss is a loss; an arm whose 90 % interval lies within 5 % is equivalent; of others the
-interval is told and nothing is claimed.
+Primary tests. Arm minus reference, a two-sided paired t-test for each of the five arms, Holm over the
+five at 5 %. A significant loss is a loss; an arm whose 90 % interval lies within 5 % is equivalent; of
+others the interval is told and nothing is claimed.
 
-Secondary, with 90 % intervals and without a verdict: `mixed` minus `lag`, `own` minus `mixed`, `before` minus
-`own`, `tasks` minus `own`; and the mean age of samples and the largest norm of a gradient by arm.
+Secondary, with 90 % intervals and without a verdict: `mixed` minus `lag`, `own` minus `mixed`, `before`
+minus `own`, `tasks` minus `own`; and the mean age of samples and the largest norm of a gradient by arm.
 
-Rule. Steps of a complete batch are normalised by the batch itself whatever comes of this, as that is more exact
-and costs nothing. If `tasks` or `mixed` is significantly better than `own` (paired t-test, Holm over these two),
-the default follows it; else it stays.
+Rule. Steps of a complete batch are normalised by the batch itself whatever comes of this, as that is
+more exact and costs nothing. If `tasks` or `mixed` is significantly better than `own` (paired t-test,
+Holm over these two), the default follows it; else it stays.
 
-Seeds 10 to 39, none of which was used before, as far as time goes; all arms of a seed are run before the next
-seed, and the seeds of which all runs are there are reported, and their number. With the deviation of paired
-differences of the earlier runs without level 3 (8 % of what was learned) 10 seeds show a loss of 8 % with 80 %
-probability, 30 one of 4.5 %.
+Seeds 10 to 39, none of which was used before, as far as time goes; all arms of a seed are run before the
+next seed, and the seeds of which all runs are there are reported, and their number. With the deviation
+of paired differences of the earlier runs without level 3 (8 % of what was learned) 10 seeds show a loss
+of 8 % with 80 % probability, 30 one of 4.5 %.
 
 Pilots: none.
 """
