@@ -18,7 +18,7 @@ from rlinf_async.lab.virtual.times import TrainingTimes
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.loops.streaming_learner import Pair, StreamingLearner
+from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import SpanLog
@@ -75,7 +75,7 @@ class VirtualTraining:
     def note(self, name: str, value: float) -> None:
         """Do nothing: no metric is learnt from."""
 
-    def finish(self) -> dict[str, float]:
+    def finish(self, normalized: Normalize) -> dict[str, float]:
         self._owe("", self._times.batch_s)
         return {}
 
