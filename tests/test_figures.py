@@ -17,7 +17,9 @@ LEARNING = ROOT / "benchmarks" / "learning" / "results"
 COMPUTED = ("maniskill-real", "metaworld", "libero-real")
 """Scenarios in which nothing is emulated."""
 SIXTEEN_CORES = ("sixteen_cores", "sixteen_cores_12")
-COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+COUNTS = tuple(
+    ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
+)
 MEASUREMENTS = "benchmarks/schedules/measurements.md"
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 
@@ -49,9 +51,14 @@ def ends_with(run):
     return sum(last) / len(last)
 
 
-def less(name):
-    """How much less was learned, in whole per cent."""
-    return f"{-float(setting(name)['difference']):.0f}"
+def gains():
+    """What was learned above the start, by setting."""
+    return {row["setting"]: row for row in read("gains")}
+
+
+def interval(row, prefix=""):
+    middle, low, high = (100 * row[f"{prefix}{key}"] for key in ("difference", "ci_low", "ci_high"))
+    return f"{middle:+.1f} % [{low:+.1f}, {high:+.1f}]"
 
 
 def lines(page):
@@ -179,30 +186,12 @@ def newcomer():
 
 def learning():
     """Of learning."""
-    toys = [
-        row["verdict"]
-        for row in read("preregistered")["rows"]
-        if row["task"].startswith("points")
-        and row["verdict"] != "incomplete"
-        and not row["setting"].endswith("-loglinear")
-    ]
-    same = f"in {COUNTS[toys.count('equivalent')]} of {COUNTS[len(toys)]} settings with the default anchor"
-    yield "benchmarks/learning/measurements.md", f"the same within 5 % {same}"
-    yield "docs/learning.md", f"the same within 5 % {same}"
-    yield "docs/index.md", f"within 5 % {same}"
-    on_rlinf = [
-        row["verdict"]
-        for row in read("preregistered")["rows"]
-        if row["host"] == "rlinf" and row["verdict"] != "incomplete"
-    ]
-    assert set(on_rlinf) == {"equivalent", "undecided"}
-    same = f"in {COUNTS[on_rlinf.count('equivalent')]} of {COUNTS[len(on_rlinf)]} settings"
-    yield "benchmarks/learning/measurements.md", f"the same within 5 % {same}, the others are undecided"
-    yield "docs/index.md", f"on RLinf's workers {same} on Meta-World, the others are undecided"
-    yield (
-        "benchmarks/learning/measurements.md",
-        f"{same} with real physics on RLinf; the others of these are undecided",
-    )
+    measurements, page = "benchmarks/learning/measurements.md", "docs/learning.md"
+    by_group = {}
+    for name, row in gains().items():
+        by_group.setdefault(row["group"], {})[name] = row
+    toys, pair = by_group["a toy"], by_group["two tasks of unequal speed"]
+    on_rlinf = by_group["single tasks under RLinf"]
     taken_off = [
         COUNTS[sum(ends_with(f"{side}rlinf-press-vla-slow-seed{seed}") > 0.5 for seed in range(5))]
         for side in ("sync-", "")
@@ -212,48 +201,48 @@ def learning():
         f"{taken_off[0]} of five synchronous runs came beyond a return of 0.5 in 30 batches, "
         f"and {taken_off[1]} of five of `full`",
     )
-    for task, name in (("press", "`button-press` the same within 5 %"), ("reach", "`reach` undecided")):
-        (row,) = (
-            row for row in read("preregistered")["rows"] if row["setting"] == f"rlinf-{task}-ppo-1-fsdp2"
-        )
-        assert row["verdict"] == ("equivalent" if "same" in name else "undecided")
-        yield "benchmarks/learning/measurements.md", f"{name} (area {100 * row['difference']:+.1f} %"
-        yield "benchmarks/learning/measurements.md", f"final success {100 * row['final_difference']:+.1f} %"
-        for kind in ("", "final_"):
-            low, high = (100 * row[f"{kind}{end}"] for end in ("ci_low", "ci_high"))
-            yield (
-                "benchmarks/learning/measurements.md",
-                f"{100 * row[f'{kind}difference']:+.1f} % [{low:+.1f}, {high:+.1f}]",
-            )
-    four = [less(f"world-{algorithm}-4-lag1") for algorithm in ("ppo", "grpo")]
-    yield (
-        "benchmarks/learning/measurements.md",
-        f"With four epochs it was {four[0]} % less for PPO and {four[1]} % for GRPO, both undecided",
-    )
-    default, arrival = "world-ppo-1-lag1-spread", "world-ppo-1-lag1"
-    yield (
-        "benchmarks/learning/measurements.md",
-        f"unequal speed: {less(default)} % less (ten seeds, undecided",
-    )
-    yield "docs/index.md", f"speed {less(default)} % less"
-    yield "benchmarks/learning/measurements.md", f"which it no longer does, it was {less(arrival)} % less"
-    yield (
-        "benchmarks/learning/measurements.md",
-        f"with `loglinear` {less(f'{default}-loglinear')} % (undecided)",
-    )
-    page = "docs/learning.md"
-    for name in (default, "world-ppo-1-lag1-unstreamed", "rlinf-press-ppo-1-fsdp2"):
-        found = setting(name)
-        yield page, f"{found['difference']} % [{found['ci_low']}, {found['ci_high']}]"
-    four_epochs = [setting(f"world-{algorithm}-4-lag1")["difference"] for algorithm in ("ppo", "grpo")]
-    yield page, f"with four epochs {four_epochs[0]} % for PPO and {four_epochs[1]} % for GRPO"
+    assert all("less" in row["claim"] and "before Holm" not in row["claim"] for row in toys.values())
+    totals = [-100 * row["difference"] for row in toys.values()]
+    said = f"{min(totals):.0f} to {max(totals):.0f} %"
+    for where in (measurements, page, "docs/index.md", "README.md"):
+        yield where, said
+    yield page, f"in each of {COUNTS[len(toys)]} settings"
+    beyond = [100 * row["beyond_delay_difference"] for row in toys.values()]
+    for where in (measurements, page):
+        yield where, f"between {min(beyond):+.1f} and {max(beyond):+.1f} %"
+    kept = {
+        name for name, row in pair.items() if row["claim"].startswith("less") and "before" not in row["claim"]
+    }
+    assert kept == {"world-ppo-1-lag1-unstreamed", "world-ppo-4-lag1"}
+    for name, row in pair.items():
+        if name in (*kept, "world-ppo-1-lag1-spread"):
+            yield page, interval(row)
+        if not name.endswith("-loglinear"):
+            yield measurements, interval(row)
+            yield measurements, interval(row, "beyond_delay_")
+    default = pair["world-ppo-1-lag1-spread"]
+    explained = f"{100 * (default['beyond_delay_difference'] - default['difference']):.1f}"
+    for where, words_ in (
+        ("README.md", f"{interval(default)}, of which the delay explains {explained}"),
+        (page, f"{interval(default)}, of which the delay explains {explained}"),
+        ("docs/index.md", f"{-100 * default['difference']:.1f} % less, of which it explains {explained}"),
+    ):
+        yield where, words_
+    ((name, press),) = ((name, row) for name, row in on_rlinf.items() if row["claim"])
+    assert (name, press["claim"]) == ("rlinf-press-ppo-1-fsdp1", "less, before Holm")
+    for where in (measurements, page):
+        yield where, f"learned less by its own test ({interval(press)})"
+    yield page, f"of {COUNTS[len(on_rlinf)]} settings with five seeds each"
+    yield measurements, interval(on_rlinf["rlinf-press-ppo-1-fsdp2"])
+    press = setting("rlinf-press-ppo-1-fsdp2")
+    yield measurements, f"{press['difference']} % [{press['ci_low']}, {press['ci_high']}]"
     ppo = [row for row in read("equivalence") if row["algorithm"] == "ppo" and row["host"] == "both"]
     equivalent, seeds = [row for row in ppo if row["equivalent"]], {row["seeds"] for row in ppo}
-    (undecided,) = {row["task"].removesuffix("-v3") for row in ppo if not row["equivalent"]}
+    (other,) = {row["task"].removesuffix("-v3") for row in ppo if not row["equivalent"]}
     yield (
         "benchmarks/learning/measurements.md",
         f"on {COUNTS[len(equivalent)]} of {COUNTS[len(ppo)]} Meta-World tasks with PPO "
-        f"({COUNTS[seeds.pop()]} seeds; {undecided} is undecided)",
+        f"({COUNTS[seeds.pop()]} seeds; on {other} less was learned)",
     )
     under_verl = read("verl")
     smaller = -100 * under_verl["tests"]["area"]["difference"]
@@ -301,9 +290,6 @@ def front_page():
     }
     rlinf, ours = (median(values) for values in seconds.values())
     yield page, f"took {ours} s a step where RLinf took {rlinf}"
-    press, pair = setting("rlinf-press-ppo-1-fsdp2"), setting("world-ppo-1-lag1-spread")
-    for one in (press, pair):
-        yield page, f"area {one['difference']} % [{one['ci_low']}, {one['ci_high']}]"
     yield page, "the demo kept 86 and 90 % of its throughput"
 
 

@@ -53,15 +53,16 @@ def preregistered(
     report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
 ) -> None:
     """The setting of the speed claims: all levels on. What is tested, and how, is in preregistration.yaml."""
-    from benchmarks.learning import pages, plots
+    from benchmarks.learning import gains, pages, plots
     from benchmarks.learning.preregistration import load, missing
 
     settings = [one for one in load().settings if not report and (not only or one.name in only)]
     failed = run_all(missing(one for one in settings if one.host == "local"), processes=jobs)
     failed += run_all(missing(one for one in settings if one.host == "rlinf"), processes=1)
-    for path in pages.write(load()):
+    found = gains.gains(load())
+    for path in (*pages.write(load()), *gains.write(found)):
         console.print(f"wrote {path}")
-    console.print(f"drew {plots.forest(pages.data_rows(load()))}")
+    console.print(f"drew {plots.forest([gain.as_json() for gain in found])}")
     pages.publish(load(), LEARNING)
     _end(failed)
 

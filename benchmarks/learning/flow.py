@@ -62,7 +62,7 @@ from benchmarks.learning.cells import RESULTS
 from benchmarks.learning.flow_policy import FEW, MANY, STEPS, FlowPolicy
 from benchmarks.learning.points import PointsStart, Toy, points_start
 from benchmarks.learning.preregistration import STEPS as OPTIMIZER_STEPS
-from benchmarks.learning.statistics import tost_paired
+from benchmarks.learning.statistics import above_start, holm, tost_paired
 from benchmarks.learning.virtual_host import ServiceTimes, train
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.scored import WHOLE, Scored
@@ -209,11 +209,6 @@ def stored(path: Path = RAW) -> dict[Run, dict[str, Any]]:
     return {Run(row["size"], row["arm"], row["lag"], row["seed"]): row for row in rows}
 
 
-def above_start(row: Mapping[str, Any]) -> float:
-    success = row["success"]
-    return float(np.mean(success) - success[0])
-
-
 def complete(rows: Mapping[Run, Any], size: str) -> list[int]:
     """Seeds of which all runs of a size are there."""
     planned = [run for run in runs() if run.size == size]
@@ -224,11 +219,14 @@ def shares(
     rows: Mapping[Run, Any], size: str, seeds: Sequence[int], arm: str, lags: Sequence[int]
 ) -> list[float]:
     """By seed, the mean over `lags` of the area above the start, as a share of that without a lag."""
-    unit = np.mean([above_start(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds])
+    unit = np.mean([_learned(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds])
     return [
-        float(np.mean([above_start(rows[Run(size, arm, lag, seed)]) for lag in lags]) / unit)
-        for seed in seeds
+        float(np.mean([_learned(rows[Run(size, arm, lag, seed)]) for lag in lags]) / unit) for seed in seeds
     ]
+
+
+def _learned(row: Mapping[str, Any]) -> float:
+    return above_start(row["success"], row["success"][0])
 
 
 def report(rows: Mapping[Run, Any]) -> str:
@@ -243,7 +241,7 @@ def report(rows: Mapping[Run, Any]) -> str:
         seeds = complete(rows, size)
         if len(seeds) < 2:
             continue
-        sync = [above_start(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds]
+        sync = [_learned(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds]
         parts.append(
             f"## `{size}`, {len(seeds)} of {len(SEEDS)} seeds; without a lag {tables.spread(sync)}\n"
         )
@@ -301,11 +299,11 @@ def short(rows: Mapping[Run, Any]) -> str:
 
 
 def _holm(tests: Sequence[tuple[str, float, str]]) -> list[list[str]]:
-    verdicts, open_ = {}, True
-    for rank, (size, p, _) in enumerate(sorted(tests, key=lambda one: one[1])):
-        open_ = open_ and p <= ALPHA / (len(tests) - rank)
-        verdicts[size] = "different" if open_ else "not shown to differ"
-    return [[size, text, f"{p:.3g}", verdicts[size]] for size, p, text in tests]
+    significant = holm([p for _, p, _ in tests], ALPHA)
+    return [
+        [size, text, f"{p:.3g}", "different" if differs else "not shown to differ"]
+        for (size, p, text), differs in zip(tests, significant, strict=True)
+    ]
 
 
 def main() -> None:

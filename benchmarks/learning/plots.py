@@ -232,31 +232,26 @@ def success_over_seconds(curves: Mapping[str, Mapping[int, PeerCurve]], level: f
 
 
 def forest(rows: Sequence[Mapping[str, Any]]) -> Path | None:
-    """The area's difference with its interval, a line for each row of preregistered.json that is complete.
-
-    Intervals that are wider than the panel go on beyond it.
-    """
-    shown = [row for row in rows if row["verdict"] != "incomplete"]
-    order = {"points": 0, "drawer": 1, "button": 2, "reach": 3}
-    shown.sort(key=lambda row: (row["host"] == "rlinf", order[row["task"].split("-")[0].split("+")[0]]))
+    """Differences of the area above the start, a line for each row of gains.json with a claim, by group."""
+    shown = sorted((row for row in rows if row["claim"]), key=lambda row: str(row["group"]))
     figure, panel = plt.subplots(figsize=(8, 0.6 + 0.27 * len(shown)), layout="constrained")
     for margin in {100 * row["margin"] for row in shown}:
         panel.axvspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
     panel.axvline(0, color=GREY, lw=0.8)
     for place, row in enumerate(reversed(shown)):
-        color = BLUE if row["verdict"] == "equivalent" else ORANGE if row["ci_high"] < 0 else GREY
-        low, middle, high = (100 * row[key] for key in ("ci_low", "difference", "ci_high"))
-        panel.plot([low, high], [place, place], color=color, lw=1.8)
-        panel.plot([middle], [place], "o", color=color, ms=5)
+        for prefix, color in (("", BLUE), ("beyond_delay_", ORANGE)):
+            low, middle, high = (100 * row[f"{prefix}{key}"] for key in ("ci_low", "difference", "ci_high"))
+            at = place + (0.15 if not prefix else -0.15)
+            panel.plot([low, high], [at, at], color=color, lw=1.8)
+            panel.plot([middle], [at], "o", color=color, ms=4)
     panel.set_yticks(range(len(shown)), [row["setting"] for row in reversed(shown)], fontsize=8)
-    panel.set(xlim=(-25, 25), xlabel="difference of the area under the success curve, %")
+    panel.set(xlabel="asynchronous minus synchronous, % of what the synchronous runs learned")
     handles = [
-        Line2D([], [], color=BLUE, marker="o", label="the same within 5 %"),
-        Line2D([], [], color=ORANGE, marker="o", label="less: the interval is below 0"),
-        Line2D([], [], color=GREY, marker="o", label="neither"),
+        Line2D([], [], color=BLUE, marker="o", label="in all"),
+        Line2D([], [], color=ORANGE, marker="o", label="beyond the delay of the lag"),
     ]
     if shown:
-        panel.legend(handles=handles, loc="lower right")
+        panel.legend(handles=handles, loc="upper left")
     return _save(figure, "forest.png", bool(shown))
 
 

@@ -32,8 +32,7 @@ def delayed(curve: Curve, batches: int) -> Curve:
 
     That is the least a lag can cost: the batches that are acted before the first update show nothing.
     """
-    late = [curve.success[max(0, batch - batches)] for batch in range(len(curve.success))]
-    return replace(curve, success=late)
+    return replace(curve, success=moved(curve.success, batches))
 
 
 def final_success(curve: Curve, window: int = WINDOW) -> float:
@@ -90,6 +89,8 @@ class Tost:
     margin: float
     p_value: float | None
     """The larger of the two tests' p-values."""
+    p_difference: float | None
+    """Two-sided p-value of a paired t-test that there is no difference."""
 
     @property
     def equivalent(self) -> bool:
@@ -122,13 +123,14 @@ def tost_paired(sync: Sequence[float], full: Sequence[float], margin: float, alp
         raise ValueError(f"{len(sync)} and {len(full)} values are not pairs")
     differences = np.subtract(full, sync)
     mean = float(differences.mean())
-    low = high = p_value = None
+    low = high = p_value = p_difference = None
     if len(differences) > 1:
         error = float(stats.sem(differences))
         freedom = len(differences) - 1
         half = float(stats.t.ppf(1 - alpha, freedom)) * error
         low, high = mean - half, mean + half
         p_value = max(_beyond(mean + margin, error, freedom), _beyond(margin - mean, error, freedom))
+        p_difference = min(1.0, 2 * _beyond(abs(mean), error, freedom))
     return Tost(
         pairs=len(differences),
         sync_mean=float(np.mean(sync)),
@@ -138,7 +140,31 @@ def tost_paired(sync: Sequence[float], full: Sequence[float], margin: float, alp
         ci_high=high,
         margin=margin,
         p_value=p_value,
+        p_difference=p_difference,
     )
+
+
+def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
+    """Say of each test whether it is significant, all of them together at `alpha`.
+
+    Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6 (1979).
+    """
+    significant = [False] * len(p_values)
+    for rank, place in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[place] > alpha / (len(p_values) - rank):
+            break
+        significant[place] = True
+    return significant
+
+
+def moved(success: Sequence[float], batches: int) -> list[float]:
+    """The success of a run that learns exactly as well as one of this success, `batches` batches later."""
+    return [success[max(0, batch - batches)] for batch in range(len(success))]
+
+
+def above_start(success: Sequence[float], start: float) -> float:
+    """The area above `start`: what was learned, averaged over the batches of a run."""
+    return float(np.mean(success)) - start
 
 
 def _beyond(distance: float, error: float, freedom: int) -> float:

@@ -60,6 +60,15 @@ def interval(tost: Tost) -> str:
     return f"[{signed(tost.ci_low)}, {signed(tost.ci_high)}]"
 
 
+def share(tost: Tost | None) -> str:
+    """A difference in per cent, with its interval where it has one."""
+    if tost is None:
+        return NOTHING
+    if tost.ci_low is None or tost.ci_high is None:
+        return f"{tost.difference:+.1%}"
+    return f"{tost.difference:+.1%} [{tost.ci_low:+.1%}, {tost.ci_high:+.1%}]"
+
+
 def listing(title: str, names: Sequence[str]) -> str:
     """What is missing, folded away where it is long."""
     if not names:

@@ -300,15 +300,16 @@ def test_each_task_of_a_run_is_compared_by_itself(results):
     assert f"| {LOCAL[0].name} | 0.06 | second | -0.015 [-0.015, -0.015] | -0.020 [-0.020, -0.020] |" in text
 
 
-def test_the_summary_names_what_is_complete_and_the_page_keeps_the_rest(results):
+def test_the_page_has_what_is_claimed_and_keeps_its_rest(results):
     pairs(LOCAL[0], [0.001 * (seed % 3) for seed in range(10)])
     pairs(LOCAL[1], [0.15 * (-1) ** seed for seed in range(10)])
     page = results / "page.md"
     page.write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
     pages.publish(load(), page)
     text = page.read_text()
-    assert f"equivalent within 5 %: `{LOCAL[0].name}`; undecided: `{LOCAL[1].name}`." in text
-    assert f"Complete are 2 of {len(load().settings)} settings" in text
+    assert "something is claimed: a toy, 1 of 2; two tasks of unequal speed, 0 of 0;" in text
+    assert f"| {LOCAL[0].name} | a toy | 10 |" in text
+    assert LOCAL[1].name not in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
