@@ -33,14 +33,13 @@ line has processes of its own, which run the same functions:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import partial
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.loops.env import no_preparation, run_shard, together
-from rlinf_async.loops.reset_ahead import ResetAhead
+from rlinf_async.loops.env import together
+from rlinf_async.loops.env_loop import env_loop
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
 from rlinf_async.observe.spans import SpanLog
 
@@ -83,18 +82,12 @@ class InProcessRun:
     def _collecting(
         self, number: int, build: Callable[[], Any], *, spans: SpanLog, **parts: Any
     ) -> Coroutine[Any, Any, None]:
-        """Return the env loop of shard `number`; `parts` are the host's own of `run_shard`.
+        """Return the env loop of shard `number`; see `env_loop`."""
 
-        `build` gives a set of its environments; it is called twice where they are reset ahead.
-        """
-        asynchrony, env = self._run_settings.asynchrony, build()
-        collect = partial(run_shard, shard=number, overlaps=asynchrony.rollout.enabled, spans=spans, **parts)
-        if asynchrony.advanced.reset_ahead:
-            waiting = partial(self._busy["env"].busy, number)
-            ahead = ResetAhead(env, build(), shard=number, waiting=waiting, spans=spans)
-            return ahead.closed_after(collect(env=ahead))
-        takes = asynchrony.takes_tasks
-        return collect(env=env, before=taking_on(env, self._run_settings.plan) if takes else no_preparation)
+        def waiting() -> AbstractContextManager[None]:
+            return self._busy["env"].busy(number)
+
+        return env_loop(self._run_settings, number, build, waiting=waiting, spans=spans, **parts)
 
     def _reported(
         self,

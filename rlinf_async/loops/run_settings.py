@@ -165,6 +165,13 @@ class RunSettings:
             max_size=self.max_batch_size, max_wait=rollout.max_wait, deadline_s=deadline_s
         )
 
+    async def may_offer(self, version: int, trajectories: TrajectoryBroker) -> None:
+        """Wait until the weights of `version` may be offered: at once, but in a deterministic run no sooner
+        than the rollouts that need the version before have ended.
+        """
+        if self.asynchrony.deterministic:
+            await trajectories.collected(version)
+
     def trajectory_broker(self, *, version: int = 0, ledger: Ledger | None = None) -> TrajectoryBroker:
         """The gate and the buffer of this run, as they are when `version` begins it."""
         return TrajectoryBroker(

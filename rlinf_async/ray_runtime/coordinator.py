@@ -29,7 +29,6 @@ class Coordinator(Inspectable):
 
     def __init__(self, settings: RunSettings, version: int) -> None:
         self._settings = settings
-        self._deterministic = settings.asynchrony.deterministic
         self._broker = settings.trajectory_broker(version=version)
         self._weights = WeightBroker(
             ranks=settings.plan.inference_ranks,
@@ -116,9 +115,8 @@ class Coordinator(Inspectable):
         `whole`: whether they are all weights, and not only those that training has changed.
         """
         # The first version has no rollouts before it to wait for.
-        if self._deterministic and self._weights.version is not None:
-            # No sooner than the rollouts that need the version before have ended.
-            await self._broker.collected(version)
+        if self._weights.version is not None:
+            await self._settings.may_offer(version, self._broker)
         self._weights.offer(version, payload, whole=whole)
 
     async def next_weights(self, rank: int, generation: int) -> tuple[int, Sequence[Any]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -18,14 +18,12 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import ShardFailure, StuckThread
 from rlinf_async.core.types import Ticket
-from rlinf_async.loops.env import evaluate_shard, run_shard, together
+from rlinf_async.loops.env import evaluate_shard, together
+from rlinf_async.loops.env_loop import env_loop
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, record_nothing
 from rlinf_async.loops.ports import Recorder, ShardEnv, SpareEnv, TaskTaker
-from rlinf_async.loops.renewal import Renewal
-from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
-from rlinf_async.loops.task_taking import taking_on
 from rlinf_async.observe.failures import in_words, record_failure, trace_of
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.coordinator import TrajectoryClient
@@ -167,11 +165,7 @@ class ShardWorker(Inspectable):
         hand_over = self._handing_over = TrajectoryClient(coordinator, generation=self.generation)
         await hand_over.introduce(ray.get_runtime_context().current_actor)
         shards = settings.plan.shards_of_worker(self._shards_rank)
-        options = {
-            "policy": policy,
-            "trajectories": hand_over,
-            "overlaps": settings.asynchrony.rollout.enabled,
-        }
+        options = {"policy": policy, "trajectories": hand_over}
         loops = (
             self._collecting(settings, stage, shard=shard, **options) for stage, shard in enumerate(shards)
         )
@@ -182,21 +176,17 @@ class ShardWorker(Inspectable):
         self, settings: RunSettings, stage: int, *, shard: int, **options: Any
     ) -> Coroutine[Any, Any, None]:
         """The env loop of a shard; `options` are those of `run_shard` that all shards have in common."""
-        collect = partial(
-            run_shard,
-            shard=shard,
+        return env_loop(
+            settings,
+            shard,
+            partial(self.train_shard, stage),
+            build_spares=partial(self.spare_shards, stage),
+            waiting=partial(self._busy.busy, stage),
             recorder=self._recorder(settings, stage),
             restarts=self._restarts(shard),
             spans=self.spans,
             **options,
         )
-        if settings.asynchrony.advanced.reset_ahead:
-            waiting = partial(self._busy.busy, stage)
-            sets = self.spare_shards(stage)
-            ahead = ResetAhead(*sets, shard=shard, waiting=waiting, spans=self.spans)
-            return ahead.closed_after(collect(env=ahead))
-        env = self.train_shard(stage)
-        return collect(env=env, before=_before(settings, env))
 
     async def give_rollout(self, number: int) -> tuple[Any, ...]:
         """The data of a rollout that this worker hands over; see `TrajectoryClient`."""
@@ -304,13 +294,6 @@ class ShardWorker(Inspectable):
             return self.recorder(settings, stage, ticket, episodes)
 
         return build
-
-
-def _before(settings: RunSettings, env: TrainShardEnv) -> Callable[[Ticket], Awaitable[None]]:
-    """Return the function to await before each rollout; runs that renew environments never take on tasks."""
-    if settings.asynchrony.takes_tasks:
-        return taking_on(env, settings.plan)
-    return Renewal(settings, env.renew).before
 
 
 def each(starts: Sequence[Callable[[], Callable[[], T]]], *, in_processes: bool) -> list[T]:

@@ -275,8 +275,7 @@ class LocalRun(InProcessRun):
 
     async def _publish(self, version: int) -> None:
         """Give every inference rank the weights of `version`, then open the gate for it."""
-        if self._settings.asynchrony.deterministic:
-            await self._trajectories.collected(version)
+        await self._settings.run.may_offer(version, self._trajectories)
         state = _copy(self._model)
         check_weights(version, state)
         for rank in self._ranks:

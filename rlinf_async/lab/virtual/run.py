@@ -70,7 +70,8 @@ class VirtualRun(InProcessRun):
     def __init__(self, settings: RunSettings, times: Times, *, run_dir: Path | None = None) -> None:
         advanced = replace(settings.asynchrony.advanced, measure_ratios=False, deadline_s=DEADLINE_S)
         asynchrony = replace(settings.asynchrony, advanced=advanced)
-        self._settings = settings = replace(settings, asynchrony=asynchrony)
+        # It saves nothing, so that its environments are never renewed.
+        self._settings = settings = replace(settings, asynchrony=asynchrony, save_every=0)
         self._times, self._plan = times, settings.plan
         self._now = asyncio.get_running_loop().time
         widths = {
@@ -197,8 +198,7 @@ class VirtualRun(InProcessRun):
 
     async def _send(self, version: int, seconds: float, spans: SpanLog) -> None:
         """The way of `version` to all inference ranks, then what there is to say of its step."""
-        if self._settings.asynchrony.deterministic:
-            await self._trajectories.collected(version)
+        await self._settings.may_offer(version, self._trajectories)
         with spans.span("send", version=version):
             await asyncio.sleep(self._times.weights.send_s)
         self._weights.offer(version, ())
