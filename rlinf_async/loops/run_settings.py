@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.loops.weight_broker import WeightBroker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,15 @@ class RunSettings:
             return RequestBroker.barrier(self.plan, deadline_s=deadline_s, in_step=in_step)
         return RequestBroker.dynamic(
             max_size=self.max_batch_size, max_wait=rollout.max_wait, deadline_s=deadline_s
+        )
+
+    def weight_broker(self, on_published: Callable[[int], None]) -> WeightBroker:
+        """Return the broker of new weights, which keeps them for ranks that are started again."""
+        return WeightBroker(
+            ranks=self.plan.inference_ranks,
+            on_published=on_published,
+            deadline_s=self.asynchrony.advanced.deadline_s,
+            keeps="inference" in self.restartable,
         )
 
     async def may_offer(self, version: int, trajectories: TrajectoryBroker) -> None:

@@ -16,7 +16,6 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.trajectory_broker import TrainedBatch
-from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
@@ -30,12 +29,7 @@ class Coordinator(Inspectable):
     def __init__(self, settings: RunSettings, version: int) -> None:
         self._settings = settings
         self._broker = settings.trajectory_broker(version=version)
-        self._weights = WeightBroker(
-            ranks=settings.plan.inference_ranks,
-            on_published=self._broker.publish,
-            deadline_s=settings.asynchrony.advanced.deadline_s,
-            keeps="inference" in settings.restartable,
-        )
+        self._weights = settings.weight_broker(self._broker.publish)
         self._workers: dict[str, Handle] = {}
         """Ray's handles of the env workers, by the names of their clients."""
 

@@ -25,7 +25,6 @@ from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.loops.virtual_clock import run
-from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.meters import BusyMeter, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.spans import SpanLog
@@ -82,9 +81,7 @@ class VirtualRun(InProcessRun):
         busy = {name: BusyMeter(width=width, now=self._now) for name, width in widths.items()}
         super().__init__(settings, busy=busy)
         self._records = Records(run_dir, settings, now=self._now)
-        self._weights = WeightBroker(
-            ranks=self._plan.inference_ranks, on_published=self._trajectories.publish, deadline_s=DEADLINE_S
-        )
+        self._weights = settings.weight_broker(self._trajectories.publish)
         self._devices = self._shared_devices()
         self._reports: list[StepReport] = []
         self._trained_at: list[float] = []
