@@ -6,7 +6,7 @@ One is in docs/performance.md, all of them are in benchmarks/schedules/measureme
 
 It takes the runs in benchmarks/schedules: those of results.cells.jsonl, for tables apart those of
 earlier.cells.jsonl, which were measured over other steps, and of sixteen_cores*.cells.jsonl, from
-another machine, and what `bench --json` has left of single questions. The prose of the page is left as
+another machine, and what `bench --output` has left of single questions. The prose of the page is left as
 it is.
 """
 

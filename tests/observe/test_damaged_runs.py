@@ -229,7 +229,7 @@ COMMANDS = {
     "status": lambda run, out: ["status", str(run), "--stacks"],
     "status as plain data": lambda run, out: ["status", str(run), "--json"],
     "chaos": lambda run, out: ["chaos", str(run), "--every", "0.1"],
-    "plan": lambda run, out: ["plan", str(run), "--json", str(out / "plan.json")],
+    "plan": lambda run, out: ["plan", str(run), "--output", str(out / "plan")],
     "resume": lambda run, out: ["train", "of_test", f"runner.logger.log_path={run}"],
 }
 

@@ -43,7 +43,7 @@ def chaos(
     *,
     every_s: float,
     kinds: Sequence[str],
-    seed: int,
+    seed: int = 0,
     wait: Callable[[float], object] = time.sleep,
 ) -> bool:
     """Kill somebody every `every_s` until the run has ended, or an interrupt; whether it is at work then.

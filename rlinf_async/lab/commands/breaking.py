@@ -19,13 +19,12 @@ def chaos(
             help="Which to kill, of simulator, env and inference, separated by commas. All by default."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """Kill processes of a run on this machine, drawn at random, until it ends: what does it outlive?"""
     from rlinf_async.lab.chaos import command
     from rlinf_async.lab.chaos.victims import VICTIM_KINDS
 
     kinds_to_kill = listed(kinds) or list(VICTIM_KINDS)
-    alive = or_exit(lambda: command.chaos(run, console, every_s=every, kinds=kinds_to_kill, seed=seed))
+    alive = or_exit(lambda: command.chaos(run, console, every_s=every, kinds=kinds_to_kill))
     if not alive:
         raise typer.Exit(1)

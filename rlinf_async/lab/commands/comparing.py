@@ -22,12 +22,13 @@ def bench(
     steps: Annotated[
         int | None, typer.Option(help="Global steps to measure, default 4; more of them flatter less.")
     ] = None,
-    json_file: Annotated[
+    output: Annotated[
         Path | None,
-        typer.Option("--json", help="Write rows and a chart; an interrupted bench goes on there."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=0, help="Stop after this many runs; the others are for the next start.")
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write rows into this JSON file, and a chart beside it; an interrupted bench goes on there.",
+        ),
     ] = None,
     predict: Annotated[
         bool, typer.Option("--predict", help="Beside each row also what a plan would have said.")
@@ -48,13 +49,13 @@ def bench(
             steps=measured,
         )
     )
-    results, missing = or_exit(lambda: command.open_results(cells, json_path=json_file))
-    command.run(results, missing[:limit], json_path=json_file, console=console)
+    results, missing = or_exit(lambda: command.open_results(cells, json_path=output))
+    command.run(results, missing, json_path=output, console=console)
     show(results, console)
     if predict:
         _show_predictions(results.rows(), measured)
-    if json_file is not None and any(row.get("ratio_stock_sync") for row in results.rows()):
-        _draw(results.rows(), json_file)
+    if output is not None and any(row.get("ratio_stock_sync") for row in results.rows()):
+        _draw(results.rows(), output)
     if any("error" in row for row in results.rows()):
         raise typer.Exit(1)
 
@@ -105,7 +106,9 @@ def sweep(
     seeds: Annotated[int, typer.Option(help="Runs of every setting, interleaved.")] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(help="Where to; an interrupted sweep goes on there. Default: sweeps/CONFIG."),
+        typer.Option(
+            "--output", "-o", help="Where to; an interrupted sweep goes on there. Default: sweeps/CONFIG."
+        ),
     ] = None,
 ) -> None:
     """Run a config with more and more of the levels on, or with other values of any key, and compare.

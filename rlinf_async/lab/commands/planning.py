@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,13 +33,14 @@ def plan(
         list[str] | None,
         typer.Option("--try", help="Overrides to predict too, separated by commas; may be repeated."),
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the plan as plain data.")] = None,
-    chart: Annotated[Path | None, typer.Option(help="Draw throughput over --gpus into this file.")] = None,
-    save_times: Annotated[
-        Path | None, typer.Option(help="Write the service times, to be changed and given as --times.")
-    ] = None,
-    save_run: Annotated[
-        Path | None, typer.Option(help="Write the recommended run as a run directory, for report and trace.")
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write into this folder the plan as plain data, the service times for --times, the "
+            "recommended run as a run directory, and a chart over --gpus.",
+        ),
     ] = None,
 ) -> None:
     """Predict other settings of a run, or of a config with stated service times, without running them."""
@@ -55,7 +57,8 @@ def plan(
     else:
         fail("give the directory of a run, or a config (-n) and its service times (--times)")
     command.show(proposal, console)
-    or_exit(_write, proposal, json_file, chart, save_times, save_run)
+    if output is not None:
+        or_exit(_write, proposal, output)
     if proposal.replayed is not None and not proposal.replayed.close:
         raise typer.Exit(1)
 
@@ -67,21 +70,22 @@ def _numbers(gpus: str) -> list[int]:
     return numbers
 
 
-def _write(
-    proposal: Plan, json_file: Path | None, chart: Path | None, save_times: Path | None, save_run: Path | None
-) -> None:
+def _write(proposal: Plan, folder: Path) -> None:
+    """Everything that there is of a plan; without the chart it has still succeeded."""
     from rlinf_async.lab.plan import command
     from rlinf_async.lab.plan.chart import draw
     from rlinf_async.lab.plan.times_file import write_times
+    from rlinf_async.observe.files import make_directory
 
-    if json_file is not None:
-        command.write(proposal, json_file)
-    if chart is not None:
-        draw(proposal.placed, chart)
-    if save_times is not None:
-        write_times(save_times, proposal.times)
-    if save_run is not None:
-        command.write_run(proposal, save_run)
+    make_directory(folder)
+    command.write(proposal, folder / "plan.json")
+    write_times(folder / "times.yaml", proposal.times)
+    command.write_run(proposal, folder / "run", say=partial(console.print, markup=False, soft_wrap=True))
+    if proposal.placed:
+        try:
+            draw(proposal.placed, folder / "scaling.png")
+        except ValueError as error:
+            console.print(f"no chart: {error}", markup=False, soft_wrap=True)
 
 
 def _explained(name: str, directory: Path | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rlinf_async.lab.plan.search import SearchResult, scale, search
 from rlinf_async.lab.plan.times_file import read_times
 from rlinf_async.lab.plan.variants import changed
 from rlinf_async.lab.virtual.times import Times
+from rlinf_async.observe.run_dir import RunDir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,11 @@ def write(plan: Plan, path: Path) -> None:
     write_json(path, plan.as_dict())
 
 
-def write_run(plan: Plan, path: Path) -> None:
-    """A run directory of the recommended settings, which report, trace and status open."""
+def write_run(plan: Plan, path: Path, *, say: Callable[[str], None]) -> None:
+    """Write a run directory of the recommended settings, which report, trace and status open.
+
+    That of an earlier plan is moved aside, as that of an earlier run is.
+    """
+    RunDir(path).set_aside(say=say)
     settings = changed(plan.job, plan.found.best.overrides).settings
     foresee("recommended", settings, plan.times, draws=1, run_dir=path)

@@ -19,6 +19,7 @@ from rlinf_async.lab.plan.table import recommendation
 from rlinf_async.lab.plan.times_file import read_times, write_times
 from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.times import TrainingTimes
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.status import status_of
 from tests.lab.plan.given import CONFIG, FACTS, job, left_by, times
 
@@ -79,22 +80,25 @@ def test_twice_the_accelerators_are_almost_twice_as_fast():
 
 
 def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
-    run, out = left_by(tmp_path / "run"), tmp_path / "plan.json"
+    run, out = left_by(tmp_path / "run"), tmp_path / "out"
     arguments = [str(run), "--gpus", "2", "--try", "async.mode=train,async.train.max_staleness=2"]
-    arguments += ["--json", str(out), "--save-times", str(tmp_path / "times.yaml")]
-    arguments += ["--chart", str(tmp_path / "chart.png")]
-    result = CliRunner().invoke(APP, [*arguments, "--save-run", str(tmp_path / "planned")])
+    result = CliRunner().invoke(APP, [*arguments, "--output", str(out)])
     assert result.exit_code == 0, result.output
     assert "the plan of it" in result.output
     assert "Not known" in result.output
-    content = json.loads(out.read_text())
+    content = json.loads((out / "plan.json").read_text())
     assert content["replay"]["close"] is True
     assert content["now"]["env_steps_per_s"] > 0
     assert content["others"][0]["overrides"] == ["async.mode=train", "async.train.max_staleness=2"]
     assert set(content["gpus"]) == {"2"}
-    assert (tmp_path / "chart.png").stat().st_size > 1000
-    assert any("batches" in line or "steps" in line for line in status_of(tmp_path / "planned"))
-    assert read_times(tmp_path / "times.yaml").training.sample_s == pytest.approx(0.0625, rel=0.001)
+    assert (out / "scaling.png").stat().st_size > 1000
+    assert any("batches" in line or "steps" in line for line in status_of(out / "run"))
+    steps = RunDir(out / "run").read_metrics()
+    again = CliRunner().invoke(APP, [*arguments, "--output", str(out)])
+    assert again.exit_code == 0, again.output
+    assert RunDir(out / "run").read_metrics() == steps
+    assert RunDir(out / "run" / "earlier" / "1").read_metrics() == steps
+    assert read_times(out / "times.yaml").training.sample_s == pytest.approx(0.0625, rel=0.001)
 
 
 def test_eighty_columns_do_not_break_what_is_to_be_pasted(tmp_path):
