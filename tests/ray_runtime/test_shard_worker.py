@@ -16,7 +16,8 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
-from rlinf_async.loops import simulator_thread
+from rlinf_async.loops import env_loop, simulator_thread
+from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED
@@ -253,3 +254,37 @@ def test_environments_that_hang_while_they_are_built_are_named_with_where_they_s
     with pytest.raises(StuckThread, match=r"shard 2 have not answered for 0.05 s \(async.advanced.start_s\)"):
         worker.in_threads("train", lambda _: held.wait(), stages=range(2), in_processes=False)
     held.set()
+
+
+class Spare:
+    def skip(self):
+        pass
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_env_loop_is_of_the_shards_own_environments_or_of_both_its_sets(monkeypatch, ahead):
+    seen, sets = {}, (Spare(), Spare())
+
+    async def run_shard(**arguments):
+        seen.update(arguments)
+
+    monkeypatch.setattr(env_loop, "run_shard", run_shard)
+    worker = Worker(rank=0)
+    worker.train_shard = lambda stage: ("train", stage)
+    worker.spare_shards = lambda stage: sets if stage == 1 else None
+    block = {"mode": "full", "advanced": {"reset_ahead": ahead}}
+    settings = run_settings(asynchrony=AsyncConfig.from_mapping(block))
+    asyncio.run(worker._collecting(settings, 1, shard=3, policy="its policy", trajectories="its buffer"))
+    assert (seen["shard"], seen["policy"], seen["trajectories"]) == (3, "its policy", "its buffer")
+    assert (seen["overlaps"], seen["spans"]) == (True, worker.spans)
+    if ahead:
+        assert isinstance(seen["env"], ResetAhead)
+        assert {seen["env"]._playing, seen["env"]._spare} == set(sets)
+    else:
+        assert seen["env"] == ("train", 1)
+    recorded = []
+    worker.recorder = lambda *arguments: recorded.append(arguments)
+    ticket = Ticket(shard=3, batch=4, epoch=0, place=3, version=2)
+    seen["recorder"](ticket)
+    assert recorded == [(settings, 1, ticket, [])]
+    assert worker._episodes[4][1]
