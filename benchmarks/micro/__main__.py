@@ -21,7 +21,7 @@ File = Annotated[
 
 @app.command()
 def requests(rounds: Rounds = 5, file: File = None) -> None:
-    """An action request and its answer through Ray, beyond inference: ours and RLinf's own channels."""
+    """An action request and its answer, without inference: ours and RLinf's own channels."""
     from benchmarks.micro.requests import measure
 
     _report("requests", measure(rounds), file, packages=("ray", "rlinf", "torch", "numpy"))

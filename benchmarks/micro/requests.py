@@ -1,4 +1,4 @@
-"""An action request and its answer through Ray, without inference: ours, and over RLinf's own channels."""
+"""An action request and its answer, without inference: ours, and over RLinf's own channels."""
 
 from __future__ import annotations
 
