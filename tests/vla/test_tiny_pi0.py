@@ -105,4 +105,5 @@ def test_success_rises_in_the_demo(runs):
     run = Run(process.returncode, output, directory)
     assert run.status == 0, run.output
     solved = [line["env/success_once"] for line in run.metrics]
-    assert sum(solved[-10:]) / 10 > sum(solved[:3]) / 3 + 0.15
+    assert sum(solved[:3]) / 3 < 0.7
+    assert sum(solved[-10:]) / 10 > 0.8
