@@ -108,7 +108,9 @@ def peers(report: Annotated[bool, typer.Option("--report", help="Run nothing.")]
     missing = [one for one in experiment.runs(load()) if not one.path.exists()]
     failed = run_all([] if report else missing, processes=1)
     console.print(f"wrote {experiment.write(load())}")
-    console.print(f"drew {plots.success_over_seconds(experiment.curves(load()), load().peers['level'])}")
+    plan, found = load().peers, experiment.curves(load())
+    drawn = plots.success_over_seconds(found, plan["level"], seconds=100, name="peers.png")
+    console.print(f"drew {drawn}")
     experiment.publish(load(), LEARNING)
     _end(failed)
 

@@ -39,6 +39,7 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 SIDES = {"off": ("synchronous", BLUE), "full": ("full", ORANGE)}
 STYLES = {"local": "-", "rlinf": (0, (4, 1.5))}
 CORRECTIONS = {"none": (ORANGE, "s"), "decoupled": (BLUE, "o"), "tis": (GREEN, "^")}
+LOOPS = {"synchronous": GREY, "async-ppo": BLUE, "asynchronous": ORANGE}
 MARKERS = ("o", "s", "^", "D")
 
 plt.rcParams.update(
@@ -210,25 +211,28 @@ def hosts(results: Results) -> Path | None:
     return _save(figure, "hosts.png", bool(values))
 
 
-def success_over_seconds(curves: Mapping[str, Mapping[int, PeerCurve]], level: float) -> Path | None:
-    """Success over the seconds of training, of RLinf's two loops and `full`.
+def success_over_seconds(
+    curves: Mapping[str, Mapping[int, PeerCurve]], level: float, *, seconds: float, name: str
+) -> Path | None:
+    """Success over the first `seconds` of training, of RLinf's loops and `full`, as a file called `name`.
 
     Seeds are thin, their means thick; a mean ends where the first of its seeds does.
     """
     figure, panel = plt.subplots(figsize=(7.6, 3.6), layout="constrained")
-    for (label, by_seed), color in zip(curves.items(), (GREY, BLUE, ORANGE), strict=False):
+    for label, by_seed in curves.items():
+        color = LOOPS[label]
         lines = [_fresh_line(curve) for curve in by_seed.values()]
-        for seconds, success in lines:
-            panel.plot(seconds, success, color=color, lw=0.7, alpha=0.35)
+        for line in lines:
+            panel.plot(*line, color=color, lw=0.7, alpha=0.35)
         grid = np.linspace(max(line[0][0] for line in lines), min(line[0][-1] for line in lines), 200)
         mean = np.mean([np.interp(grid, *line) for line in lines], axis=0)
         panel.plot(grid, mean, color=color, lw=2.4, label=LABELS[label].replace("`", ""))
     panel.axhline(level, color=GREY, lw=0.8, ls=":")
-    panel.set(xlabel="seconds of training", xlim=(0, 100), ylim=(0.3, 1.02))
+    panel.set(xlabel="seconds of training", xlim=(0, seconds), ylim=(0.3, 1.02))
     panel.set_ylabel(f"success rate (mean of {WINDOW} batches)")
     if curves:
         panel.legend(loc="lower right")
-    return _save(figure, "peers.png", bool(curves))
+    return _save(figure, name, bool(curves))
 
 
 def forest(rows: Sequence[Mapping[str, Any]]) -> Path | None:

@@ -47,7 +47,7 @@ def place(family, tmp_path_factory):
     return made
 
 
-def train(runs: Runner, family: Family, place: Path, *overrides: str) -> Run:
+def train(runs: Runner, family: Family, place: Path, *overrides: str, run_dir: str = "run") -> Run:
     """RLinf's script with the configuration of `family`, three steps, to its end."""
     home = checkout("rlinf-v0.3")
     embodied = home / "examples" / "embodiment"
@@ -59,7 +59,7 @@ def train(runs: Runner, family: Family, place: Path, *overrides: str) -> Run:
         "EMBODIED_PATH": str(embodied),
         "RLINF_ASYNC_LIBERO_ASSETS": str(ASSETS),
     }
-    directory = runs.directory / "run"
+    directory = runs.directory / run_dir
     process = runs.start(
         sys.executable,
         str(embodied / "train_embodied_agent.py"),

@@ -1,0 +1,202 @@
+"""RLinf's pi0 class at tiny sizes by PPO, in RLinf's synchronous loop and in `full`: success over seconds.
+
+`python -m benchmarks.learning.pi0` makes what is missing, by turns on one machine, and writes the page;
+`--report` only writes the page. Runs are those of `make demo-vla` (config `metaworld_ppo_pi0`, 60 batches of
+64 episodes), where openpi is installed.
+
+The plan, written before the first run of a seed below. The settings of the config were chosen with seed 0.
+
+* Pairs: one for each seed, `off` (RLinf's own workers and runner) and `full`, which take turns at being
+  first. A pair counts if both runs end, and is shown whatever it shows.
+* Speed: seconds of training until four batches in a row have a mean success of at least 80 %. Tested: the
+  mean of `log(full / off)` over pairs is below 0, one-sided, Student's t. A pair in which a run never gets
+  there does not count for this, and is named.
+* Learning: the area under the success curve above its first batch, over batches. Tested: equivalence within
+  5 % of what `off` learned, two one-sided tests; and shown: the same against the curve of `off` moved by a
+  batch, which is what a lag of one costs at least.
+* With fewer than five pairs nothing is claimed, and the numbers are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.learning import plots, tables
+from benchmarks.learning.cells import RESULTS
+from benchmarks.learning.peers import PeerCurve
+from benchmarks.learning.rlinf_cell import RUNS, train
+from benchmarks.learning.statistics import above_start, batch_at, moved, tost_paired
+from rlinf_async.lab.sweep.steps import read_scalars
+
+CONFIG = "metaworld_ppo_pi0"
+RAW = RESULTS / "pi0.jsonl"
+SEEDS = range(10, 20)
+SIDES = {"off": "synchronous", "full": "asynchronous"}
+"""The modes that are compared, as `plots` names them."""
+LEVEL = 0.8
+MARGIN = 0.05
+FEWEST_PAIRS = 5
+
+Curve = dict[str, list[float]]
+"""`success` and `seconds` since training began, after every batch."""
+
+
+def missing() -> list[tuple[int, str]]:
+    """Seeds and modes of which there is no run, in the order in which they are made."""
+    there = stored()
+    return [
+        (seed, mode)
+        for seed in SEEDS
+        for mode in (SIDES if seed % 2 else reversed(SIDES))
+        if mode not in there.get(seed, {})
+    ]
+
+
+def stored() -> dict[int, dict[str, Curve]]:
+    """The curves of runs that have been made, by seed and mode."""
+    found: dict[int, dict[str, Curve]] = {}
+    for line in RAW.read_text().splitlines() if RAW.exists() else ():
+        row = json.loads(line)
+        found.setdefault(row["seed"], {})[row["mode"]] = {key: row[key] for key in ("success", "seconds")}
+    return found
+
+
+def run(seed: int, mode: str) -> None:
+    """Train, and add the curve to the results.
+
+    Raises:
+        RuntimeError: the run failed; the end of its output.
+    """
+    directory = RUNS / f"pi0-{mode}-seed{seed}"
+    train(
+        directory,
+        ["-n", CONFIG, f"async.mode={mode}", f"actor.seed={seed}", f"runner.logger.log_path={directory}"],
+    )
+    scalars = {tag: list(values.values()) for tag, values in read_scalars(directory).items()}
+    seconds = accumulate(scalars.get("time/step") or scalars["async/step_seconds"])
+    row = {
+        "seed": seed,
+        "mode": mode,
+        "success": [round(value, 4) for value in scalars["env/success_once"]],
+        "seconds": [round(value, 2) for value in seconds],
+        "staleness": round(float(np.mean(scalars.get("async/staleness/mean", [0.0]))), 3),
+    }
+    with RAW.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def pairs() -> dict[int, Mapping[str, Curve]]:
+    """The curves of seeds that have both."""
+    return {seed: both for seed, both in sorted(stored().items()) if both.keys() == SIDES.keys()}
+
+
+def seconds_to_level(curve: Curve) -> float | None:
+    batch = batch_at(curve["success"], LEVEL)
+    return None if batch is None else curve["seconds"][batch]
+
+
+def page(found: Mapping[int, Mapping[str, Curve]]) -> str:
+    """What the pairs show, as Markdown."""
+    head = [
+        "seed",
+        *(
+            f"{mode}: {what}"
+            for what in (f"seconds to {LEVEL:.0%}", "seconds in all", "last ten")
+            for mode in SIDES
+        ),
+    ]
+    lines = [
+        [
+            str(seed),
+            *(tables.number(seconds_to_level(both[mode]), 0) for mode in SIDES),
+            *(tables.number(both[mode]["seconds"][-1], 0) for mode in SIDES),
+            *(tables.percent(float(np.mean(both[mode]["success"][-10:]))) for mode in SIDES),
+        ]
+        for seed, both in found.items()
+    ]
+    return "\n".join(
+        [
+            "# RLinf's pi0 class at tiny sizes, by PPO, in RLinf's loop and in `full`\n",
+            "Generated by `python -m benchmarks.learning.pi0 --report` from [pi0.jsonl](pi0.jsonl); what is "
+            "tested, and by which rule, stands in [pi0.py](../pi0.py), written before the first run.\n",
+            tables.markdown(head, lines),
+            *claims(found),
+        ]
+    )
+
+
+def claims(found: Mapping[int, Mapping[str, Curve]]) -> list[str]:
+    """The tests of the plan, in words; of one pair there is none."""
+    if len(found) < 2:
+        return []
+    few = f"{len(found)} of {len(SEEDS)} pairs, with fewer than {FEWEST_PAIRS} of which nothing is claimed.\n"
+    return [*([few] if len(found) < FEWEST_PAIRS else []), speed(found), learning(found)]
+
+
+def speed(found: Mapping[int, Mapping[str, Curve]]) -> str:
+    """The test of the seconds to the level."""
+    times = {seed: [seconds_to_level(both[mode]) for mode in SIDES] for seed, both in found.items()}
+    there = {seed: math.log(full / off) for seed, (off, full) in times.items() if off and full}
+    never, ratios = [str(seed) for seed in times if seed not in there], np.array(list(there.values()))
+    half = stats.t.ppf(0.95, len(ratios) - 1) * stats.sem(ratios)
+    low, middle, high = np.exp([ratios.mean() - half, ratios.mean(), ratios.mean() + half])
+    p = stats.ttest_1samp(ratios, 0, alternative="less").pvalue
+    return (
+        f"**Speed.** Seconds to {LEVEL:.0%}, `full` over `off`: {middle:.2f}, geometric mean, with a 90 % "
+        f"interval of {low:.2f} to {high:.2f}; p = {p:.4f} of the test that it is below 1"
+        + (f"; seeds without both: {', '.join(never)}" if never else "")
+        + ".\n"
+    )
+
+
+def learning(found: Mapping[int, Mapping[str, Curve]]) -> str:
+    """The test of what was learned, as shares of what `off` learned."""
+    starts = [both["off"]["success"][0] for both in found.values()]
+    off, full = ([both[mode]["success"] for both in found.values()] for mode in SIDES)
+    learned = [
+        np.array([above_start(curve, start) for curve, start in zip(curves, starts, strict=True)])
+        for curves in (off, [moved(curve, 1) for curve in off], full)
+    ]
+    scale = learned[0].mean()
+    total, beyond = (tost_paired(before / scale, learned[2] / scale, MARGIN) for before in learned[:2])
+    verdict = "the same" if total.equivalent else "not shown to be the same"
+    return (
+        f"**Learning.** `full` minus `off`, as a share of what `off` learned: {tables.share(total)}, "
+        f"{verdict} within {MARGIN:.0%}; minus `off` a batch later: {tables.share(beyond)}.\n"
+    )
+
+
+def report() -> None:
+    """Write pi0.md and pi0.png."""
+    found = pairs()
+    tables.write("pi0.md", page(found))
+    curves = {
+        side: {
+            seed: PeerCurve(**both[mode], fresh=[True] * len(both[mode]["success"]))
+            for seed, both in found.items()
+        }
+        for mode, side in SIDES.items()
+    }
+    longest = max((both["full"]["seconds"][-1] for both in found.values()), default=1.0)
+    plots.success_over_seconds(curves if found else {}, LEVEL, seconds=longest, name="pi0.png")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make what is missing, then the page."""
+    parser = argparse.ArgumentParser(description="see the module")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    if not parser.parse_args(arguments).report:
+        for seed, mode in missing():
+            run(seed, mode)
+    report()
+
+
+if __name__ == "__main__":
+    main()
