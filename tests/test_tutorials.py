@@ -1,4 +1,4 @@
-"""What docs/tutorials says: its commands as they stand there, and its numbers."""
+"""Tutorials and guides: their commands as they stand there, and the numbers that `explain` says."""
 
 import re
 import shlex
@@ -12,12 +12,13 @@ from rlinf_async import cli
 from tests.checkouts import TREES, checkout
 from tests.test_docs import blocks
 
-TUTORIALS = Path(__file__).parents[1] / "docs" / "tutorials"
+DOCS = Path(__file__).parents[1] / "docs"
 GB = 1e9
 
 
 def page(name: str) -> str:
-    return (TUTORIALS / f"{name}.md").read_text()
+    (path,) = DOCS.rglob(f"{name}.md")
+    return path.read_text()
 
 
 def commands(name: str, kind: str) -> list[list[str]]:
@@ -117,7 +118,7 @@ def test_the_sweep_of_the_libero_page_is_three_settings_of_twelve_steps(examples
 
 def test_maniskill_on_a_gpu_is_not_split(examples):
     mlp, openpi, apart = (
-        explained(words, examples) for words in commands("maniskill", "explain") if "--gpus" in words
+        explained(words, examples) for words in commands("choosing", "explain") if "--gpus" in words
     )
     shards = [(each["shards"]["total"], each["shards"]["environments_each"]) for each in (mlp, openpi, apart)]
     assert shards == [(1, 1024), (8, 40), (4, 80)]
@@ -128,17 +129,18 @@ def test_maniskill_on_a_gpu_is_not_split(examples):
 
 def test_maniskill_on_the_cpu_has_a_shard_for_each_environment():
     pytest.importorskip("rlinf", reason="RLinf is not installed")
-    result = CliRunner().invoke(cli.app, ["explain", *commands("maniskill", "explain")[0], "--json"])
+    assert "`rlinf-async explain maniskill_ppo_mlp` says 8." in page("choosing")
+    result = CliRunner().invoke(cli.app, ["explain", "maniskill_ppo_mlp", "--json"])
     assert result.exit_code == 0, result.output
     assert re.search(r'"total": 8,\s+"per_env_worker": 8,\s+"environments_each": 1', result.output)
 
 
 def test_keys_of_rlinfs_asynchronous_ppo_become_what_the_page_says(examples):
-    (words,) = commands("from-async-ppo", "explain")
+    (words,) = commands("comparison", "explain")
     facts = explained(words, examples)
     said = " ".join(map(str, facts["translated"]))
     for key in ("algorithm.staleness_threshold: 1", "algorithm.behave_weight_threshold: 2.0"):
-        (ours,) = cells("from-async-ppo", f"`{key}`")
+        (ours,) = cells("comparison", f"`{key}`")
         assert key.replace(": ", "=") in said
         for each in re.findall(r"`([^`]+)`", ours):
             assert each.replace(": ", "=") in said
@@ -148,7 +150,7 @@ def test_keys_of_rlinfs_asynchronous_ppo_become_what_the_page_says(examples):
 def test_keys_without_effect_are_those_of_the_page(examples):
     from rlinf_async.hosts.rlinf.keys import fate
 
-    rows = re.findall(r"^\| `([\w.]+)` \| (no effect|refused)", page("from-async-ppo"), re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+)` \| (no effect|refused)", page("comparison"), re.MULTILINE)
     assert len(rows) == 4
     assert {key: fate(key) for key, _ in rows} == {
         key: said.replace("no effect", "without effect") for key, said in rows
@@ -158,7 +160,7 @@ def test_keys_without_effect_are_those_of_the_page(examples):
 def test_the_commands_of_the_page_on_reports_work_as_they_stand(tmp_path, monkeypatch):
     pytest.importorskip("jinja2", reason="pages are made with it")
     monkeypatch.chdir(tmp_path)
-    for line in blocks((TUTORIALS.parent / "report.md").read_text()):
+    for line in blocks((DOCS / "report.md").read_text()):
         result = CliRunner().invoke(cli.app, shlex.split(line)[1:])
         assert result.exit_code == 0, f"{line}: {result.output}"
         if " train " in line:
