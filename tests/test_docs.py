@@ -54,6 +54,9 @@ ELSEWHERE = {
     r"rlinf-async report .*": "tests/lab/report",
     r"rlinf-async (explain|train) --config-dir \. -n points_verl": "tests/runs_verl/test_one_package.py",
     r"rlinf-async train --config-dir \. -n points_local": "tests/test_docs_extending.py",
+    r"python examples/smallest_host\.py": (
+        "tests/test_docs_extending.py::test_the_smallest_host_trains_every_trajectory_once"
+    ),
     r"rlinf-async (explain|train)( -n)? verl_.*": "tests/runs_verl",
     r"rlinf-async sweep --config-name verl_.*": "tests/lab/sweep/test_hosts.py",
     r"rlinf-async sweep --config-dir \$EMBODIED_PATH/config .*--output sweeps/libero .*": (

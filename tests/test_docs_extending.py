@@ -64,7 +64,7 @@ def test_the_worker_is_one_of_ours_and_the_environment_and_the_model_play_a_roll
 
 
 def test_the_smallest_host_trains_every_trajectory_once(page, site):
-    output = python(page, site, "smallest_host.py")
+    output = python(page, site, str(PAGE.parents[1] / "examples" / "smallest_host.py"))
     assert "produced 20 = trained 20 + in flight 0 + 0 refused" in output
     assert output.count("'sum': 12") == 5
 
