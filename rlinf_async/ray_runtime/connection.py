@@ -25,6 +25,9 @@ LENGTH = struct.Struct("!Q")
 LONGEST_MESSAGE_BYTES = 2**31
 TOKEN_BYTES = 32
 TOKEN_TIMEOUT_S = 10.0
+MAX_WAITING = 1024
+"""Processes that may connect while the event loop of a listener is busy. To one more, asyncio says that it is
+connected to a unix socket when it is not."""
 
 Address = tuple[str | tuple[str, int], bytes]
 """The name of an abstract unix socket, or host and port; and the token that is asked for there."""
@@ -109,7 +112,7 @@ class Listener:
             loop = asyncio.get_running_loop()
             start = loop.create_unix_server if near else loop.create_server
             # Whoever connects before it has started waits in the backlog of the socket.
-            self._starts.add(loop.create_task(start(self._accepted, sock=listening)))
+            self._starts.add(loop.create_task(start(self._accepted, sock=listening, backlog=MAX_WAITING)))
         place = self._sockets[near].getsockname()
         return place.decode() if near else place, self._token
 
@@ -193,5 +196,5 @@ def _near() -> socket.socket:
     near = socket.socket(socket.AF_UNIX)
     # Of Linux's abstract names: no file, and gone with the process.
     near.bind(f"\0rlinf-async-{secrets.token_hex(16)}")
-    near.listen()
+    near.listen(MAX_WAITING)
     return near

@@ -144,6 +144,17 @@ def test_a_call_gets_the_result_under_its_key(far):
     run_for(far, main())
 
 
+def test_a_listener_that_is_busy_is_waited_for_by_all_processes_of_a_large_node():
+    async def main():
+        echo = Echo()
+        callers = [echo.caller() for _ in range(300)]
+        # Those of one turn all connect before the listener has its own.
+        calls = [asyncio.create_task(caller.call(1, 1)) for caller in callers]
+        assert await asyncio.gather(*calls) == [()] * 300
+
+    run(main())
+
+
 class Trap:
     """Says so when it is unpickled."""
 
