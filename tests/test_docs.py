@@ -287,6 +287,15 @@ def test_the_readme_fits_on_two_screens():
     assert len(text.split()) <= 1000
 
 
+def test_both_front_pages_say_the_same_of_learning():
+    said = [
+        re.search(r"^\* \*\*Learning\.\*\*.*?(?=^\* )", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+        for page in ("README.md", "docs/index.md")
+    ]
+    first, second = (" ".join(LINK.sub("", each[0]).split()) for each in said)
+    assert first == second
+
+
 @pytest.mark.parametrize("name", ["config", "keys", "models", "performance", "readme"])
 def test_a_page_with_generated_tables_is_up_to_date(generator, name):
     page = (ROOT / "README.md" if name == "readme" else ROOT / "docs" / f"{name}.md").read_text()

@@ -225,7 +225,7 @@ def learning():
     for where, words_ in (
         ("README.md", f"{interval(default)}, of which the delay explains {explained}"),
         (page, f"{interval(default)}, of which the delay explains {explained}"),
-        ("docs/index.md", f"{-100 * default['difference']:.1f} % less, of which it explains {explained}"),
+        ("docs/index.md", f"{interval(default)}, of which the delay explains {explained}"),
     ):
         yield where, words_
     ((name, press),) = ((name, row) for name, row in on_rlinf.items() if row["claim"])
