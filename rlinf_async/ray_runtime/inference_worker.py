@@ -116,8 +116,10 @@ class InferenceWorker(Inspectable):
 
         Where a request cannot be read, as its env worker has died, the answer is a `PeerError`.
         """
-        # Before the lock: reading may wait for another node, and weights may change meanwhile.
-        payloads = [await read_sealed(pending.request.payload, self._reader) for pending in batch]
+        # Before the lock: reading may wait for other nodes, and weights may change meanwhile.
+        payloads = await asyncio.gather(
+            *(read_sealed(pending.request.payload, self._reader) for pending in batch)
+        )
         readable = [not isinstance(payload, PeerError) for payload in payloads]
         # The lock keeps a whole batch apart from a change of weights: its answers are of one version.
         async with self._model_lock:

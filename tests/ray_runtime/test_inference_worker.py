@@ -115,6 +115,25 @@ def test_a_request_that_cannot_be_read_is_left_out_and_the_others_are_answered(w
         assert torch.equal(answer["sum"], seen + worker.module.weight.detach()[0])
 
 
+def test_the_requests_of_a_batch_are_read_side_by_side(worker):
+    """Between nodes each is a trip, and a node that is gone is waited for."""
+
+    class Reading:
+        now = most = 0
+
+        async def read(self, *_):
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(0)
+            self.now -= 1
+            return pack({"seen": torch.zeros(1)})
+
+    worker._reader = Reading()
+    far = [Pending(number=number, request=request(number, 1, payload=[[], ()])) for number in range(3)]
+    assert len(asyncio.run(worker.act(far))) == 3
+    assert worker._reader.most == 3
+
+
 def drawn(worker, *versions):
     """What is drawn after the weights of each of `versions` were loaded."""
     found = []
