@@ -50,8 +50,14 @@ class Connection(asyncio.Protocol):
         self._unsent: list[bytes] = []
 
     def send(self, *message: object) -> None:
-        """Send a message; one to a peer that has gone is gone, too."""
+        """Send a message; one to a peer that has gone is gone, too.
+
+        Raises:
+            ValueError: it is longer than the peer takes.
+        """
         frame = pickle.dumps(message, protocol=5)
+        if len(frame) > LONGEST_MESSAGE_BYTES:
+            raise ValueError(f"a message of {len(frame)} bytes is longer than {LONGEST_MESSAGE_BYTES}")
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent += (LENGTH.pack(len(frame)), frame)

@@ -43,8 +43,8 @@ class ShownMemory:
     def _show(self, connection: Connection, key: int, place: Sequence[Any]) -> None:
         try:
             connection.send(key, pickle.dumps(read(place), protocol=5), None)
-        except PeerError as error:
-            connection.send(key, None, error)
+        except (PeerError, ValueError) as error:
+            connection.send(key, None, PeerError(str(error)))
 
 
 class Reader:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.loops.inference import serve_policy
-from rlinf_async.ray_runtime import request_channel
+from rlinf_async.ray_runtime import connection, request_channel
 from rlinf_async.ray_runtime.connection import Connection
 from rlinf_async.ray_runtime.request_channel import RequestChannel, RequestClient, RequestServer
 from rlinf_async.ray_runtime.shown_memory import Reader
@@ -167,6 +167,22 @@ def test_a_policy_that_answers_too_few_fails_its_requesters():
                 answers.append("only one")
         for asker in askers:
             with pytest.raises(PeerError):
+                await asker
+
+    with_channel(main)
+
+
+def test_answers_that_are_too_long_fail_their_requesters_and_the_rank_says_why(monkeypatch):
+    async def main(channel):
+        server = channel.server()
+        askers = ask(channel.client(), 0, 1)
+        batch = await server.take()
+        monkeypatch.setattr(connection, "LONGEST_MESSAGE_BYTES", 2000)
+        with pytest.raises(ValueError, match=r"a message of \d+ bytes is longer than 2000"):
+            async with server.answering(batch) as answers:
+                answers.extend([{"seen": torch.zeros(1000)}] * 2)
+        for asker in askers:
+            with pytest.raises(PeerError, match="inference rank 0 failed"):
                 await asker
 
     with_channel(main)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.ray_runtime import memory, shown_memory
+from rlinf_async.ray_runtime import connection, memory, shown_memory
 from rlinf_async.ray_runtime.shown_memory import Reader, ShownMemory
 from tests.listening import listening
 from tests.loops.virtual import now, run, settle
@@ -73,6 +73,22 @@ def test_another_machine_is_sent_it_by_the_process_that_has_it(two_machines):
                 two_machines.append("another")
                 assert (await reader.read(place, address))["image"].tolist() == [number] * 300_000
         assert len(reader._callers) == 1
+
+    asyncio.run(main())
+
+
+def test_what_is_too_long_to_be_sent_is_an_error_and_the_next_value_is_read(two_machines, monkeypatch):
+    monkeypatch.setattr(connection, "LONGEST_MESSAGE_BYTES", 2000)
+
+    async def main():
+        shown, reader = ShownMemory(), Reader()
+        with shown.holding(np.zeros(1000)) as (place, address):
+            two_machines.append("another")
+            with pytest.raises(PeerError, match=r"a message of \d+ bytes is longer than 2000"):
+                await reader.read(place, address)
+        with shown.holding(np.arange(9)) as (place, address):
+            two_machines.append("another")
+            assert (await reader.read(place, address)).tolist() == list(range(9))
 
     asyncio.run(main())
 
