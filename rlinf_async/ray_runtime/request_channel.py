@@ -61,7 +61,11 @@ class RequestChannel(Inspectable):
         broker = self._broker
         match kind, message:
             case "ask", (request,):
-                broker.ask(request, partial(connection.send, request.number))
+                asker = partial(connection.send, request.number)
+                try:
+                    broker.ask(request, asker)
+                except ValueError as error:
+                    asker(None, error)
             case "take", (rank, node, generation):
                 task = asyncio.create_task(self._give_batch(connection, rank, node, generation))
                 self._takes.add(task)

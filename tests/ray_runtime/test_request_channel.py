@@ -172,6 +172,19 @@ def test_a_policy_that_answers_too_few_fails_its_requesters():
     with_channel(main)
 
 
+def test_a_request_that_no_batch_can_hold_is_an_error_of_its_asker_and_of_nobody_else():
+    async def main(channel):
+        client = channel.client()
+        (small,) = ask(client, 0)
+        (large,) = ask(client, 1, size=9)
+        with pytest.raises(ValueError, match="9 environments exceeds max_batch_size=8"):
+            await large
+        await answer(channel.server())
+        assert int((await small)["seen"]) == 0
+
+    with_channel(main)
+
+
 def test_answers_that_are_too_long_fail_their_requesters_and_the_rank_says_why(monkeypatch):
     async def main(channel):
         server = channel.server()
