@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, requires
 RLINF_REMEDY = (
     "put a checkout of RLinf on PYTHONPATH, as RLinf's scripts do, or pip install --no-deps rlinf==0.3.0"
 )
+OPENPI_REMEDY = "install it as RLinf's documentation of pi0 says"
 INSTALL_AGAIN = "in the checkout of rlinf-async: pip install --force-reinstall --no-deps ."
 
 EXTRA_OF = {
@@ -51,6 +52,8 @@ def remedy(error: ModuleNotFoundError) -> str | None:
     module = (error.name or "").partition(".")[0]
     if module == "rlinf":
         return f"this needs RLinf: {RLINF_REMEDY}"
+    if module == "openpi":
+        return f"this needs openpi: {OPENPI_REMEDY}"
     if module not in EXTRA_OF:
         return None
     extra = EXTRA_OF[module]

@@ -79,6 +79,8 @@ COMMANDS = (
     _stored("learning report"),
     _stored("learning.tasks"),
     _stored("learning.flow", "--report"),
+    _stored("learning.causes", "--report"),
+    _stored("learning.pi0", "--report"),
     Smallest(r"learning\.flow_weight", "learning.flow_weight", nightly=True),  # test_flow.py has its numbers
     _stored("chaos"),
     _stored("chaos.driver"),

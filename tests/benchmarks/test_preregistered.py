@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.learning import cells, corrections, pages, verdicts
+from benchmarks.learning import cells, corrections, gains, pages, verdicts
 from benchmarks.learning.preregistered_run import (
     begin,
     block_of,
@@ -272,9 +272,7 @@ def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):
     for path in pages.write(load()):
         assert path.read_text() == (published / path.name).read_text(), "run `preregistered --report`"
     page = Path("benchmarks/learning/measurements.md").read_text()
-    found = verdicts.rows(load())
-    assert pages.table(found, 0.05).strip() in page
-    assert pages.summary(found) in page
+    assert gains.page(gains.gains(load())).strip() in page
 
 
 def test_a_setting_that_changes_one_thing_of_another_is_compared_with_it(results):

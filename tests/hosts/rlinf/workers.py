@@ -20,6 +20,7 @@ from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
+from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -282,7 +283,6 @@ def collected_by_us(cfg, rollouts, *, together, env_cls=Walks, scorer=None):
                     shard=stage,
                     policy=_Sealing(requests),
                     trajectories=broker,
-                    overlaps=not together,
                 )
                 for stage in range(SHARDS)
             )
@@ -295,7 +295,12 @@ def collected_by_us(cfg, rollouts, *, together, env_cls=Walks, scorer=None):
             found.append(_by_stage([piece for pieces, _ in taken for piece in pieces]))
         return found, [(await worker.pop_metrics(batch))[0] for batch in range(rollouts)]
 
-    return asyncio.run(main())
+    def in_step(**parts):
+        """Shards that share every forward pass begin no rollout beside the one before."""
+        return run_shard(**{**parts, "overlaps": not together})
+
+    with mock.patch("rlinf_async.loops.env_loop.run_shard", in_step):
+        return asyncio.run(main())
 
 
 def _by_stage(pieces):
