@@ -122,6 +122,8 @@ def test_maniskill_on_a_gpu_is_not_split(examples):
     )
     shards = [(each["shards"]["total"], each["shards"]["environments_each"]) for each in (mlp, openpi, apart)]
     assert shards == [(1, 1024), (8, 40), (4, 80)]
+    said = page("choosing")
+    assert all(each in said for each in ("says 1 shard of 1024 environments", "says 8 of 40", ", 4 of 80"))
     assert "level 2 has one shard in all, and changes nothing" in mlp["remarks"]
     assert any("batches of 1024" in remark for remark in mlp["remarks"])
     assert set(apart["ranks"].values()) == {4}
