@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -83,6 +83,8 @@ def shares(before: int, after: int, parts: int) -> list[int]:
     return [(after + part) // parts - (before + part) // parts for part in range(parts)]
 
 
+Summed = Callable[[dict[str, float]], dict[str, float]]
+"""Each sum, added over learner ranks."""
 MAX_SPREAD_RATIO = 2.0
 """Most times that the root mean square of a batch about the last mean may exceed the deviation it is
 divided by."""
@@ -133,10 +135,17 @@ class AdvantageScale:
     def apply(self, advantages: torch.Tensor) -> torch.Tensor:
         return (advantages - self.mean) / (self.divisor + 1e-5)
 
-    def close(self) -> None:
-        """The batch is complete: its statistics serve the rest of it, and the beginning of the next one."""
-        values = torch.cat(self._seen) if self._seen else torch.empty(0)
+    def close(self, summed: Summed = dict) -> None:
+        """The batch is complete: its statistics serve the rest of it, and the beginning of the next one.
+
+        `summed` adds sums over all learner ranks whose parts are normalised together; by default one has all.
+        """
+        values = torch.cat(self._seen).double() if self._seen else torch.empty(0, dtype=torch.double)
         self._seen.clear()
         self._count, self._squares = 0, 0.0
-        if values.numel() > 1:
-            self.mean, self.std, self.ready = float(values.mean()), float(values.std()), True
+        sums = summed({"count": float(values.numel()), "total": float(values.sum())})
+        # By the count of all, so that every rank asks for the other sum, or none does.
+        if sums["count"] > 1:
+            self.mean, self.ready = sums["total"] / sums["count"], True
+            squares = summed({"squares": float((values - self.mean).square().sum())})["squares"]
+            self.std = math.sqrt(squares / (sums["count"] - 1))

@@ -91,6 +91,9 @@ class Training(Protocol):
     def note(self, name: str, value: float) -> None:
         """A metric of training; `finish` returns its mean."""
 
+    def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
+        """Each sum, added over the learner ranks whose advantages the framework normalises together."""
+
     def finish(self, normalized: Normalize) -> dict[str, float]:
         """The last optimizer step of the batch is made: its metrics, of advantages as the batch has
         `normalized` them.
@@ -231,7 +234,8 @@ class StreamingLearner:
         if whole is not None:
             self._estimate(whole)
         # All is estimated: whatever is trained from here on is normalised by the batch itself.
-        self._scale.close()
+        if self._settings.normalizes:
+            self._scale.close(self.training.sums_to_normalize)
         if whole is not None:
             self._train_rollout(whole)
         self._train_later_steps()

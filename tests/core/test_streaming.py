@@ -191,6 +191,36 @@ def test_a_batch_without_valid_advantages_keeps_the_statistics_before_it():
     assert (scale.ready, scale.mean) == (True, 2.0)
 
 
+@given(ranks=st.integers(1, 4), centre=st.sampled_from([0.0, 3.0, -1e4]), seed=st.integers(0, 99))
+def test_ranks_that_add_up_their_sums_have_the_scale_of_all_their_advantages(ranks, centre, seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 9, ranks)
+    parts = [rng.normal(centre, 1 + rank, size).astype(np.float32) for rank, size in enumerate(sizes)]
+    every, asked = np.concatenate(parts).astype(np.float64), []
+    known = {"count": len(every), "total": every.sum()}
+    known["squares"] = np.square(every - every.mean()).sum() if len(every) else 0.0
+
+    def summed(sums):
+        asked.append(sums)
+        return {name: known[name] for name in sums}
+
+    for part in parts:
+        scale = AdvantageScale()
+        if len(part):
+            scale.observe(torch.from_numpy(part), None)
+        scale.close(summed)
+        if len(every) > 1:
+            assert scale.mean == pytest.approx(every.mean(), abs=1e-5)
+            assert scale.std == pytest.approx(every.std(ddof=1))
+        assert scale.ready == (len(every) > 1)
+    # A rank that has nothing asks for what the others ask for, who would wait for it else.
+    each = len(asked) // ranks
+    assert [set(sums) for sums in asked] == [set(sums) for sums in asked[:each]] * ranks
+    for name in ("count", "total", "squares")[: 3 if len(every) > 1 else 2]:
+        added = sum(sums[name] for sums in asked if name in sums)
+        assert added == pytest.approx(known[name], rel=1e-4, abs=1e-4)
+
+
 def test_before_any_advantage_there_is_no_scale_and_one_alone_has_no_spread():
     scale = AdvantageScale()
     scale.close()

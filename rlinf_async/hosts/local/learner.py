@@ -152,6 +152,9 @@ class LocalTraining:
     def note(self, name: str, value: torch.Tensor | float) -> None:
         self._metrics[f"train/{name}"].append(float(value))
 
+    def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
+        return sums
+
     def finish(self, normalized: Normalize) -> dict[str, float]:
         means = {name: sum(values) / len(values) for name, values in self._metrics.items()}
         if self._settings.algorithm == "grpo":

@@ -141,6 +141,10 @@ class FSDPTraining:
     def note(self, name: str, value: float) -> None:
         self._metrics.setdefault(name, []).append(value)
 
+    def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
+        """Those of this rank: RLinf normalises the advantages of each by themselves."""
+        return sums
+
     def finish(self, normalized: Normalize) -> dict[str, float]:
         self._actor.lr_scheduler.step()
         self._actor.model.zero_grad()

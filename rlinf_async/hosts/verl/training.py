@@ -256,6 +256,10 @@ class EngineTraining:
     def note(self, name: str, value: float) -> None:
         self._measures.note(name, value)
 
+    def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
+        """Those of all ranks: veRL normalises a whole batch."""
+        return self.summed(sums)
+
     def finish(self, normalized: Normalize) -> dict[str, float]:
         for report in self._reports:
             report["advantages"] = normalized(report["advantages"])

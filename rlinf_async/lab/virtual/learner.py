@@ -75,6 +75,9 @@ class VirtualTraining:
     def note(self, name: str, value: float) -> None:
         """Do nothing: no metric is learnt from."""
 
+    def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
+        return sums
+
     def finish(self, normalized: Normalize) -> dict[str, float]:
         self._owe("", self._times.batch_s)
         return {}

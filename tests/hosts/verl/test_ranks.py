@@ -19,6 +19,7 @@ CASES = {
     "whole, gae": {"asynchrony": {"mode": "off"}},
     "whole, gae, environments that reset themselves": {"asynchrony": {"mode": "off"}, "auto_reset": True},
     "whole, all advantages of a batch": {"asynchrony": {"mode": "off"}, **GROUPS, "estimator": "gpg"},
+    "streamed, gae": {"asynchrony": {"mode": "streamer"}},
     "streamed, groups": {"asynchrony": {"mode": "streamer"}, **GROUPS},
     "streamed, groups, two epochs": {"asynchrony": {"mode": "streamer"}, **GROUPS, "update_epoch": 2},
     "streamed, off-policy": {"asynchrony": {"mode": "full"}, **GROUPS},
