@@ -92,7 +92,7 @@ def test_every_test_that_is_not_nightly_is_in_one_of_the_runs(script):
     for target in ("test", "test-verl"):
         assert f"\ntests_beside_each_other {target}\n" in script
     assert "\nparts=(test-heavy)\n" in script
-    assert '\ntests --jobs 2 --output-sync=target "${parts[@]}"\n' in script
+    assert '\ntests --jobs 2 --keep-going --output-sync=target "${parts[@]}"\n' in script
     for part in ("own", "shared", "verl"):
         assert re.search(rf"^test-heavy:.* test-heavy-{part}\b", makefile, re.M)
     own, shared = '-m "$(HEAVY) and not shared_run" $(ARGS)\n', '-m "$(HEAVY) and shared_run" $(ARGS)\n'

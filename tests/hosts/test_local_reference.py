@@ -131,7 +131,7 @@ class StraightLine:
         advantages, valid = (
             torch.cat([r[name] for r in rollouts], dim=1) for name in ("advantages", "valid")
         )
-        seen = advantages[valid]
+        seen = advantages[valid].double()
         mean, std = float(seen.mean()), float(seen.std())
         for rollout in rollouts:
             rollout["advantages"] = (rollout["advantages"] - mean) / (std + 1e-5)
