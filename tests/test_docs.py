@@ -83,7 +83,7 @@ ELSEWHERE = {
     r"rlinf-async bench --predict": "tests/lab/plan/test_bench.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"(nice )?python -m benchmarks\.learning\.flow(_weight)?.*": "tests/benchmarks/test_flow.py",
-    r"python -m benchmarks\.(chaos|newcomer|schedules|learning\.tasks).*": (
+    r"python -m benchmarks\.(chaos|newcomer|schedules|learning\.(tasks|pi0|causes)).*": (
         "tests/benchmarks/test_commands.py::test_a_benchmark_runs_at_its_smallest_size"
     ),
 }
