@@ -8,7 +8,11 @@ from importlib.metadata import PackageNotFoundError, requires
 RLINF_REMEDY = (
     "put a checkout of RLinf on PYTHONPATH, as RLinf's scripts do, or pip install --no-deps rlinf==0.3.0"
 )
-OPENPI_REMEDY = "install it as RLinf's documentation of pi0 says"
+OTHERS = {
+    "rlinf": f"RLinf: {RLINF_REMEDY}",
+    "openpi": "openpi: install it as RLinf's documentation of pi0 says",
+}
+"""Modules that no extra brings: what each is called, and where it comes from."""
 INSTALL_AGAIN = "in the checkout of rlinf-async: pip install --force-reinstall --no-deps ."
 
 EXTRA_OF = {
@@ -50,10 +54,8 @@ def pip_install(*extras: str) -> str:
 def remedy(error: ModuleNotFoundError) -> str | None:
     """Return the remedy for a missing module, in a sentence; None if no extra brings it."""
     module = (error.name or "").partition(".")[0]
-    if module == "rlinf":
-        return f"this needs RLinf: {RLINF_REMEDY}"
-    if module == "openpi":
-        return f"this needs openpi: {OPENPI_REMEDY}"
+    if module in OTHERS:
+        return f"this needs {OTHERS[module]}"
     if module not in EXTRA_OF:
         return None
     extra = EXTRA_OF[module]

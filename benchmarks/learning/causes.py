@@ -64,7 +64,7 @@ from benchmarks.learning import tables
 from benchmarks.learning.cells import RESULTS
 from benchmarks.learning.preregistered_run import begin, service_times, settings_of, success_by_task
 from benchmarks.learning.preregistration import Setting, load
-from benchmarks.learning.statistics import above_start, holm, moved, tost_paired
+from benchmarks.learning.statistics import holm, learned, moved, tost_paired
 from benchmarks.learning.virtual_host import train
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.local import LocalSettings
@@ -185,11 +185,8 @@ def shares(rows: Mapping[Run, Any], seeds: Sequence[int]) -> dict[str, list[floa
     sync = [rows[Run("synchronous", seed)]["success"] for seed in seeds]
     curves = {arm: [rows[Run(arm, seed)]["success"] for seed in seeds] for arm in ARMS}
     curves["moved"] = [moved(curve, 1) for curve in sync]
-    unit = float(np.mean([above_start(curve, curve[0]) for curve in sync]))
-    return {
-        arm: [above_start(curve, base[0]) / unit for curve, base in zip(each, sync, strict=True)]
-        for arm, each in curves.items()
-    }
+    _, *areas = learned(sync, *curves.values())
+    return {arm: area.tolist() for arm, area in zip(curves, areas, strict=True)}
 
 
 def report(rows: Mapping[Run, Any]) -> str:

@@ -23,11 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.learning import tables
 from benchmarks.learning.preregistration import SIDES, Preregistration, Setting
-from benchmarks.learning.statistics import Tost, above_start, holm, moved, tost_paired
+from benchmarks.learning.statistics import Tost, holm, learned, moved, tost_paired
 from benchmarks.learning.verdicts import Row, rows
 
 GROUPS = ("a toy", "two tasks of unequal speed", "single tasks under RLinf")
@@ -98,17 +96,12 @@ def gains(stated: Preregistration) -> list[Gain]:
 
 
 def _tests(row: Row, margin: float) -> tuple[Tost, Tost]:
-    pairs = [
-        [json.loads(row.setting.path(side, seed).read_text())["success"] for side in SIDES]
-        for seed in row.seeds
-    ]
-    learned = np.array(
-        [
-            [above_start(curve, sync[0]) for curve in (sync, moved(sync, row.setting.lag), other)]
-            for sync, other in pairs
-        ]
+    curves, others = (
+        [json.loads(row.setting.path(side, seed).read_text())["success"] for seed in row.seeds]
+        for side in SIDES
     )
-    sync, delayed, other = (learned / learned[:, 0].mean()).T
+    later = [moved(curve, row.setting.lag) for curve in curves]
+    sync, delayed, other = learned(curves, later, others)
     return tost_paired(sync, other, margin), tost_paired(delayed, other, margin)
 
 

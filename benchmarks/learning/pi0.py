@@ -32,7 +32,7 @@ from benchmarks.learning import plots, tables
 from benchmarks.learning.cells import RESULTS
 from benchmarks.learning.peers import PeerCurve
 from benchmarks.learning.rlinf_cell import RUNS, train
-from benchmarks.learning.statistics import above_start, batch_at, moved, tost_paired
+from benchmarks.learning.statistics import batch_at, learned, moved, tost_paired
 from rlinf_async.lab.sweep.steps import read_scalars
 
 CONFIG = "metaworld_ppo_pi0"
@@ -158,14 +158,9 @@ def speed(found: Mapping[int, Mapping[str, Curve]]) -> str:
 
 def learning(found: Mapping[int, Mapping[str, Curve]]) -> str:
     """The test of what was learned, as shares of what `off` learned."""
-    starts = [both["off"]["success"][0] for both in found.values()]
-    off, full = ([both[mode]["success"] for both in found.values()] for mode in SIDES)
-    learned = [
-        np.array([above_start(curve, start) for curve, start in zip(curves, starts, strict=True)])
-        for curves in (off, [moved(curve, 1) for curve in off], full)
-    ]
-    scale = learned[0].mean()
-    total, beyond = (tost_paired(before / scale, learned[2] / scale, MARGIN) for before in learned[:2])
+    curves, others = ([both[mode]["success"] for both in found.values()] for mode in SIDES)
+    off, later, full = learned(curves, [moved(curve, 1) for curve in curves], others)
+    total, beyond = (tost_paired(before, full, MARGIN) for before in (off, later))
     verdict = "the same" if total.equivalent else "not shown to be the same"
     return (
         f"**Learning.** `full` minus `off`, as a share of what `off` learned: {tables.share(total)}, "

@@ -167,6 +167,18 @@ def above_start(success: Sequence[float], start: float) -> float:
     return float(np.mean(success)) - start
 
 
+def learned(sync: Sequence[Sequence[float]], *others: Sequence[Sequence[float]]) -> tuple[np.ndarray, ...]:
+    """The areas above the start by seed, of synchronous curves and of others: [seeds] each.
+
+    Each starts where the synchronous curve of its seed does, and is a share of the mean synchronous area.
+    """
+    areas = [
+        np.array([above_start(curve, base[0]) for curve, base in zip(curves, sync, strict=True)])
+        for curves in (sync, *others)
+    ]
+    return tuple(area / areas[0].mean() for area in areas)
+
+
 def _beyond(distance: float, error: float, freedom: int) -> float:
     """One-sided p-value of a distance inside a bound; without any spread it is certain."""
     if not error:
