@@ -186,7 +186,7 @@ def shares(rows: Mapping[Run, Any], seeds: Sequence[int]) -> dict[str, list[floa
     curves = {arm: [rows[Run(arm, seed)]["success"] for seed in seeds] for arm in ARMS}
     curves["moved"] = [moved(curve, 1) for curve in sync]
     _, *areas = learned(sync, *curves.values())
-    return {arm: area.tolist() for arm, area in zip(curves, areas, strict=True)}
+    return dict(zip(curves, areas, strict=True))
 
 
 def report(rows: Mapping[Run, Any]) -> str:

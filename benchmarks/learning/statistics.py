@@ -167,8 +167,8 @@ def above_start(success: Sequence[float], start: float) -> float:
     return float(np.mean(success)) - start
 
 
-def learned(sync: Sequence[Sequence[float]], *others: Sequence[Sequence[float]]) -> tuple[np.ndarray, ...]:
-    """The areas above the start by seed, of synchronous curves and of others: [seeds] each.
+def learned(sync: Sequence[Sequence[float]], *others: Sequence[Sequence[float]]) -> tuple[list[float], ...]:
+    """The areas above the start by seed, of synchronous curves and of others.
 
     Each starts where the synchronous curve of its seed does, and is a share of the mean synchronous area.
     """
@@ -176,7 +176,7 @@ def learned(sync: Sequence[Sequence[float]], *others: Sequence[Sequence[float]])
         np.array([above_start(curve, base[0]) for curve, base in zip(curves, sync, strict=True)])
         for curves in (sync, *others)
     ]
-    return tuple(area / areas[0].mean() for area in areas)
+    return tuple((area / areas[0].mean()).tolist() for area in areas)
 
 
 def _beyond(distance: float, error: float, freedom: int) -> float:
