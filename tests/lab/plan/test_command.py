@@ -3,6 +3,8 @@
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 import typer
@@ -70,6 +72,18 @@ def test_what_is_faster_and_not_recommended_is_named_below_the_recommendation():
     assert recommendation(better).endswith("simulators: c (1.50 times).")
 
 
+def test_the_errors_that_a_plan_tells_are_those_that_were_measured():
+    rows = json.loads(Path("benchmarks/schedules/held_out.json").read_text()).values()
+    errors = [
+        abs(row["planned"][setting] / step_s - 1)
+        for row in rows
+        for setting, measured in row["measured"].items()
+        for step_s in measured
+    ]
+    assert f"off by {fmean(errors):.0%}".replace("%", " %") in command.HELD_OUT
+    assert f"{max(errors):.0%} at most".replace("%", " %") in command.HELD_OUT
+
+
 def test_twice_the_accelerators_are_almost_twice_as_fast():
     placed = scale(job(), times(), [2, 4], [])
     assert [one.steps_per_s.middle for one in placed[2]] == sorted(
@@ -85,6 +99,7 @@ def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
     result = CliRunner().invoke(APP, [*arguments, "--output", str(out)])
     assert result.exit_code == 0, result.output
     assert "the plan of it" in result.output
+    assert "off by 5 % on average and 9 % at most" in result.output
     assert "Not known" in result.output
     content = json.loads((out / "plan.json").read_text())
     assert content["replay"]["close"] is True
