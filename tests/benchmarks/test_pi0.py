@@ -34,6 +34,8 @@ def test_what_is_missing_is_made_by_turns(results):
     results((10, "full", curve([0.5])), (11, "off", curve([0.5])))
     assert pi0.missing()[:2] == [(10, "off"), (11, "full")]
     assert pi0.pairs() == {}
+    results(*((seed, mode, curve([0.5])) for seed in pi0.SEEDS for mode in pi0.SIDES))
+    assert pi0.missing() == [(seed, pi0.PEER) for seed in pi0.PEER_SEEDS]
 
 
 def test_seconds_count_to_the_end_of_four_batches_at_the_level():
@@ -47,10 +49,31 @@ def test_speed_is_the_geometric_mean_of_the_ratios():
         seed: {"off": curve(rising(0.5, 6)), "full": curve(rising(0.5, 6), step=step)}
         for seed, step in enumerate((0.4, 0.9))
     }
-    assert f"over `off`: {math.sqrt(0.4 * 0.9):.2f}, geometric mean" in pi0.speed(pairs)
+    assert f"over `off`: {math.sqrt(0.4 * 0.9):.2f}, geometric mean" in "".join(pi0.speeds(pairs))
     pairs[7] = {"off": curve([0.5] * 20), "full": curve(rising(0.5, 6))}
-    assert "without both: 7" in pi0.speed(pairs)
-    assert f"over `off`: {math.sqrt(0.4 * 0.9):.2f}, geometric mean" in pi0.speed(pairs)
+    assert "without both: 7" in "".join(pi0.speeds(pairs))
+    assert f"over `off`: {math.sqrt(0.4 * 0.9):.2f}, geometric mean" in "".join(pi0.speeds(pairs))
+
+
+def test_a_batch_that_is_trained_on_again_does_not_count_twice():
+    again = curve([0.5, *[0.9] * 19]) | {"fresh": [True, True, *[False] * 14, True, True, True, True]}
+    # Fresh are the first two and the last four: 0.5, 0.9, 0.9 and 0.9 end with the eighteenth.
+    assert pi0.seconds_to_level(again) == 18.0
+
+
+def test_two_claims_of_speed_are_corrected_together():
+    pairs = {
+        seed: {
+            "off": curve(rising(0.5, 6), step=2 + seed / 100),
+            "full": curve(rising(0.5, 6)),
+            pi0.PEER: curve(rising(0.5, 6), step=0.99 + seed % 2 / 50),
+        }
+        for seed in range(4)
+    }
+    of_off, of_peer = pi0.speeds(pairs)
+    assert "Holm keeps" in of_off
+    assert "over `async-ppo`: 1.00" in of_peer
+    assert "Holm does not keep" in of_peer
 
 
 def test_what_is_learned_is_above_the_start_and_a_share_of_what_off_learned():
