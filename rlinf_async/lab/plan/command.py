@@ -21,8 +21,8 @@ from rlinf_async.lab.virtual.times import Times
 from rlinf_async.observe.run_dir import RunDir
 
 HELD_OUT = (
-    "Settings planned from the trace of another one, and run afterwards, were off by 5 % on average and 9 % at "
-    "most where work was emulated, by 20 % where simulators and policy shared two cores (docs/plan.md)."
+    "Settings planned from the trace of another one, and run afterwards, were off by 5 % on average and 9 % "
+    "at most where work was emulated, by 20 % where simulators and policy shared two cores (docs/plan.md)."
 )
 """How good plans were; the first two of `benchmarks/schedules/held_out.json`."""
 
