@@ -24,6 +24,7 @@ FaultKind = Literal[
     "simulator hangs",
     "env worker died",
     "inference rank died",
+    "node lost",
     "silent",
     "not finite",
     "save failed",

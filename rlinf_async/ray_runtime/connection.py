@@ -193,6 +193,14 @@ def has_other_nodes() -> bool:
     return ray.is_initialized() and sum(node["Alive"] for node in ray.nodes()) > 1
 
 
+def lost_nodes() -> str:
+    """The addresses of nodes that have left Ray's cluster, in words."""
+    return (
+        ", ".join(sorted({node["NodeManagerAddress"] for node in ray.nodes() if not node["Alive"]}))
+        or "unknown"
+    )
+
+
 def node_address() -> str:
     """The address that Ray uses for this node; loopback where nothing else reaches it, and outside Ray."""
     return str(ray.util.get_node_ip_address()) if ray.is_initialized() else "127.0.0.1"

@@ -24,6 +24,7 @@ SILENT_EXIT = "connection error code"
 KILLED_SENTENCE = (
     "has died without a word, as a process does that is killed, by somebody or for want of memory"
 )
+NODE_LOST = "its node has died"
 OUT_OF_MEMORY = ("low on memory", "OOM")
 
 Names = Mapping[str, str]
@@ -93,6 +94,8 @@ def _died(error: ray.exceptions.RayActorError, names: Names, again: str) -> Endi
             "was killed by Ray for want of memory on its node",
             "use fewer environments or processes",
         )
+    elif NODE_LOST in text:
+        why, remedy = "was on a node that is lost", "look at that node and at the network"
     elif (found := EXIT_PATTERN.search(text)) and SILENT_EXIT not in found["detail"]:
         why, remedy = f"has ended: {short(found['detail'])}", "mend that"
     elif error.actor_init_failed:

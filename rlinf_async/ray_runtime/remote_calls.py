@@ -34,7 +34,8 @@ class Wait:
 
 
 Revival = Generator[Wait, None, Any]
-"""Brings a process back; returns the call of its loop. Calls that take too long are a TimeoutError to it."""
+"""Brings a process back; returns the call of its loop, or None if the run goes on without it. Calls that take
+too long are a TimeoutError to it."""
 Revive = Callable[[int, BaseException], Revival]
 """Gives the revival of a rank, from its number and the error by which it died."""
 
@@ -52,7 +53,7 @@ class _Loop:
     give_up: float = 0.0
     """The time at which the revival has waited for long enough."""
     over: bool = False
-    """True if the loop has ended, or its process has died when nothing was left to do."""
+    """True if the process died when nothing was left to do, or is given up."""
 
 
 class Fleet:
@@ -89,7 +90,9 @@ class Fleet:
     def run_on_living(self, name: str, method: str, *arguments: object) -> list[Any]:
         """`run`; None for ranks that have died, or die meanwhile, if loops of the group are kept."""
         actors = self.actors(name)
-        absent = {loop.rank for loop in self._loops.values() if loop.group == name and loop.revival}
+        absent = {
+            loop.rank for loop in self._loops.values() if loop.group == name and (loop.revival or loop.over)
+        }
         calls = {
             rank: getattr(actor, method).remote(*arguments)
             for rank, actor in enumerate(actors)
@@ -260,7 +263,11 @@ class Fleet:
             else:
                 wait = revival.throw(errors[0]) if errors else next(revival)
         except StopIteration as came:
-            loop.call, loop.revival, loop.calls = came.value, None, ()
+            loop.revival, loop.calls = None, ()
+            if came.value is None:
+                loop.over = True
+            else:
+                loop.call = came.value
         else:
             loop.calls, loop.give_up = wait.calls, time.monotonic() + wait.seconds
 

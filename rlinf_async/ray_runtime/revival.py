@@ -3,6 +3,10 @@
 Ray starts its process again, behind the same handle. Two things are left to do: first no other process waits
 for the dead any more, and late calls of it are ignored (`_forget`); then the new process is built and joins
 the run (`_bring_back`). Results that the dead had handed over stay; the work that it was doing is done again.
+
+Ray starts no process again whose node is lost. Then an inference rank is given up, if another one is left:
+`_forget` has already given its work to the others, and nothing more is done. The shards of an env worker have
+places in every batch that no other worker fills, so that the run ends.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import FaultKind, in_words, record_failure
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.spans import SpanLog
+from rlinf_async.ray_runtime.connection import lost_nodes
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import machine
 from rlinf_async.ray_runtime.remote_calls import Fleet, Revival, Wait
@@ -75,7 +80,8 @@ class Revivals:
         self._silent: set[Member] = set()
         """Processes that were ended because they did not answer."""
         self._away: set[Member] = set()
-        """Processes that are being brought back."""
+        """Processes that are being brought back, or are given up."""
+        self._given_up: set[Member] = set()
         self._restarts: Counter[str] = Counter()
 
     def of(self, group: str) -> bool:
@@ -90,11 +96,11 @@ class Revivals:
                 self._places[group, rank] = place
 
     def begin(self, group: str, rank: int, died: BaseException) -> Revival:
-        """Bring `rank` of `group` back, which `died`.
+        """Bring `rank` of `group` back, which `died`; None in place of its loop if it is given up.
 
         Raises:
             RuntimeError: it has died before the first step, or too often, with the count and the last death;
-                or it cannot be started.
+                or it cannot be started, and the run cannot do without it.
         """
         who, began = (group, rank), time.monotonic()
         name = PROCESS_OF_GROUP[group].numbered(rank)
@@ -120,6 +126,9 @@ class Revivals:
             yield Wait(seconds=wait)
             try:
                 loop = yield from self._bring_back(who, name)
+            except ray.exceptions.ActorUnschedulableError as nowhere:
+                self._give_up(who, name, nowhere)
+                return None
             # The successor died or hung while it was built: once more, within the same budget.
             except (ray.exceptions.RayActorError, TimeoutError) as again:
                 if isinstance(again, ray.exceptions.RayTaskError):
@@ -145,6 +154,22 @@ class Revivals:
             seconds=seconds,
         )
         return loop
+
+    def _give_up(self, who: Member, name: str, nowhere: BaseException) -> None:
+        """Go on without `who`, for which there is no node any more.
+
+        Raises:
+            RuntimeError: the run cannot.
+        """
+        self._given_up.add(who)
+        group, error = who[0], f"its node is lost ({lost_nodes()})"
+        ranks = self._fleet.actors(group)
+        left = len(ranks) - sum(member[0] == group for member in self._given_up)
+        if group != "inference" or not left:
+            record_failure(self._run_dir, process=name, what="node lost", error=error, action="the run ends")
+            raise RuntimeError(f"{name} cannot be started again: {error}") from nowhere
+        self._say(f"{name} is given up, as {error}; {left} of {len(ranks)} inference ranks go on")
+        record_failure(self._run_dir, process=name, what="node lost", error=error, action="given up")
 
     def watches(self, process: str) -> bool:
         """Return True if a process has to answer calls now: it need not while its successor is built."""

@@ -52,6 +52,10 @@ def alive(monkeypatch):
     [
         (died(SILENT), ("has died without a word", "dmesg")),
         (died("Task was killed due to the node running low on memory."), ("for want of memory",)),
+        (
+            died("The actor died because its node has died. Node Id: 3a93. " + SILENT),
+            ("was on a node that is lost", "look at that node"),
+        ),
         (died("... Worker exit type: USER_ERROR Worker exit detail: Exit 70."), ("has ended: Exit 70.",)),
         (failed(ZeroDivisionError("by zero")), ("has met ZeroDivisionError: by zero",)),
         (failed(OSError(28, "No space left on device", "/run/x")), ("No space left on device at /run/x",)),

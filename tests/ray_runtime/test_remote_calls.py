@@ -116,6 +116,22 @@ def test_a_kept_loop_that_dies_is_that_of_its_successor_in_waits_that_had_begun(
     assert world.now == 20.0
 
 
+def test_who_is_given_up_has_nothing_to_say_and_the_others_go_on(world):
+    of = fleet(inference=2)
+
+    def revive(rank, died):
+        yield Wait(seconds=5.0)
+
+    loops = kept(of, revive, "inference")
+    world.at(1.0, loops[1].die)
+    world.at(9.0, loops[0].end, "its result")
+    assert of.wait(loops, "the loops") == ["its result", None]
+    before = len(of.actors("inference")[1].made)
+    world.at(10.0, lambda: of.actors("inference")[0].made[-1].end("busy"))
+    assert of.run_on_living("inference", "pop_busy") == ["busy", None]
+    assert len(of.actors("inference")[1].made) == before
+
+
 def test_what_is_waited_for_meanwhile_comes_when_it_comes(world):
     of, other = fleet(env=1), Call("other")
 

@@ -163,6 +163,40 @@ def test_a_process_that_ray_cannot_start_ends_the_run(monkeypatch, tmp_path):
     assert ended.value.__cause__ is broken
 
 
+NOWHERE = ray.exceptions.ActorUnschedulableError("its node doesn't exist any more")
+
+
+@pytest.fixture
+def half_lost(monkeypatch, tmp_path):
+    """A run of which a node is lost: Ray notices a little later than the processes there are missed."""
+    monkeypatch.setattr(revival, "lost_nodes", lambda: "10.0.0.2")
+    return World(monkeypatch, tmp_path, places=[SOON, NOWHERE, NOWHERE])
+
+
+def test_an_inference_rank_whose_node_is_lost_is_given_up_while_another_is_left(half_lost):
+    assert half_lost.run("inference", 1) is None
+    assert half_lost.said[:2] == [("coordinator", "rank_lost", 1, 1), ("requests", "rank_lost", 1, 1)]
+    assert calls(half_lost)[2:] == [("inference 1", "place"), ("inference 1", "place")]
+    said = "inference rank 1 is given up, as its node is lost (10.0.0.2); 1 of 2 inference ranks go on"
+    assert half_lost.notes[-1] == said
+    (fault,) = read_failures(half_lost.path)
+    assert (fault["process"], fault["what"], fault["action"]) == ("inference rank 1", "node lost", "given up")
+    assert not half_lost.revivals.watches("inference rank 1")
+    assert half_lost.revivals.watches("inference rank 0")
+    assert sum(half_lost.revivals.pop_metrics().values()) == 0
+    with pytest.raises(RuntimeError, match=r"inference rank 0 cannot be started again: its node is lost"):
+        half_lost.run("inference", 0)
+
+
+def test_a_run_cannot_do_without_the_shards_of_an_env_worker_whose_node_is_lost(half_lost):
+    with pytest.raises(
+        RuntimeError, match=r"env worker 0 cannot be started again: its node is lost \(10\.0\.0\.2\)"
+    ) as ended:
+        half_lost.run("env", 0)
+    assert ended.value.__cause__ is NOWHERE
+    assert [fault["action"] for fault in read_failures(half_lost.path)] == ["the run ends"]
+
+
 def test_over_the_budget_the_run_ends_with_the_death_and_the_count(monkeypatch, tmp_path):
     world = World(
         monkeypatch, tmp_path, places=[(HERE, number) for number in range(12, 20)], process_restarts=2

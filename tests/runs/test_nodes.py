@@ -1,9 +1,12 @@
 """Two Ray nodes on one machine, with a rank of every worker on each."""
 
+import signal
+import subprocess
 from collections import Counter
 
 import pytest
 
+from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
@@ -38,3 +41,51 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it_and_bo
     # Each learner rank begins a batch with the first of its two pieces of two trajectories.
     assert sum(span["size"] for span in spans if span["kind"] == "score") == 3 * 2 * 2 * (4 + 1)
     assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics)
+
+
+def started_on_two_nodes(runs: Runner, **ranks: str) -> subprocess.Popen[str]:
+    """A long run with the ranks of its workers on these nodes."""
+    return runs.start_module(
+        *("tests.runs.two_nodes", *COMMAND, "train", "-n", "metaworld_ppo_mlp"),
+        *(*SMALL, "cluster.num_nodes=2", "runner.max_epochs=10000"),
+        *(f"cluster.component_placement.{name}.placement={nodes}" for name, nodes in ranks.items()),
+        f"runner.logger.log_path={runs.directory / 'run'}",
+    )
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stdout is not None
+    seen = ""
+    while words not in (line := process.stdout.readline()):
+        seen += line
+        assert line, seen
+    return seen + line
+
+
+def test_a_run_goes_on_without_the_inference_rank_of_a_node_that_is_lost(runs: Runner) -> None:
+    process = started_on_two_nodes(runs, env="0", rollout="0-1", actor="0")
+    seen = read_until(process, "2/10000")
+    process.send_signal(signal.SIGUSR1)
+    seen += read_until(process, "inference rank 1 is given up, as its node is lost")
+    assert "1 of 2 inference ranks go on" in seen
+    steps = len(Run(0, seen, runs.directory / "run").metrics)
+    seen += read_until(process, f"{steps + 3}/10000")
+    process.terminate()
+    output, _ = process.communicate(timeout=200)
+    run = Run(process.returncode, seen + output, runs.directory / "run")
+    trajectories = run.summary["trajectories"]
+    assert trajectories["refused"] == {}, run.output
+    assert trajectories["trained"] >= 8 * (steps + 3)
+    assert trajectories["produced"] == trajectories["trained"] + trajectories["in_flight"]
+    faults = [(fault["process"], fault["what"], fault["action"]) for fault in read_failures(run.directory)]
+    assert ("inference rank 1", "node lost", "given up") in faults
+
+
+def test_the_loss_of_a_learners_node_ends_the_run_with_a_sentence_that_names_it(runs: Runner) -> None:
+    process = started_on_two_nodes(runs, env="0", rollout="0", actor="1")
+    read_until(process, "2/10000")
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert "learner rank 0" in output
+    assert "was on a node that is lost" in output, output
