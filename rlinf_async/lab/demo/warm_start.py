@@ -32,6 +32,9 @@ MAX_BISECTIONS = 6
 PARALLEL_EPISODES = 16
 """Test episodes that are played at the same time."""
 
+STARTS = Path(__file__).parent / "starts"
+"""Starts that come with the package, by the key of their settings: those of the demos."""
+
 State = dict[str, torch.Tensor]
 
 
@@ -189,12 +192,12 @@ class Candidate(NamedTuple):
 
 
 def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
-    """Clone the expert into `out_dir`, or find there what an equal call made before.
+    """Clone the expert into `out_dir`, or find there what an equal call made before, or in the package.
 
     Raises:
         ValueError: what is found there cannot be read.
     """
-    folder = out_dir / settings.key
+    folder = place(settings, out_dir)
     if not folder.exists():
         _make(settings, out_dir, folder)
     try:
@@ -205,6 +208,12 @@ def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
             f"{folder} holds no warm start that can be read; remove it to have it made"
         ) from error
     return WarmStartResult((folder / "policy.pt").resolve(), (folder / "obs_stats.npz").resolve(), **summary)
+
+
+def place(settings: WarmStart, out_dir: Path) -> Path:
+    """The folder of a start, whether it is there or not."""
+    stored = STARTS / settings.key
+    return stored if stored.exists() else out_dir / settings.key
 
 
 def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:

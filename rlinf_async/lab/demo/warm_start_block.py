@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from rlinf_async.lab.demo.run_dir import run_dir
-from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
+from rlinf_async.lab.demo.warm_start import WarmStart, place, warm_start
 
 POLICY_KEY = "runner.ckpt_path"
 """The key that names the state dict to start from, if the block has no `policy_key`."""
@@ -19,7 +19,7 @@ def fill_in(cfg: DictConfig, console: Console | None = None) -> None:
 
     Sets the key that the block's `policy_key` names, and in `env.train` and `env.eval` the statistics of
     observations under which the clone was made. Clones are kept next to the run directory and found again by
-    their settings.
+    their settings; that of the demo comes with the package.
     """
     if cfg.get("warm_start") is None:
         return
@@ -29,10 +29,13 @@ def fill_in(cfg: DictConfig, console: Console | None = None) -> None:
         return
     console = console or Console(highlight=False)
     settings = WarmStart(**block)
-    console.print(
-        f"warm start: cloning the scripted expert of {settings.task_name}, below a minute ...", soft_wrap=True
-    )
-    start = warm_start(settings, run_dir(cfg).parent / "warm_starts")
+    starts = run_dir(cfg).parent / "warm_starts"
+    if not place(settings, starts).exists():
+        console.print(
+            f"warm start: cloning the scripted expert of {settings.task_name}, below a minute ...",
+            soft_wrap=True,
+        )
+    start = warm_start(settings, starts)
     console.print(
         f"warm start: the clone solves {start.success:.0%} of its episodes ({start.policy_path})",
         soft_wrap=True,

@@ -1,9 +1,12 @@
+from importlib.util import find_spec
+
 import pytest
 
 pytest.importorskip("omegaconf", reason="a config is OmegaConf's")
 
 from omegaconf import OmegaConf
 
+from rlinf_async.compose import compose_config
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.lab.demo.warm_start_block import fill_in
 
@@ -50,6 +53,26 @@ def test_nothing_is_cloned_without_a_block_or_with_a_policy(changes, tmp_path, m
     before = OmegaConf.to_container(cfg)
     fill_in(cfg)
     assert OmegaConf.to_container(cfg) == before
+
+
+DEMOS = {
+    "rlinf": [
+        ("metaworld_ppo_mlp", "runner.logger.log_path"),
+        ("metaworld_grpo_mlp", "runner.logger.log_path"),
+    ],
+    "verl": [("verl_metaworld_ppo_mlp", "vla.run_dir")],
+}
+HERE = [demo for framework, demos in DEMOS.items() if find_spec(framework) for demo in demos]
+
+
+@pytest.mark.parametrize(("name", "place"), HERE)
+def test_the_start_of_the_demos_comes_with_the_package(name, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rlinf_async.lab.demo.warm_start._make", pytest.fail)
+    cfg = compose_config(name, [f"{place}={tmp_path / 'runs' / 'one'}"])
+    fill_in(cfg)
+    assert "cloning" not in capsys.readouterr().out
+    assert ObservationStats.load(cfg.env.train.obs_stats).mean.shape == (39,)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_config_without_a_run_directory_is_told_which_keys_name_one(tmp_path):
