@@ -21,6 +21,8 @@ from rlinf_async.core.failures import DeadlineError, PeerError, first_cause
 from rlinf_async.observe.processes import Process
 from rlinf_async.ray_runtime.ray_processes import dead_process
 
+DEATHS = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)
+"""Ray's errors of calls to a process that has died; the second where its node is lost as well."""
 CAUSE_GRACE_S = 2.0
 """Seconds to wait, after a failure, for the failure that caused it."""
 
@@ -297,8 +299,7 @@ def death_of(call: object) -> BaseException | None:
     Its own calls to a process that has died raise the same to it: that is an error of its own.
     """
     error = _error_of(call)
-    died = isinstance(error, ray.exceptions.RayActorError)
-    return error if died and not isinstance(error, ray.exceptions.RayTaskError) else None
+    return error if isinstance(error, DEATHS) and not isinstance(error, ray.exceptions.RayTaskError) else None
 
 
 def _unfinished(calls: Sequence[Any]) -> list[Any]:
@@ -308,7 +309,7 @@ def _unfinished(calls: Sequence[Any]) -> list[Any]:
 
 
 def _result_of_living(call: Any) -> Any:
-    with suppress(ray.exceptions.RayActorError):
+    with suppress(*DEATHS):
         return ray.get(call)
     return None
 

@@ -123,7 +123,7 @@ def test_who_is_given_up_has_nothing_to_say_and_the_others_go_on(world):
         yield Wait(seconds=5.0)
 
     loops = kept(of, revive, "inference")
-    world.at(1.0, loops[1].die)
+    world.at(1.0, loops[1].end, error=ray.exceptions.ActorUnschedulableError("its node is lost"))
     world.at(9.0, loops[0].end, "its result")
     assert of.wait(loops, "the loops") == ["its result", None]
     before = len(of.actors("inference")[1].made)
