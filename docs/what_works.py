@@ -71,6 +71,12 @@ RUNS = (
         named="rlinf-press-ppo-1-fsdp2",
         cell=("MLP, CNN", "Meta-World"),
     ),
+    Run(
+        "metaworld_ppo_pi0",
+        LEARNED,
+        "benchmarks/learning/pi0.py",
+        cell=("pi0, pi0.5", "Meta-World"),
+    ),
 )
 
 

@@ -1,12 +1,14 @@
 """Figures in prose: README and the pages state what the committed results say."""
 
 import json
+import math
 import re
 from pathlib import Path
 from statistics import median
 
 import pytest
 
+from benchmarks.learning import pi0
 from benchmarks.schedules import hosts
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.report.advice.bounds import LOGLINEAR_PRICE
@@ -272,11 +274,11 @@ def uncorrected():
 
 def front_page():
     """Of the README's picture and its three rows of evidence."""
-    page = "README.md"
+    page, press = "README.md", "docs/learning.md"
     seconds = [f"{median(row['seconds to the level']):.0f} s" for row in read("peers")["rows"].values()]
     synchronous, async_ppo, full = seconds
-    yield page, f"80 % success after {full} with `full`, after {synchronous} in RLinf's synchronous loop"
-    yield page, f"and {async_ppo} in its asynchronous PPO"
+    yield press, f"80 % success came after {full} with `full`, after {synchronous} in the synchronous loop"
+    yield press, f"and {async_ppo} in RLinf's asynchronous PPO"
     (row,) = (
         row
         for row in lines("benchmarks/gpu/README.md")
@@ -293,9 +295,31 @@ def front_page():
     yield page, "the demo kept 86 and 90 % of its throughput"
 
 
+def flow():
+    """Of RLinf's pi0 class at tiny sizes: the README's picture, and what was learned."""
+    found = pi0.pairs()
+    seconds = {
+        mode: median(pi0.seconds_to_level(curves[mode]) or math.inf for curves in found.values())
+        for mode in pi0.SIDES
+    }
+    said = (
+        f"80 % success after {seconds['full']:.0f} s with `full`, after {seconds['off']:.0f} s in RLinf's "
+        "synchronous loop"
+    )
+    for page in ("README.md", "docs/index.md", "docs/models.md"):
+        yield page, f"{COUNTS[len(found)]} pairs of seeds"
+        yield page, said
+    of_off = pi0.speeds(found)[0]
+    ratio = re.search(r"`off`: ([\d.]+), .* interval of ([\d.]+) to ([\d.]+)", of_off)
+    yield "docs/models.md", "{} [{}, {}]".format(*ratio.groups())
+    middle, low, high = NUMBER.findall(pi0.learning(found).partition("learned: ")[2])[:3]
+    for page in ("README.md", "docs/index.md", "docs/models.md"):
+        yield page, f"{middle} % [{low}, {high}]"
+
+
 CLAIMS = [
     claim
-    for claims in (front_page, speed, page_of_speed, sixteen_cores, newcomer, learning, uncorrected)
+    for claims in (front_page, flow, speed, page_of_speed, sixteen_cores, newcomer, learning, uncorrected)
     for claim in claims()
 ]
 
