@@ -120,7 +120,7 @@ def generate_all(page: str) -> str:
     measured = rows("results")
     tables = {"headline": headline(measured), "modes": modes(measured), "earlier": several(rows("earlier"))}
     tables["scorer"] = beside(measured, "full-scorer", "full-scorer-fine")
-    tables["tasks and resets"] = beside(measured, "full-tasks", "full-reset-ahead")
+    tables["tasks"] = beside(measured, "full-tasks")
     tables["sixteen cores"] = several(rows("sixteen_cores"))
     tables["sixteen cores, twelve steps"] = several(rows("sixteen_cores_12"))
     tables["under veRL"] = question("verl", FRESH | UNDER_VERL | EFFICIENCY)

@@ -16,7 +16,6 @@ from rlinf_async.config import (
     SurviveConfig,
     TrainConfig,
     Weighting,
-    preset_levels,
 )
 
 LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
@@ -291,29 +290,6 @@ def test_a_fixed_lag_needs_level_1_alone(block):
     assert AsyncConfig.from_mapping({"mode": "train", "deterministic": True}).deterministic
     with pytest.raises(ValueError, match=r"balance=tasks.*use async.train.balance=exact"):
         AsyncConfig.from_mapping({"mode": "train", "deterministic": True, "train": {"balance": "tasks"}})
-
-
-@pytest.mark.parametrize(
-    ("block", "why"),
-    [
-        ({"mode": "train"}, "needs level 2.*use async.rollout.enabled=true"),
-        ({"mode": "train", "deterministic": True}, "needs level 2"),
-        (
-            {"mode": "full", "train": {"balance": "tasks"}},
-            "balance=tasks decides.*use async.train.balance=exact",
-        ),
-    ],
-)
-def test_a_spare_set_of_simulators_needs_level_2_and_tasks_that_are_known_ahead(block, why):
-    with pytest.raises(ValueError, match=f"async.advanced.reset_ahead=true.*{why}"):
-        AsyncConfig.from_mapping({**block, "advanced": {"reset_ahead": True}})
-
-
-def test_whoever_asks_for_a_spare_set_asks_for_level_2():
-    block = {"mode": "full", "advanced": {"reset_ahead": True}}
-    assert AsyncConfig.from_mapping(block).advanced.reset_ahead
-    assert preset_levels(block) == {"train", "streamer"}
-    assert preset_levels({"mode": "full", "advanced": {"reset_ahead": False}}) == set(LEVELS)
 
 
 @pytest.mark.parametrize(

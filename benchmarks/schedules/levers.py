@@ -16,7 +16,7 @@ from rlinf_async.lab.bench.scenarios import EMULATED_SCENARIOS, Scenario
 from rlinf_async.lab.plan.bench import FITTED_COSTS, Steps, predict_cell
 
 WINDOW = Steps(warm_up=WARM_UP, measured=STEPS, batches=WARM_UP + STEPS + TAIL_STEPS)
-LEVERS = ("full-tasks", "full-scorer", "full-scorer-fine", "full-reset-ahead")
+LEVERS = ("full-tasks", "full-scorer", "full-scorer-fine")
 
 
 def gains(

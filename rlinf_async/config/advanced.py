@@ -32,11 +32,6 @@ class AdvancedConfig:
 
     Streaming can hide the first update epoch only: auto is running with one epoch, deferred with more.
     """
-    reset_ahead: bool = False
-    """True gives each shard a second set of simulators, reset for the next rollout while the first plays.
-
-    Takes twice the simulators' memory, and cores for the resets.
-    """
     keep_checkpoints: int | Literal["all"] = "all"
     """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
     measure_ratios: bool | Literal["auto"] = "auto"
@@ -73,7 +68,6 @@ class AdvancedConfig:
         check_flag("async.advanced.accept_bias", self.accept_bias)
         check_above_zero("async.advanced.max_weight", self.max_weight, auto=True)
         check_choice("async.advanced.normalization", self.normalization, ("auto", "running", "deferred"))
-        check_flag("async.advanced.reset_ahead", self.reset_ahead)
         check_whole("async.advanced.keep_checkpoints", self.keep_checkpoints, least=1, or_else="all")
         if self.measure_ratios != "auto":
             check_flag("async.advanced.measure_ratios", self.measure_ratios)

@@ -52,17 +52,6 @@ class AsyncConfig:
                 "async.train.balance=tasks gives each place in a batch to whoever is first, "
                 "which async.deterministic=true rules out; use async.train.balance=exact"
             )
-        if self.advanced.reset_ahead and not self.rollout.enabled:
-            raise ValueError(
-                "async.advanced.reset_ahead=true needs level 2: without it every shard waits for the slowest "
-                "reset all the same; use async.rollout.enabled=true"
-            )
-        if self.advanced.reset_ahead and self.takes_tasks:
-            raise ValueError(
-                "async.advanced.reset_ahead=true resets simulators before it is known which tasks they are "
-                "to play, which async.train.balance=tasks decides when a rollout begins; use "
-                "async.train.balance=exact"
-            )
         self._check_scorer()
         if self.off_policy and self.train.correction == "none" and not self.advanced.accept_bias:
             raise ValueError(
@@ -173,12 +162,9 @@ def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
     """Return the levels of a valid `async` block that only `mode: full` switches on, which a run may do
     without.
 
-    A level's own flag, the mode of one level and `advanced.reset_ahead` ask for that level by themselves.
+    A level's own flag and the mode of one level ask for that level by themselves.
     """
     block = block or {}
     if block.get("mode") != "full":
         return frozenset()
-    asked_for = {level for level in LEVEL_NAMES if "enabled" in (block.get(level) or {})}
-    if (block.get("advanced") or {}).get("reset_ahead"):
-        asked_for.add("rollout")
-    return frozenset(LEVEL_NAMES) - asked_for
+    return frozenset(level for level in LEVEL_NAMES if "enabled" not in (block.get(level) or {}))

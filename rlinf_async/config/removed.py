@@ -7,7 +7,6 @@ from typing import Any
 _MOVED = {
     **{f"async.{name}": name for name in ("deadline_s", "stall_s")},
     **{f"async.train.{name}": name for name in ("accept_bias", "max_weight", "measure_ratios")},
-    "async.rollout.reset_ahead": "reset_ahead",
     "async.streamer.normalization": "normalization",
     "async.survive.keep": "keep_checkpoints",
     **{
@@ -25,7 +24,14 @@ _MOVED = {
 }
 """Keys that are in `async.advanced` now, by their old paths."""
 
+_RESET_AHEAD = (
+    "a second set of simulators, which took twice their memory, gained where simulators only sleep and was "
+    "never shown to gain with real ones; leave the key out, and give cores that are free to more "
+    "env.train.total_num_envs"
+)
 REMOVED_KEYS = {
+    "async.advanced.reset_ahead": _RESET_AHEAD,
+    "async.rollout.reset_ahead": _RESET_AHEAD,
     "async.adapt": (
         "it gained nothing where it was measured; give async.train.max_staleness and "
         "async.rollout.max_wait_ms yourself, `rlinf-async plan RUN` says what another value would give"

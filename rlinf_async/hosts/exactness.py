@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.resets import same_draws
 from rlinf_async.loops.run_settings import RunSettings
 
 EXACT_VERDICT, NOT_EXAMINED = "exact", "not examined"
 OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla")
 """Entry points of this package: each draws for every sample by itself."""
-OTHER_STREAM = "with reset_ahead, initial states of every other rollout are of another stream"
 
 
 def train_exactness(asynchrony: AsyncConfig) -> str:
@@ -30,10 +27,8 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
     return f"approximate (samples are {fixed} {age} old, {how})"
 
 
-def rollout_exactness(
-    asynchrony: AsyncConfig, *, model: str, shares: str | None, train: Mapping[str, Any]
-) -> str:
-    """Return the verdict on level 2, with environments of the section `train` and a policy called `model`.
+def rollout_exactness(asynchrony: AsyncConfig, *, model: str, shares: str | None) -> str:
+    """Return the verdict on level 2, with a policy called `model`.
 
     `shares` says what the samples of one forward pass of that policy share besides its weights; empty for
     nothing, None where it was not examined.
@@ -45,8 +40,7 @@ def rollout_exactness(
             f"{NOT_EXAMINED} (nobody has looked at what chance {model} draws for all samples of one forward "
             "pass at once; where it draws for each by itself, trajectories are the same in distribution)"
         )
-    others = [shares, OTHER_STREAM if asynchrony.advanced.reset_ahead and not same_draws(train) else ""]
-    more = "".join(f"; {other}" for other in others if other)
+    more = f"; {shares}" if shares else ""
     return (
         f"{EXACT_VERDICT} (the same trajectories in distribution; random numbers are drawn in another "
         f"order{more})"

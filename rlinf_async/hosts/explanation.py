@@ -125,12 +125,6 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "async.deterministic: weights are published once all rollouts that need the ones before have "
             "ended, which is slower; on a GPU the kernels must be deterministic, too"
         )
-    if asynchrony.advanced.reset_ahead:
-        yield (
-            f"async.advanced.reset_ahead: {2 * settings.plan.total_envs} simulators for "
-            f"{settings.plan.total_envs} environments, as one set is reset while the other plays: twice the "
-            "memory of simulators, and cores for the resets"
-        )
     if asynchrony.takes_tasks:
         yield (
             "async.train.balance=tasks: a free simulator takes on the tasks of the next place in the batch, "

@@ -10,7 +10,6 @@ from threading import Lock
 
 from omegaconf import DictConfig
 
-from rlinf_async.hosts.resets import same_draws
 from rlinf_async.hosts.simulators import reseeded
 
 
@@ -22,9 +21,7 @@ class Rebuilds:
     counted in its own thread.
     """
 
-    def __init__(self, stages: int) -> None:
-        """`stages` is the number of an env worker's stages; higher numbers are their spare sets."""
-        self._stages = stages
+    def __init__(self) -> None:
         self._counts: Counter[tuple[str, int]] = Counter()
         self._renewing = Lock()
 
@@ -33,17 +30,11 @@ class Rebuilds:
         self._counts[mode, stage] += 1
 
     def seeded(self, mode: str, stage: int, section: DictConfig) -> DictConfig:
-        """The section to build those of `stage` from, with the seed that is theirs now.
-
-        A spare set begins with the seed of those that it takes turns with where it can then begin where they
-        would have begun.
-        """
+        """The section to build those of `stage` from, with the seed that is theirs now."""
         if mode != "train" or section.get("seed") is None:
             return section
-        times = self._counts[mode, stage]
-        spare = stage >= self._stages and (times > 0 or not same_draws(section))
         section = copy.deepcopy(section)
-        section.seed = reseeded(section.seed, times, spare=spare)
+        section.seed = reseeded(section.seed, self._counts[mode, stage])
         return section
 
     @contextmanager

@@ -14,14 +14,12 @@ CPU_BACKENDS = frozenset({"cpu", "physx_cpu"})
 """ManiSkill's names, in `init_params.sim_backend`, for physics on the CPU."""
 
 
-def reseeded(seed: int, times: int, *, generation: int = 0, spare: bool = False) -> int:
+def reseeded(seed: int, times: int, *, generation: int = 0) -> int:
     """Return the seed of environments that were rebuilt `times` times in this life of their process.
-
-    The `spare` environments, which take turns with others of the same seed, may have a seed of their own.
 
     The step is a prime that no number of processes divides, as simulators add their own numbers to a seed.
     """
-    return seed + 7919 * (times + 500 * spare + 1000 * generation)
+    return seed + 7919 * (times + 1000 * generation)
 
 
 def simulators_apart(train: Mapping[str, Any]) -> bool:

@@ -32,16 +32,13 @@ line has processes of its own, which run the same functions:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.loops.env import together
-from rlinf_async.loops.env_loop import env_loop
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
-from rlinf_async.observe.spans import SpanLog
 
 
 class InProcessRun:
@@ -59,7 +56,7 @@ class InProcessRun:
         return self._trajectories.ledger
 
     def _collect(self) -> Coroutine[Any, Any, None]:
-        """Gate and act: all env loops. A host gives it, of `_collecting`."""
+        """Gate and act: all env loops. A host gives it, of `env_loop`."""
         raise NotImplementedError
 
     def _serve(self) -> Iterable[Coroutine[Any, Any, None]]:
@@ -78,16 +75,6 @@ class InProcessRun:
         """Run all that asks inference for anything, the learner for scores; then let inference return."""
         await together([self._collect(), self._learn()])
         self._requests.close()
-
-    def _collecting(
-        self, number: int, build: Callable[[], Any], *, spans: SpanLog, **parts: Any
-    ) -> Coroutine[Any, Any, None]:
-        """Return the env loop of shard `number`; see `env_loop`."""
-
-        def waiting() -> AbstractContextManager[None]:
-            return self._busy["env"].busy(number)
-
-        return env_loop(self._run_settings, number, build, waiting=waiting, spans=spans, **parts)
 
     def _reported(
         self,

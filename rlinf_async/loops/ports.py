@@ -43,17 +43,6 @@ class ShardEnv(Protocol):
         """
 
 
-class SpareEnv(ShardEnv, Protocol):
-    """A `ShardEnv` that can be reset while another set of the same environments plays in its shard."""
-
-    async def reset(self) -> Any:
-        """As `start`, and not counted as work of the shard."""
-
-    def skip(self) -> None:
-        """Leave the next rollout out: somebody else plays it. What it would have drawn is drawn by the next
-        reset and dropped, so that the one after it begins as it would have."""
-
-
 class TaskTaker(Protocol):
     """A `ShardEnv` whose environments can play what those of another shard would."""
 

@@ -43,7 +43,6 @@ SPAN_KINDS = {
     for kind in (
         Kind("gate", "at the gate", ENV, Role.HELD_BACK),
         Kind("reset", "resetting", ENV, Role.PREPARATION),
-        Kind("reset ahead", "resetting ahead", ENV),
         Kind("ask", "waiting for actions", ENV, Role.WAITING),
         Kind("step", "stepping", ENV, Role.WORK),
         Kind("restart", "being built anew", ENV, Role.RESTARTING),

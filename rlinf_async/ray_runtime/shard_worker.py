@@ -21,7 +21,7 @@ from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, together
 from rlinf_async.loops.env_loop import env_loop
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, record_nothing
-from rlinf_async.loops.ports import Recorder, ShardEnv, SpareEnv, TaskTaker
+from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.failures import in_words, record_failure, trace_of
@@ -68,19 +68,16 @@ class ShardWorker(Inspectable):
     eval_rollouts: int = 1
     """Rollouts of each shard in an evaluation."""
 
-    def start_shards(self, asynchrony: AsyncConfig, *, rank: int, stages: int, sets: int = 1) -> None:
-        """Begin with `stages` shards and no environments, as the env worker of this rank.
-
-        With two `sets` of environments for training those of the second are counted on from `stages`.
-        """
+    def start_shards(self, asynchrony: AsyncConfig, *, rank: int, stages: int) -> None:
+        """Begin with `stages` shards and no environments, as the env worker of this rank."""
         hand_over_quickly()
         self._shards_rank = rank
         self._threads = {
             mode: [
                 ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{number}", initializer=fork_apart)
-                for number in range(threads)
+                for number in range(stages)
             ]
-            for mode, threads in (("train", stages * sets), ("eval", stages))
+            for mode in ("train", "eval")
         }
         self.asynchrony = asynchrony
         self._record: Record = record_nothing
@@ -94,14 +91,13 @@ class ShardWorker(Inspectable):
         self._record = partial(record_failure, Path(run_dir), process=process)
 
     def simulators(self, mode: str, stage: int) -> SimulatorThread:
-        """The thread in which the environments of a stage live, or its spare ones, which are counted on from
-        the last stage; it ends those that hang if it can."""
+        """The thread in which the environments of a stage live; it ends those that hang if it can."""
 
         def abort(reason: str) -> bool:
             end = self.aborting(self.environments(mode)[stage])
             return end is not None and bool(end(reason))
 
-        shard = self._first_shard + stage % self._busy.width
+        shard = self._first_shard + stage
         return SimulatorThread(shard, self._threads[mode][stage], self.asynchrony.advanced, abort=abort)
 
     @property
@@ -113,20 +109,18 @@ class ShardWorker(Inspectable):
         mode: str,
         build: Callable[[int], T],
         *,
-        stages: Sequence[int],
         in_processes: bool,
         doing: str = "be built",
     ) -> list[T]:
-        """Return the results of `build` for numbers from 0 on, each made in the thread of one of `stages`;
-        see `each`.
+        """Return the results of `build` for all stages, each made in its thread; see `each`.
 
         Raises:
             EnvironmentsFailed: `build` has failed for a shard, with any error.
             StuckThread: `build` hangs.
         """
         starts = [
-            partial(self.simulators(mode, stage).begin, partial(build, number), doing=doing)
-            for number, stage in enumerate(stages)
+            partial(self.simulators(mode, stage).begin, partial(build, stage), doing=doing)
+            for stage in range(self._busy.width)
         ]
         return each(starts, in_processes=in_processes)
 
@@ -138,10 +132,6 @@ class ShardWorker(Inspectable):
 
     def train_shard(self, stage: int) -> TrainShardEnv:
         """The training environments of a stage. A host gives them."""
-        raise NotImplementedError
-
-    def spare_shards(self, stage: int) -> Sequence[SpareEnv]:
-        """The two sets of training environments of a stage that play by turns. A host gives them."""
         raise NotImplementedError
 
     def eval_shard(self, stage: int) -> EvalShardEnv:
@@ -179,9 +169,7 @@ class ShardWorker(Inspectable):
         return env_loop(
             settings,
             shard,
-            partial(self.train_shard, stage),
-            build_spares=partial(self.spare_shards, stage),
-            waiting=partial(self._busy.busy, stage),
+            self.train_shard(stage),
             recorder=self._recorder(settings, stage),
             restarts=self._restarts(shard),
             spans=self.spans,

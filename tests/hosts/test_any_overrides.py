@@ -48,7 +48,6 @@ ASYNC = (
     "rollout.shards",
     "rollout.max_batch_size",
     "rollout.max_wait_ms",
-    "advanced.reset_ahead",
     "streamer.enabled",
     "streamer.micro_batch_size",
     "advanced.normalization",

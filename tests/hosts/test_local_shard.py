@@ -103,47 +103,19 @@ def test_a_request_shows_the_states_and_the_noise_of_its_own_environments(shard)
     assert len({tuple(row) for row in of_all.tolist()}) == 2 * ENVS
 
 
-class Skipping(Counting):
-    """Environments that leave episodes out, and play what they are told to."""
+class Told(Counting):
+    """Environments that play what they are told to."""
 
     def __init__(self, first, size):
         super().__init__(first, size)
-        self.skipped, self.taken_on = [], []
-
-    def skip(self, episodes):
-        self.skipped.append(episodes)
+        self.taken_on = []
 
     def take_on(self, first, episode):
         self.taken_on.append((first, episode))
 
 
-@pytest.mark.parametrize("build", [Counting, Skipping])
-def test_rollouts_that_others_play_are_left_out_with_the_chance_in_their_actions(build):
-    shard = one_shard(build)
-    noise = Noise(first=ENVS, size=ENVS, width=3, seed=0)
-    drawn = [noise.draw() for _ in range(4 * (STEPS + 1))]
-
-    async def play():
-        shard.skip()
-        shard.skip()
-        third = [await shard.start()]
-        for _ in range(STEPS):
-            third.append(await shard.step(Answer(torch.zeros(ENVS, 3), torch.zeros(1), torch.zeros(1), 0)))
-        fourth = await shard.start()
-        first_built = shard._envs
-        await shard.restart()
-        return [*third, fourth], first_built
-
-    outputs, built = asyncio.run(play())
-    expected = drawn[2 * (STEPS + 1) : 3 * (STEPS + 1) + 1]
-    assert all(torch.equal(found.noise, each) for found, each in zip(outputs, expected, strict=True))
-    if build is Skipping:
-        assert (built.skipped, shard._envs.skipped) == ([2], [4])
-    shard.close()
-
-
 def test_a_shard_that_takes_a_place_on_plays_the_environments_of_that_place():
-    shard = one_shard(Skipping)
+    shard = one_shard(Told)
     shard.take_on(3, 7)
     asyncio.run(shard.start())
     assert shard._envs.taken_on == [(3 * ENVS, 7)]

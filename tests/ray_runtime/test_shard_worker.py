@@ -17,7 +17,6 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops import env_loop, simulator_thread
-from rlinf_async.loops.reset_ahead import ResetAhead
 from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.ray_runtime.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED
@@ -60,7 +59,7 @@ def test_shards_start_their_simulators_apart(monkeypatch):
     stock = inspect.unwrap(os.fork)
     monkeypatch.setattr(os, "fork", stock)
     monkeypatch.setattr(connection, "Pipe", inspect.unwrap(connection.Pipe))
-    assert Worker().in_threads("train", int, stages=range(2), in_processes=True) == [0, 1]
+    assert Worker().in_threads("train", int, in_processes=True) == [0, 1]
     assert os.fork is not stock
     assert len(os.fork.rlinf_async_forking.apart) == 2
 
@@ -74,7 +73,7 @@ def test_what_can_be_closed_is_closed_in_the_thread_of_its_shard():
 def test_environments_are_built_in_the_threads_of_their_shards():
     worker = Worker()
     built = worker.in_threads(
-        "train", lambda stage: (stage, threading.current_thread().name), stages=range(2), in_processes=True
+        "train", lambda stage: (stage, threading.current_thread().name), in_processes=True
     )
     assert built == [(0, "train-0_0"), (1, "train-1_0")]
 
@@ -87,7 +86,7 @@ def test_environments_that_cannot_be_built_name_their_shard_whatever_they_raise(
     with pytest.raises(
         RuntimeError, match=rf"environments of shard 3 cannot be built: {raised.kind}"
     ) as failed:
-        Worker().in_threads("train", build, stages=range(2), in_processes=True)
+        Worker().in_threads("train", build, in_processes=True)
     assert pickle.loads(pickle.dumps(failed.value)).args == failed.value.args
 
 
@@ -252,18 +251,12 @@ def test_environments_that_hang_while_they_are_built_are_named_with_where_they_s
     worker, held = Worker(), threading.Event()
     worker.asynchrony = AsyncConfig.from_mapping({"advanced": {"start_s": 0.05}})
     with pytest.raises(StuckThread, match=r"shard 2 have not answered for 0.05 s \(async.advanced.start_s\)"):
-        worker.in_threads("train", lambda _: held.wait(), stages=range(2), in_processes=False)
+        worker.in_threads("train", lambda _: held.wait(), in_processes=False)
     held.set()
 
 
-class Spare:
-    def skip(self):
-        pass
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_an_env_loop_is_of_the_shards_own_environments_or_of_both_its_sets(monkeypatch, ahead):
-    seen, sets = {}, (Spare(), Spare())
+def test_an_env_loop_is_of_the_shards_own_environments(monkeypatch):
+    seen = {}
 
     async def run_shard(**arguments):
         seen.update(arguments)
@@ -271,17 +264,11 @@ def test_an_env_loop_is_of_the_shards_own_environments_or_of_both_its_sets(monke
     monkeypatch.setattr(env_loop, "run_shard", run_shard)
     worker = Worker(rank=0)
     worker.train_shard = lambda stage: ("train", stage)
-    worker.spare_shards = lambda stage: sets if stage == 1 else None
-    block = {"mode": "full", "advanced": {"reset_ahead": ahead}}
-    settings = run_settings(asynchrony=AsyncConfig.from_mapping(block))
+    settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}))
     asyncio.run(worker._collecting(settings, 1, shard=3, policy="its policy", trajectories="its buffer"))
     assert (seen["shard"], seen["policy"], seen["trajectories"]) == (3, "its policy", "its buffer")
     assert (seen["overlaps"], seen["spans"]) == (True, worker.spans)
-    if ahead:
-        assert isinstance(seen["env"], ResetAhead)
-        assert {seen["env"]._playing, seen["env"]._spare} == set(sets)
-    else:
-        assert seen["env"] == ("train", 1)
+    assert seen["env"] == ("train", 1)
     recorded = []
     worker.recorder = lambda *arguments: recorded.append(arguments)
     ticket = Ticket(shard=3, batch=4, epoch=0, place=3, version=2)

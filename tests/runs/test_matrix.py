@@ -38,8 +38,6 @@ def overrides(config: str, train: bool, rollout: bool, streamer: bool) -> list[s
     corrections = CORRECTIONS.get((config, rollout, streamer), ()) if train else ()
     levels += [f"async.{change}" for change in corrections]
     levels += ["async.advanced.normalization=running"]  # or PPO, with two epochs, would not stream
-    if "ppo" in config and train and rollout and streamer:
-        levels += ["async.advanced.reset_ahead=true"]  # without it: GIVES_WAY
     return [*levels, *(GRPO if "grpo" in config else ())]
 
 

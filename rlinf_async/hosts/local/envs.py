@@ -27,13 +27,10 @@ class Environments(Protocol):
     """A batch of environments, built and used in one thread. An episode that has ended stands still.
 
     Optional methods: `skip(episodes)` leaves out the next episodes, so that environments which are rebuilt
-    after a failure do not begin again with the first ones, and two sets of them can play by turns
-    (`async.advanced.reset_ahead`); `abort(reason)`, called from another thread when they do not answer, ends
-    their processes, so that the call that hangs raises an error, and says whether there were any;
-    `take_on(first, episode)` has the next reset begin episode number `episode`, from 0, of the environments
-    from number `first` on, with their tasks and groups (`async.train.balance=tasks`). An attribute `reseeded`
-    that is true means that their factory gives another seed to environments that it builds a second time for
-    the same place.
+    after a failure do not begin again with the first ones; `abort(reason)`, called from another thread when
+    they do not answer, ends their processes, so that the call that hangs raises an error, and says whether
+    there were any; `take_on(first, episode)` has the next reset begin episode number `episode`, from 0, of
+    the environments from number `first` on, with their tasks and groups (`async.train.balance=tasks`).
     """
 
     @property

@@ -74,7 +74,6 @@ class LocalHost(Host):
             "max_staleness": settings.asynchrony.max_staleness,
             "correction": settings.asynchrony.correction,
             "streams": settings.run.streams,
-            "reset_ahead": settings.asynchrony.advanced.reset_ahead,
             "optimizer_steps": settings.run.optimizer_steps,
             **asdict(settings.plan),
         }

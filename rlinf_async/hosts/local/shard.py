@@ -85,7 +85,7 @@ class Shard:
             self._envs: Environments
             self._simulators.build_first(self._make_first)
             unless_built.pop_all()
-        self._resets, self._left_out = 0, 0
+        self._resets = 0
         self._taken_on: tuple[int, int] | None = None
         self._noise = Noise(first=self._first, size=self.size, width=self.action_dim, seed=settings.seed)
 
@@ -99,25 +99,7 @@ class Shard:
 
     async def start(self) -> ShardOutput:
         with self._busy.busy(self._shard):
-            return await self.reset()
-
-    async def reset(self) -> ShardOutput:
-        """Reset as `start` does, while the shard works with the other set; see `loops.ports.SpareEnv`."""
-        return self._finite(*await self._simulators.reset(partial(self._kept, self._start)))
-
-    def skip(self) -> None:
-        """Leave the next rollout out, with the chance in its actions, when the next is reset to."""
-        self._left_out += 1
-
-    @property
-    def can_skip(self) -> bool:
-        """True if the environments can leave episodes out."""
-        return callable(getattr(self._envs, "skip", None))
-
-    @property
-    def has_seeds(self) -> bool:
-        """True if environments that are built a second time have another seed."""
-        return bool(getattr(self._envs, "reseeded", False))
+            return self._finite(*await self._simulators.reset(partial(self._kept, self._start)))
 
     async def step(self, answer: Answer) -> ShardOutput:
         with self._busy.busy(self._shard):
@@ -179,7 +161,7 @@ class Shard:
     def _rebuild(self) -> None:
         self._contract.forget()
         self._make()
-        if self.can_skip:
+        if callable(getattr(self._envs, "skip", None)):
             self._envs.skip(self._resets)  # type: ignore[attr-defined]
 
     def _abort(self, reason: str) -> bool:
@@ -188,20 +170,10 @@ class Shard:
 
     def _start(self) -> tuple[ShardOutput, list[str]]:
         nothing = np.zeros(self.size, dtype=np.float32)
-        self._leave_out()
         self._resets += 1
         if self._taken_on is not None:
             self._envs.take_on(*self._taken_on)  # type: ignore[attr-defined]
         return self._output(Outcome(self._envs.reset(), nothing, nothing.astype(bool)), "reset")
-
-    def _leave_out(self) -> None:
-        if not self._left_out:
-            return
-        if self.can_skip:
-            self._envs.skip(self._left_out)  # type: ignore[attr-defined]
-        for _ in range(self._left_out * (self.horizon + 1)):
-            self._noise.draw()
-        self._resets, self._left_out = self._resets + self._left_out, 0
 
     def _step(self, answer: Answer) -> tuple[ShardOutput, list[str]]:
         # Copied: what the policy has answered is recorded, and environments may write into what they get.

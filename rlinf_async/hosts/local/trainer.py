@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -28,6 +28,7 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.loops.env import together
+from rlinf_async.loops.env_loop import env_loop
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.in_process import InProcessRun
@@ -107,10 +108,7 @@ class LocalTrainer:
         env, inference = BusyMeter(width=plan.shards), BusyMeter(width=plan.inference_ranks)
         learning = BusyMeter()
         with ExitStack() as stack:
-            shards, spares = (
-                [stack.enter_context(self._shard(number, env, process)) for number in range(count)]
-                for count in (plan.shards, plan.shards * self.settings.asynchrony.advanced.reset_ahead)
-            )
+            shards = [stack.enter_context(self._shard(number, env, process)) for number in range(plan.shards)]
             self._check(shards[0])
             model = self._model(shards[0].state_dim, shards[0].action_dim)
             deadline_s = self.settings.asynchrony.advanced.deadline_s
@@ -131,7 +129,6 @@ class LocalTrainer:
             self._run = run = LocalRun(
                 self.settings,
                 shards=shards,
-                spares=spares,
                 ranks=ranks,
                 learner=thread,
                 model=model,
@@ -146,16 +143,10 @@ class LocalTrainer:
 
     def _check(self, shard: Shard) -> None:
         """Check that the environments have the methods that the settings ask for."""
-        asynchrony = self.settings.asynchrony
-        if asynchrony.takes_tasks and not shard.takes_tasks:
+        if self.settings.asynchrony.takes_tasks and not shard.takes_tasks:
             raise ValueError(
                 "async.train.balance=tasks: these environments have no method take_on; use "
                 "async.train.balance=exact"
-            )
-        if asynchrony.advanced.reset_ahead and not (shard.can_skip or shard.has_seeds):
-            raise ValueError(
-                "async.advanced.reset_ahead=true: these environments have no method skip, so that both "
-                "sets of them would play the same episodes; use async.advanced.reset_ahead=false"
             )
 
     @contextmanager
@@ -198,14 +189,11 @@ class LocalRun(InProcessRun):
         model: ActorCritic,
         busy: dict[str, BusyMeter],
         on_step: Callable[[StepReport], None],
-        spares: Sequence[Shard] = (),
         spans: Mapping[Process, SpanLog] | None = None,
         faults: Faults | None = None,
         keep_steps: bool = True,
     ) -> None:
-        """With `spares`, one for each shard, these play by turns with the shards, and reset meanwhile."""
         super().__init__(settings.run, busy=busy)
-        self._spares = spares
         self._keep_steps = keep_steps
         self._faults = faults or Faults(None)
         self._spans = spans or dict.fromkeys(LOOP_PROCESSES, UNRECORDED)
@@ -244,10 +232,10 @@ class LocalRun(InProcessRun):
 
     def _env_loop(self, number: int) -> Coroutine[Any, Any, None]:
         advanced, spans = self._settings.asynchrony.advanced, self._spans[Process.ENV]
-        sets = iter([self._shards[number], *self._spares[number : number + 1]])
-        return self._collecting(
+        return env_loop(
+            self._run_settings,
             number,
-            partial(next, sets),
+            self._shards[number],
             policy=self._requests,
             trajectories=self._trajectories,
             recorder=partial(RolloutRecorder, plan=self._settings.plan, advanced=advanced),

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import torch
 
 from rlinf_async.hosts.contract import Contract, shown
-from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED
 from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
@@ -91,14 +90,11 @@ class TrainShard(_Shard):
         simulators: SimulatorThread,
         busy: BusyMeter,
         *,
-        turns: Turns | None = None,
         rewards: ShardRewards | None = None,
     ) -> None:
-        """With `turns`, other environments of the shard play the rollouts that `skip` leaves out; those of
-        them that are spare have a stage beyond those that `busy` counts. `rewards` are a reward model's."""
+        """`rewards` are a reward model's."""
         super().__init__(worker, stage, simulators, "train")
-        self._busy = partial(busy.busy, stage % busy.width)
-        self._turns = turns
+        self._busy = partial(busy.busy, stage)
         self._rewards = rewards
         self._last: EnvStep | None = None
         self._taken_on: tuple[int, int] | None = None
@@ -109,16 +105,9 @@ class TrainShard(_Shard):
 
     async def start(self) -> ShardOutput:
         with self._busy():
-            return await self.reset()
-
-    async def reset(self) -> ShardOutput:
-        output = self._finite(*await self._simulators.reset(self._start))
-        await self._delayed()
-        return output
-
-    def skip(self) -> None:
-        assert self._turns is not None, "nobody else plays in this shard"
-        self._turns.skip()
+            output = self._finite(*await self._simulators.reset(self._start))
+            await self._delayed()
+            return output
 
     async def step(self, answer: Any) -> ShardOutput:
         with self._busy():
@@ -182,8 +171,6 @@ class TrainShard(_Shard):
             self._env.is_start = True
             if self._taken_on is not None:
                 env_attribute(self._env, TAKE_ON_METHOD)(*self._taken_on)
-            if self._turns is not None:
-                self._turns.begin(partial(env_attribute, self._env))
             observation, infos = self._bordered(self._env).reset()
             output = EnvStep(obs=observation, final_obs=infos.get("final_observation"))
         for name in ENDS:

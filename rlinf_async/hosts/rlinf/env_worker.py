@@ -13,9 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.async_block import plain, read_block
+from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.rebuilds import Rebuilds, start_again
-from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.rlinf.borrowed import EnvWorker
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
@@ -44,9 +43,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self.reward_workers: Sequence[Handle] = ()
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
         self.first_observations: dict[int, Any] = {}
-        self._rebuilds = Rebuilds(self.stage_num)
-        sets = 2 if asynchrony.advanced.reset_ahead else 1
-        self.start_shards(asynchrony, rank=self._rank, stages=self.stage_num, sets=sets)
+        self._rebuilds = Rebuilds()
+        self.start_shards(asynchrony, rank=self._rank, stages=self.stage_num)
         self.eval_rollouts = int(OmegaConf.select(cfg, "env.eval.rollout_epoch") or 1)
 
     async def run_shards(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
@@ -57,20 +55,6 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def train_shard(self, stage: int) -> TrainShard:
         simulators = self.simulators("train", stage)
         return TrainShard(self, stage, simulators, self._busy, rewards=self._rewards(simulators.shard))
-
-    def spare_shards(self, stage: int) -> Sequence[TrainShard]:
-        section = plain(self.cfg.env.train)
-        return [
-            TrainShard(
-                self,
-                place,
-                simulators := self.simulators("train", place),
-                self._busy,
-                turns=Turns(section, self._rank * self.stage_num + stage),
-                rewards=self._rewards(simulators.shard),
-            )
-            for place in (stage, stage + self.stage_num)
-        ]
 
     def _rewards(self, shard: int) -> ShardRewards | None:
         """Scores the environments of a shard by the reward worker that it shares with the fewest others."""
@@ -109,17 +93,6 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
         envs: list[Any] = []
-        for first in range(0, len(self._threads[mode]), self.stage_num):
-            cfg = self._rebuilds.seeded(mode, first, env_cfg) if first else env_cfg
-            envs += self._build_set(first, env_cls, cfg, num_envs_per_stage, mode)
-        return envs
-
-    def _build_set(
-        self, first: int, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int, mode: str
-    ) -> list[Any]:
-        """Environments of every stage, with their wrappers, in the threads from number `first` on."""
-        stages = range(first, first + self.stage_num)
-        envs: list[Any] = []
 
         def build(*, seed_offset: int, **kwargs: Any) -> Any:
             def build_stage(stage: int) -> Any:
@@ -127,7 +100,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
             # RLinf asks for one stage after the other: with the first, all are built, each in its thread.
             if not envs:
-                envs.extend(self.in_threads(mode, build_stage, stages=stages, in_processes=self._apart))
+                envs.extend(self.in_threads(mode, build_stage, in_processes=self._apart))
             return envs[seed_offset % self.stage_num]
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
@@ -145,8 +118,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             del self.broadcast
 
     def rebuild(self, mode: str, stage: int) -> None:
-        """Close the environments of a stage, or its spare ones, and build others, with their wrappers, in
-        their thread."""
+        """Close the environments of a stage and build others, with their wrappers, in their thread."""
         envs: list[Any] = self.env_list if mode == "train" else self.eval_env_list
         let_go(lambda: envs[stage].close())
         env_cls, env_cfg, num_envs = self._makers[mode]
@@ -155,7 +127,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
         def build(*, seed_offset: int, total_num_processes: int, **kwargs: Any) -> Any:
             # Both count one stage in every worker; see `alone`.
-            place = seed_offset * self.stage_num + stage % self.stage_num
+            place = seed_offset * self.stage_num + stage
             total = total_num_processes * self.stage_num
             return env_cls(seed_offset=place, total_num_processes=total, **kwargs)
 
@@ -163,7 +135,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         alone = copy.copy(self)
         alone.stage_num = 1
         (envs[stage],) = super(ShardedEnvWorker, alone)._setup_env_and_wrappers(build, env_cfg, num_envs)
-        if mode == "train" and stage < self.stage_num and self.cfg.env.train.auto_reset:
+        if mode == "train" and self.cfg.env.train.auto_reset:
             self.first_observations[stage], _ = envs[stage].reset()
 
     def renew(self, stage: int, step: int) -> None:
@@ -182,7 +154,6 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             resets = self.in_threads(
                 "train",
                 lambda stage: self.env_list[stage].reset(),
-                stages=range(len(self._threads["train"])),
                 in_processes=self._apart,
                 doing="be reset",
             )

@@ -19,7 +19,6 @@ def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]
             settings.asynchrony,
             model=str(cfg["actor"]["model"]["model_type"]),
             shares=shared_chance(cfg),
-            train=cfg["env"]["train"],
         ),
         "streamer": streamer_exactness(
             settings,

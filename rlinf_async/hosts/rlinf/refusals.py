@@ -10,9 +10,7 @@ from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.kit.keys import Key, shortened
 from rlinf_async.hosts.kit.kinds import Block, Flag, Whole
 from rlinf_async.hosts.reasons import Reason, refuse
-from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.rlinf import entropy
-from rlinf_async.hosts.rlinf.offload import overlap
 from rlinf_async.hosts.rlinf.reward_section import unserved_rewards
 from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES
 from rlinf_async.hosts.tasks import cannot_take_on
@@ -45,17 +43,6 @@ def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
     return asynchrony.off_policy and lookup(cfg, "actor.model.model_type") in TOKEN_MODELS
 
 
-def _resets_ahead(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    return asynchrony.advanced.reset_ahead
-
-
-def _resets_ahead_in_turn(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    """Return True if a spare set of simulators resets in a run whose parts take turns: where they do not,
-    simulators are not offloaded in any case.
-    """
-    return asynchrony.advanced.reset_ahead and not overlap(asynchrony)
-
-
 def _refused(name: str, remedy: str, override: str, **more: Any) -> Key:
     return Key(name=name, fate="refused", remedy=remedy, override=override, **more)
 
@@ -73,10 +60,6 @@ def _absent(name: str, why: str, **more: Any) -> Key:
     return _refused(name, f"remove it: {why}", f"~{name}", **more)
 
 
-SAME_FILES_REMEDY = (
-    "set it to false, or async.advanced.reset_ahead: two sets of simulators would write files of the "
-    "same names"
-)
 REFUSALS = (
     _absent("runner.use_training_pipeline", "async.streamer takes its place", kind=Flag()),
     _absent("runner.enable_decoupled_mode", "async.rollout takes its place", kind=Flag()),
@@ -109,21 +92,6 @@ REFUSALS = (
         serves=lambda top_k: top_k is None or top_k <= 0,
         levels=("train",),
         where=_scores_old_tokens,
-    ),
-    _refused(
-        "env.train.enable_offload",
-        "set it to false, or async.advanced.reset_ahead: simulators that have left their accelerator "
-        "cannot be reset",
-        "env.train.enable_offload=false",
-        kind=Flag(),
-        levels=("rollout",),
-        where=_resets_ahead_in_turn,
-    ),
-    *(
-        _refused(
-            key, SAME_FILES_REMEDY, f"{key}=false", kind=Flag(), levels=("rollout",), where=_resets_ahead
-        )
-        for key in ("env.train.video_cfg.save_video", "env.train.data_collection.enabled")
     ),
 )
 
@@ -173,7 +141,6 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
         yield Reason(f"actor.training_backend={backend!r} is not supported; use fsdp, or async.mode=off")
     train = lookup(cfg, "env.train") or {}
     yield from cannot_take_on(train, asynchrony)
-    yield from cannot_reset_ahead(train, asynchrony)
     yield from entropy.rescaled(cfg, asynchrony)
     interval = lookup(cfg, "runner.val_check_interval") or -1
     if asynchrony.deterministic and interval > 0:

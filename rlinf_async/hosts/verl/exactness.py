@@ -10,7 +10,6 @@ from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_
 from rlinf_async.hosts.verl.estimators import streams
 from rlinf_async.hosts.verl.policy_losses import SELECTING_LOSSES
 from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import section
 
 ACTOR_SECTION = "actor_rollout_ref.actor"
 
@@ -22,9 +21,7 @@ def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
     selects = f"{mode} chooses within a micro-batch, of which arrival decides who is in it"
     return {
         "train": train_exactness(settings.asynchrony),
-        "rollout": rollout_exactness(
-            settings.asynchrony, model=str(model), shares=own_chance(model), train=section(cfg, "train")
-        ),
+        "rollout": rollout_exactness(settings.asynchrony, model=str(model), shares=own_chance(model)),
         "streamer": streamer_exactness(
             settings,
             deferred="normalization is deferred" if streams(settings.estimator) else settings.estimator,

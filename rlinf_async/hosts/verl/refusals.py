@@ -10,7 +10,6 @@ from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.kit.keys import Key, shortened
 from rlinf_async.hosts.kit.kinds import Flag, Whole
 from rlinf_async.hosts.reasons import Change, Reason
-from rlinf_async.hosts.resets import cannot_reset_ahead
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, REFUSED_ESTIMATORS, WITH_VALUES, streams
 from rlinf_async.hosts.verl.policy_losses import override_for
@@ -198,4 +197,3 @@ def _contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator
             "trainer.test_freq=-1 trainer.val_before_train=false",
         )
     yield from cannot_take_on(section(cfg, "train"), asynchrony)
-    yield from cannot_reset_ahead(section(cfg, "train"), asynchrony)

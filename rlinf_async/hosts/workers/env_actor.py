@@ -11,10 +11,8 @@ from omegaconf import OmegaConf
 
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import check_resets
 from rlinf_async.hosts.rebuilds import Rebuilds, start_again
-from rlinf_async.hosts.resets import Turns
 from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -45,11 +43,9 @@ class EnvActor(ShardWorker):
         self._sections = {mode: OmegaConf.create(dict(section)) for mode, section in sections.items()}
         self._envs: dict[str, list[Any]] = {mode: [] for mode in self._sections}
         stages = settings.plan.shards_per_worker
-        self._rebuilds = Rebuilds(stages)
+        self._rebuilds = Rebuilds()
         self.eval_rollouts = int(sections.get("eval", {}).get("rollout_epoch") or 1)
-        asynchrony = settings.asynchrony
-        sets = 2 if asynchrony.advanced.reset_ahead else 1
-        self.start_shards(asynchrony, rank=rank, stages=stages, sets=sets)
+        self.start_shards(settings.asynchrony, rank=rank, stages=stages)
 
     async def initialise(self) -> None:
         """Build the environments.
@@ -61,28 +57,13 @@ class EnvActor(ShardWorker):
         for mode, section in self._sections.items():
             build = partial(self._build, mode)
             in_processes = simulators_apart(section)
-            stages = range(len(self._threads[mode]))
             self._envs[mode] = await asyncio.to_thread(
-                self.in_threads, mode, build, stages=stages, in_processes=in_processes
+                self.in_threads, mode, build, in_processes=in_processes
             )
 
     def train_shard(self, stage: int) -> TrainShard:
         renew = partial(self._renew, stage)
         return TrainShard(self._stage("train", stage), renew=renew, busy=self._busy, number=stage)
-
-    def spare_shards(self, stage: int) -> Sequence[TrainShard]:
-        section, plan = plain(self._sections["train"]), self._settings.plan
-        place = plan.shards_of_worker(self._rank).start + stage
-        return [
-            TrainShard(
-                self._stage("train", number),
-                renew=partial(self._renew, number),
-                busy=self._busy,
-                number=stage,
-                turns=Turns(section, place),
-            )
-            for number in (stage, stage + plan.shards_per_worker)
-        ]
 
     def eval_shard(self, stage: int) -> EvalShard:
         return EvalShard(self._stage("eval", stage))
@@ -127,7 +108,7 @@ class EnvActor(ShardWorker):
         env = load_class(ENVS_GROUP, section.env_class)(
             cfg=self._rebuilds.seeded(mode, stage, section),
             num_envs=self._size(mode),
-            seed_offset=plan.shards_of_worker(self._rank).start + stage % plan.shards_per_worker,
+            seed_offset=plan.shards_of_worker(self._rank).start + stage,
             total_num_processes=plan.shards,
             worker_info=None,
         )

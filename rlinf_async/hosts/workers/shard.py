@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
 from rlinf_async.hosts.contract import Contract, Step, shown
-from rlinf_async.hosts.resets import Turns
 from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
@@ -99,15 +97,9 @@ class _Shard:
 class TrainShard(_Shard):
     """Training environments of one stage; fills `loops.ports.ShardEnv`."""
 
-    def __init__(
-        self, stage: Stage, *, renew: Renew, busy: BusyMeter, number: int, turns: Turns | None = None
-    ) -> None:
-        """`number`: of the stage in its env worker, under which `busy` counts it.
-
-        With `turns`, other environments of the shard play the rollouts that `skip` leaves out.
-        """
+    def __init__(self, stage: Stage, *, renew: Renew, busy: BusyMeter, number: int) -> None:
+        """`number`: of the stage in its env worker, under which `busy` counts it."""
         super().__init__(stage)
-        self._turns = turns
         self._renew, self._busy, self._number = renew, busy, number
         self._ignores_ends = bool(stage.section["ignore_terminations"])
         self._last: ShardOutput | None = None
@@ -115,14 +107,7 @@ class TrainShard(_Shard):
 
     async def start(self) -> ShardOutput:
         with self._busy.busy(self._number):
-            return await self.reset()
-
-    async def reset(self) -> ShardOutput:
-        return self._finite(*await self._simulators.reset(self._start))
-
-    def skip(self) -> None:
-        assert self._turns is not None, "nobody else plays in this shard"
-        self._turns.skip()
+            return self._finite(*await self._simulators.reset(self._start))
 
     async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
         with self._busy.busy(self._number):
@@ -154,8 +139,6 @@ class TrainShard(_Shard):
             self._env.is_start = True
             if self._taken_on is not None:
                 self._env.take_on(*self._taken_on)
-            if self._turns is not None:
-                self._turns.begin(partial(getattr, self._env))
             observation = self._reset()
         self._last = started(observation, self.size)
         return self._last, self._bad(shown(observation))

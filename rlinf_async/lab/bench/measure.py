@@ -30,9 +30,9 @@ class Measurement:
     """The share of trained samples that an earlier step had been trained on already."""
     overlap_efficiency: float | None
     """Throughput over the most that `bounds_s` allow. None where times are not emulated, and where an
-    environment does not play its own task in every batch, or resets while another plays: the bound is about
-    those that do. Over few steps it can be a little more than 1: other environments may be as much as the
-    bound on staleness ahead of the slowest when the steps end, and less when they begin."""
+    environment does not play its own task in every batch: the bound is about those that do. Over few steps it
+    can be a little more than 1: other environments may be as much as the bound on staleness ahead of the
+    slowest when the steps end, and less when they begin."""
     own_efficiency: float | None
     """The same over the most that this mode's own work allows: every pass of its learner, its own shares."""
     bounds_s: dict[str, float]
@@ -81,7 +81,7 @@ def measure(
     samples = steady.fresh if collected is None else min(steady.fresh, collected)
     bounds, own = bounds_of(environments, scenario), own_bounds_of(steady, environments, scenario, mode)
     overlap = samples / scenario.samples * max(bounds.values()) / steady.seconds if bounds else None
-    fixed = mode.balance == "exact" and not mode.resets_ahead
+    fixed = mode.balance == "exact"
     if fixed and bounds:
         _check(steady, environments, scenario)
     usage = cpu.between(steady.start, steady.stop) if cpu is not None else None
@@ -128,16 +128,12 @@ def own_bounds_of(
     """The same with the work that a mode makes itself: every pass of its learner, and its own shares.
 
     Where fast environments may contribute more than slow ones, what counts is what all can do together;
-    where they take on each other's tasks, what a batch takes all of them together. Of two simulators by turns
-    one plays while the other resets: what counts is the playing, or half of both where resets are longer.
+    where they take on each other's tasks, what a batch takes all of them together.
     """
     bounds = bounds_of(environments, scenario)
     if not bounds:
         return {}
     rollouts = _rollouts(environments, scenario)
-    if mode.resets_ahead:
-        resets = [scenario.decisions * one.reset_s / one.decisions for one in environments.values()]
-        rollouts = [max(both / 2, both - reset) for both, reset in zip(rollouts, resets, strict=True)]
     env = {
         "exact": max(rollouts),
         "tasks": sum(rollouts) / len(rollouts),

@@ -23,8 +23,6 @@ class Mode:
     balance: Literal["exact", "tasks", "free"] = "exact"
     """The contribution of environments to a batch: equal, each with its own task (exact); equal, a free
     one with the next task (tasks); or more from the faster ones (free)."""
-    resets_ahead: bool = False
-    """True if simulators are reset while others play for them."""
     cuts: int = 1
     """Into how many parts a micro-batch of the scenario is cut."""
 
@@ -111,14 +109,7 @@ BENCH_MODES = {
             overrides=("async.mode=full", "async.train.balance=tasks"),
             balance="tasks",
         ),
-        Mode(
-            name="full-reset-ahead",
-            kind="plugin",
-            overrides=("async.mode=full", "async.advanced.reset_ahead=true"),
-            resets_ahead=True,
-        ),
     )
 }
 STANDARD_MODES = tuple(name for name in BENCH_MODES if not name.startswith("full-"))
-"""Modes that are run unless others are named; those change what is learnt or how, or take twice the
-simulators."""
+"""Modes that are run unless others are named; those change what is learnt or how."""

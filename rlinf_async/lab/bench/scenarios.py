@@ -109,8 +109,6 @@ SLOWEST_S = 8 * (1.4 * 0.3 + 0.0103) + 0.525
 UNDIVIDED_MODES = ("stock-decoupled",)
 # Episodes that go on from rollout to rollout take on no other task, nor do RLinf's own environments.
 OWN_TASKS = ("full-tasks",)
-# Nor are they reset before their rollout.
-GOES_ON = ("full-reset-ahead",)
 
 
 def _policy(train_s: float, *, samples: int = 512, weights_mb: float = 16.0) -> PolicyService:
@@ -158,7 +156,7 @@ EMULATED_SCENARIOS = (
         what="episodes end after 8 decisions on average, and a reset takes 17 simulator steps",
         env=EnvService(decision_s=0.2, cv=0.3, reset_s=0.34, episode=8.0),
         policy=_policy(2.0),
-        without=(*OWN_TASKS, *GOES_ON),
+        without=OWN_TASKS,
     ),
     Scenario(
         name="wide-spread",
@@ -228,7 +226,7 @@ REAL_SCENARIOS = (
         # A process for each simulator, which holds one environment: nothing divides into two stages.
         env_workers=4,
         extra=("rollout.pipeline_stage_num=1",),
-        without=("stock-sync-2", "full-scorer-fine", *UNDIVIDED_MODES, *OWN_TASKS, *GOES_ON),
+        without=("stock-sync-2", "full-scorer-fine", *UNDIVIDED_MODES, *OWN_TASKS),
     ),
 )
 

@@ -20,8 +20,6 @@ class Environment:
     decisions: float = 0.0
     busy_s: float = 0.0
     """Seconds of its decisions and resets, without waiting."""
-    reset_s: float = 0.0
-    """Seconds of its resets alone."""
     seconds: list[float] = field(default_factory=list)
     """The seconds of each decision that ended within the window."""
 
@@ -66,7 +64,6 @@ class Window:
             for offset, seconds in enumerate(record["seconds"]):
                 one = environments[record["first"] + offset]
                 one.busy_s += share * seconds
-                one.reset_s += share * seconds * (record["kind"] == "reset")
                 if record["kind"] == "step":
                     one.decisions += share
                     if record["ended"] <= self.stop:

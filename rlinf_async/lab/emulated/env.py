@@ -20,9 +20,6 @@ class EmulatedEnv(gymnasium.Env):
 
     `states` [num_envs, 8] begins with the number of the environment, of its rollout and of the decision:
     the learner can tell which samples are new. Rewards are zero, and no episode succeeds.
-
-    The duration of a rollout is drawn from one stream for each environment: two instances, each of which
-    plays the rollouts that the other leaves out, take as long as one that plays all.
     """
 
     def __init__(
@@ -34,10 +31,7 @@ class EmulatedEnv(gymnasium.Env):
         self.ignore_terminations = bool(cfg.ignore_terminations)
         self.is_start = True
         self._horizon = int(cfg.max_steps_per_rollout_epoch)
-        self._place = seed_offset
-        self._drawn = 0
         service = EnvService(**cfg.service)
-        self._decisions = self._horizon // service.steps
         self._batch = EmulatedBatch(
             service,
             num_envs,
@@ -60,7 +54,6 @@ class EmulatedEnv(gymnasium.Env):
         """Start the next rollout of all environments."""
         with self._log.span("reset", first=self._batch.first) as facts:
             facts["seconds"] = self._batch.reset()
-        self._drawn += 1
         self._next_rollout()
         return self._observation(), {}
 
@@ -68,10 +61,6 @@ class EmulatedEnv(gymnasium.Env):
         """The next reset begins this rollout of the environments that `seed_offset` numbers."""
         first = seed_offset * self.num_envs
         self._batch.take_on(first)
-        if seed_offset == self._place:
-            for _ in range(rollout - self._drawn):
-                self._batch.skip(self._decisions)
-            self._drawn = max(self._drawn, rollout)
         self._states[:, 0] = torch.arange(first, first + self.num_envs)
         self._states[:, 1] = rollout - 1
         self._started = True  # the reset counts on

@@ -5,11 +5,9 @@ from __future__ import annotations
 import fcntl
 import math
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -121,13 +119,6 @@ class EmulatedBatch:
     def take_on(self, first: int) -> None:
         """From now on have the tasks of the environments from number `first` on; chance stays their own."""
         self.first, self._slower = first, slower(self.service, self._envs, first)
-
-    def skip(self, decisions: int) -> None:
-        """Leave out the draws of a rollout of `decisions` decisions."""
-        for stream in self._resets:
-            next(stream)
-        for drawn in self._decisions:
-            deque(islice(drawn, decisions), maxlen=0)
 
     def reset(self) -> list[float]:
         """Start a rollout. Returns the seconds that each environment took."""

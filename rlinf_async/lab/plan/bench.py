@@ -118,11 +118,6 @@ class _EmulatedBatch:
     def take_on(self, first: int) -> None:
         self._slower = slower(self._service, self._envs, first)
 
-    def skip(self, decisions: int) -> None:
-        self.reset()
-        for _ in range(decisions):
-            self.step()
-
     def reset(self) -> ShardWork:
         if self._service.episode:
             return ShardWork(each=(0.0,))  # they are reset once, before the run

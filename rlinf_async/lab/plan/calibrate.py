@@ -95,8 +95,6 @@ def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
         job.stepping == "at once",
         job.stepping == "in turn",
     )
-    # With a spare set of simulators, what a shard's own resets take is what it has waited for them.
-    kinds = {**kinds, "reset": kinds["reset ahead"] or kinds["reset"]}
     measured = _unshared(kinds) if in_turn else kinds
     steps = _by_shard(measured["step"])
     means = {shard: float(np.mean(seconds)) for shard, seconds in steps.items()}

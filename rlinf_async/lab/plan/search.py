@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from rlinf_async.lab.plan.job import Job
 from rlinf_async.lab.plan.prediction import Prediction, foresee, foresee_stock
 from rlinf_async.lab.plan.variants import beyond, changed, knobs, placements
-from rlinf_async.lab.virtual.simulators import SimulatorTimes
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -31,8 +30,7 @@ class SearchResult:
     now: Prediction
     best: Prediction
     beyond: tuple[Prediction, ...]
-    """Predictions that change which samples are trained or how, or ask more of the simulators; on top
-    of the best."""
+    """Predictions that change which samples are trained or how, on top of the best."""
     asked: tuple[Prediction, ...]
     """Predictions that the user asked for."""
     stock: tuple[Prediction, ...]
@@ -66,7 +64,7 @@ def search(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Se
         foresee(_name(overrides), one.settings, times, overrides=overrides) for overrides, one in trials
     )
     further = []
-    for overrides in beyond(changed(job, best.overrides), resets=_resets(job, times)):
+    for overrides in beyond(changed(job, best.overrides)):
         merged = _merged(best.overrides, overrides)
         if (settings := _planned(job, merged)) is not None:
             further.append(foresee(_name(overrides), settings, times, overrides=merged))
@@ -92,14 +90,6 @@ def _choose(job: Job, times: Times) -> tuple[str, ...]:
         if chosen == before:
             break
     return chosen
-
-
-def _resets(job: Job, times: Times) -> bool:
-    """Return True if a rollout begins with a reset that takes as much of it as a knob would have to gain."""
-    simulators = times.simulators
-    if not isinstance(simulators, SimulatorTimes) or simulators.episode:
-        return False
-    return simulators.reset.mean > (MIN_GAIN - 1) * job.settings.horizon * simulators.decision.mean
 
 
 def _planned(job: Job, overrides: Sequence[str]) -> RunSettings | None:

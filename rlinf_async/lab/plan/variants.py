@@ -119,16 +119,9 @@ def knobs(job: Job, *, micro_batches: bool) -> Iterator[list[tuple[str, ...]]]:
         yield [(f"async.train.scorer={scorer}",) for scorer in ("inference", "learner")]
 
 
-def beyond(job: Job, *, resets: bool) -> Iterator[tuple[str, ...]]:
-    """Yield changes of which samples are trained or how, or that take more memory: shown, never
-    recommended.
-
-    `resets`: True if environments are reset before a rollout, which takes a part of the time.
-    """
-    asynchrony, rollout = job.settings.asynchrony, job.settings.asynchrony.rollout
-    # In one process a reset takes the other simulators' time.
-    if resets and rollout.enabled and not asynchrony.advanced.reset_ahead and job.stepping == "apart":
-        yield ("async.advanced.reset_ahead=true",)
+def beyond(job: Job) -> Iterator[tuple[str, ...]]:
+    """Yield changes of which samples are trained or how: shown, never recommended."""
+    asynchrony = job.settings.asynchrony
     if not asynchrony.train.enabled:
         return
     yield ("async.train.max_staleness=2",)

@@ -17,6 +17,7 @@ from rlinf_async.lab.virtual.records import Records
 from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.env import together
+from rlinf_async.loops.env_loop import env_loop
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.ports import PiecePort
@@ -112,10 +113,10 @@ class VirtualRun(InProcessRun):
             worker, spans = Worker(self._times), self._records.log(Process.ENV, number)
             asking = Asking(requests=self._requests, way=self._times.way, worker=worker)
             for shard in self._plan.shards_of_worker(number):
-                env = partial(self._shard, shard, worker, drawing[self._plan.queue(shard)[0]])
+                env = self._shard(shard, worker, drawing[self._plan.queue(shard)[0]])
                 recorder = partial(VirtualRecorder, plan=self._plan)
-                parts = {"policy": asking, "trajectories": hand_over, "recorder": recorder}
-                shards.append(self._collecting(shard, env, spans=spans, **parts))
+                parts = {"policy": asking, "trajectories": hand_over, "recorder": recorder, "spans": spans}
+                shards.append(env_loop(self._run_settings, shard, env, **parts))
         await together(shards)
 
     def _shard(self, number: int, worker: Worker, device: AbstractAsyncContextManager[Any]) -> VirtualShard:

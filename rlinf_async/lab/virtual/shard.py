@@ -62,13 +62,7 @@ class VirtualShard:
 
     async def start(self) -> ShardWork:
         with self._busy.busy(self._number):
-            return await self.reset()
-
-    async def reset(self) -> ShardWork:
-        return await self._lasting(self._batch.reset())
-
-    def skip(self) -> None:
-        self._batch.skip(self.horizon)
+            return await self._lasting(self._batch.reset())
 
     async def step(self, answer: int) -> ShardWork:
         with self._busy.busy(self._number):

@@ -31,11 +31,6 @@ class SimulatorBatch(Protocol):
     def step(self) -> ShardWork:
         """Take a decision."""
 
-    def skip(self, decisions: int) -> None:
-        """Leave out the draws of a rollout of `decisions` decisions, with its reset: another shard plays
-        it.
-        """
-
     def take_on(self, first: int) -> None:
         """From now on have the tasks of the environments from number `first` on; chance stays their own."""
 
@@ -129,11 +124,6 @@ class _Batch:
     def take_on(self, first: int) -> None:
         factors = (self._factor(first + index) for index in range(len(self._envs)))
         self._slower = [factor / own for factor, own in zip(factors, self._own, strict=True)]
-
-    def skip(self, decisions: int) -> None:
-        self.reset()
-        for _ in range(decisions):
-            self.step()
 
     def reset(self) -> ShardWork:
         if self._times.episode:

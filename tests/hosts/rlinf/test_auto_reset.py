@@ -6,7 +6,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 import torch
 
-from tests.hosts.rlinf.workers import Told, collected_by_rlinf, collected_by_us, config, in_one_process
+from tests.hosts.rlinf.workers import collected_by_rlinf, collected_by_us, config, in_one_process
 
 ROLLOUTS = 3
 FIELDS = ("rewards", "dones", "terminations", "truncations", "prev_values", "prev_logprobs", "actions")
@@ -19,7 +19,6 @@ CASES = {
     "waits": (),
     "waits, ends ignored": ("env.train.ignore_terminations=true",),
     "waits, taken over": ("++env.train.taken_over=true",),
-    "waits, reset ahead by number": ("async.advanced.reset_ahead=true",),
 }
 
 
@@ -30,7 +29,7 @@ def runs(request):
     with in_one_process():
         yield (
             collected_by_rlinf(cfg, ROLLOUTS),
-            *(collected_by_us(cfg, ROLLOUTS, together=together, env_cls=Told) for together in (True, False)),
+            *(collected_by_us(cfg, ROLLOUTS, together=together) for together in (True, False)),
         )
 
 

@@ -14,13 +14,11 @@ from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
-from rlinf_async.loops.reset_ahead import ResetAhead
 from tests.hosts.rlinf.workers import (
     ACTION,
     CHUNK,
     HORIZON,
     SHARDS,
-    Told,
     Walks,
     config,
     in_one_process,
@@ -392,92 +390,3 @@ def test_environments_that_are_renewed_do_not_depend_on_what_was_before(resets):
     first, second = (rollout(shard) for shard in (one, other))
     assert [seen(output) for output in first] == [seen(output) for output in second]
     assert worker.cfg.env.train.seed == 5
-
-
-FIXED = (
-    "async.advanced.reset_ahead=true",
-    "env.train.env_class=null",
-    "env.train.env_type=libero",
-    "++env.train.use_fixed_reset_state_ids=true",
-)
-"""Environments whose resets begin where `update_reset_state_ids` says."""
-
-
-def sets_of(*overrides, stage=1, env_cls=Walks):
-    cfg = config(f"rollout.pipeline_stage_num={SHARDS}", *overrides)
-    with in_one_process():
-        worker = with_walks(ShardedEnvWorker(cfg), env_cls)
-    return worker, worker.spare_shards(stage)
-
-
-def starts_by_turns(worker, sets, rollouts):
-    """(the set that plays, what it had drawn before) of every rollout."""
-    begun = []
-
-    async def main():
-        env = ResetAhead(*sets, shard=1)
-
-        async def loop():
-            for _ in range(rollouts):
-                await env.start()
-                playing = worker.env_list[env._playing._stage]
-                begun.append((worker.env_list.index(playing), playing.rollouts))
-                await env.step(moves())
-                await env.finish()
-
-        await env.closed_after(loop())
-
-    asyncio.run(main())
-    return begun
-
-
-def test_the_spare_set_of_a_stage_is_of_the_same_environments_in_a_thread_of_its_own():
-    worker, (first, spare) = sets_of(*FIXED, "env.train.seed=5")
-    assert len(worker.env_list) == 2 * SHARDS
-    assert torch.equal(worker.env_list[1].name, worker.env_list[3].name)
-    threads = [asyncio.run(one._simulators.build(current_thread)) for one in (first, spare)]
-    assert threads[0] is not threads[1]
-    assert (first.size, spare.size) == (ENVS, ENVS)
-
-
-def test_rollouts_begin_where_those_without_a_spare_would():
-    worker, sets = sets_of(*FIXED, "env.train.seed=5")
-    assert worker.env_list[1].cfg.seed == worker.env_list[3].cfg.seed == 5
-    assert starts_by_turns(worker, sets, 5) == [(1, 0), (3, 1), (1, 2), (3, 3), (1, 4)]
-
-
-def test_environments_that_can_be_told_begin_the_rollouts_of_their_shard_by_number(monkeypatch):
-    told = []
-    monkeypatch.setattr(Told, "take_on", lambda env, *given: told.append((id(env), *given)))
-    worker, sets = sets_of("async.advanced.reset_ahead=true", "env.train.seed=5", env_cls=Told)
-    assert worker.env_list[1].cfg.seed == worker.env_list[3].cfg.seed == 5
-    starts_by_turns(worker, sets, 3)
-    one, other = (id(worker.env_list[place]) for place in (1, 3))
-    # Each set is told in its own thread: which of two numbers is said first, is chance.
-    assert sorted(told, key=lambda call: call[2])[:3] == [(one, 1, 0), (other, 1, 1), (one, 1, 2)]
-
-
-def test_a_spare_set_that_cannot_leave_rollouts_out_draws_from_a_seed_of_its_own():
-    drawn_at_reset = (*FIXED[:-1], "++env.train.use_fixed_reset_state_ids=false", "env.train.seed=5")
-    worker, sets = sets_of(*drawn_at_reset)
-    assert [env.cfg.seed for env in worker.env_list] == [5, 5, 5 + 7919 * 500, 5 + 7919 * 500]
-    assert starts_by_turns(worker, sets, 4) == [(1, 0), (3, 0), (1, 1), (3, 1)]
-
-
-def test_either_set_is_built_anew_with_a_seed_that_nobody_else_has():
-    worker, (first, spare) = sets_of(*FIXED, "env.train.seed=5")
-    old = list(worker.env_list)
-    for one in (first, spare):
-        restart(one)
-    assert [env.cfg.seed for env in worker.env_list] == [5, 5 + 7919, 5, 5 + 7919 * 501]
-    assert (worker.env_list[0], worker.env_list[2]) == (old[0], old[2])
-    assert torch.equal(worker.env_list[3].name, old[1].name)
-
-
-def test_steps_of_the_spare_set_count_as_work_of_its_stage():
-    worker, (_, spare) = sets_of(*FIXED)
-    worker._busy.pop()
-    rollout(spare)
-    busy = worker._busy.pop()
-    assert busy[0] == 0
-    assert busy[1] > 0

@@ -181,14 +181,3 @@ def test_a_placement_beyond_the_assumed_cluster_is_a_note():
     beyond = ("cluster.component_placement.env.placement=0-3", "cluster.num_nodes=2")
     assert any("rank 3 is beyond the 2" in remark for remark in facts(*beyond)["remarks"])
     assert not any("beyond" in remark for remark in facts()["remarks"])
-
-
-@pytest.mark.parametrize(("fixed", "stream"), [("true", False), ("false", True)])
-def test_a_spare_set_of_simulators_is_said_with_what_it_costs_and_where_its_rollouts_begin(fixed, stream):
-    overrides = ("env.train.env_class=null", f"++env.train.use_fixed_reset_state_ids={fixed}")
-    libero = (*overrides, "env.train.env_type=libero", "async.mode=full", "async.advanced.reset_ahead=true")
-    found = facts(*libero)
-    (said,) = [remark for remark in found["remarks"] if "reset_ahead" in remark]
-    envs = found["shards"]["total"] * found["shards"]["environments_each"]
-    assert f"{2 * envs} simulators for {envs} environments" in said
-    assert ("another stream" in found["exactness"]["rollout"]) == stream

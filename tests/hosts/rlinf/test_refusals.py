@@ -22,17 +22,6 @@ def check(changes, mode, **block):
     refuse(fit(config({**changes, "async": {"mode": mode, **block}})).reasons)
 
 
-BESIDE = {
-    key: {"advanced": {"reset_ahead": True}}
-    for key in (
-        "env.train.enable_offload",
-        "env.train.video_cfg.save_video",
-        "env.train.data_collection.enabled",
-    )
-}
-"""What else the `async` block says, where the value alone is served."""
-
-
 def wrong(refusal):
     tokens = {"actor.model.model_type": "openvla"} if "top_k" in refusal.name else {}
     return {refusal.name: WRONG.get(refusal.name, True), **tokens}
@@ -45,18 +34,8 @@ def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_on
         check(wrong(refusal), level)
         return
     with pytest.raises(ValueError, match=f"async.{level} does not support {refusal.name}=") as caught:
-        check(wrong(refusal), level, **BESIDE.get(refusal.name, {}))
+        check(wrong(refusal), level)
     assert str(caught.value).endswith(refusal.remedy)
-
-
-@pytest.mark.parametrize("key", BESIDE)
-def test_what_only_a_spare_set_of_simulators_cannot_go_with_is_served_without_one(key):
-    check({key: True}, "rollout")
-    if "offload" in key:
-        check({key: True}, "full", **BESIDE[key])  # it is switched off in any case
-    else:
-        with pytest.raises(ValueError, match=f"async.rollout does not support {key}="):
-            check({key: True}, "full", **BESIDE[key])  # whoever asks for it does not do without level 2
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)

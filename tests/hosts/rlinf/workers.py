@@ -102,14 +102,6 @@ class Walks:
         }
 
 
-class Told(Walks):
-    """Walks whose episodes are begun by their numbers."""
-
-    def take_on(self, place, rollout):
-        assert place * len(self.name) == self.name[0]
-        self.episode[:] = rollout
-
-
 class Reckoner(torch.nn.Module):
     """A policy whose action, log-probability and value are plain functions of the state.
 

@@ -82,17 +82,6 @@ def test_batches_of_tasks_that_whoever_is_free_takes_on_are_measured_against_the
     assert result.overlap_efficiency is None
 
 
-def test_of_simulators_that_play_by_turns_the_playing_counts_or_half_of_both():
-    result = measured(*TRAINED, mode="full-reset-ahead")
-    assert result.own_bounds_s["env"] == pytest.approx(2 * (3.0 + 0.5))
-    assert result.bounds_s["env"] == pytest.approx(8)
-    assert result.overlap_efficiency is None
-    slow = [stepping(began, 9.0, 9.0, kind="reset") for began in (10.0, 20.0)]
-    served = [*slow, *rollout(10.0)[1:], *rollout(20.0)[1:]]
-    beside = measured(*TRAINED, mode="full-reset-ahead", served=served)
-    assert beside.own_bounds_s["env"] == pytest.approx((9 + 7) / 2)
-
-
 def test_batches_of_unequal_shares_are_measured_against_what_all_environments_can_do_together():
     result = measured(*TRAINED, mode="stock-decoupled")
     assert result.own_bounds_s["env"] == pytest.approx(2 / (1 / 4 + 1 / 8))

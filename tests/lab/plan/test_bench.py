@@ -130,22 +130,9 @@ def test_tasks_that_whoever_is_free_takes_on_gain_where_they_differ_and_environm
     assert found["balanced"] == pytest.approx(1.0, abs=0.01)
 
 
-def test_resets_ahead_gain_what_they_take_of_the_slowest_environments_rollout_or_nothing_beside_a_learner():
-    found = gained("full-reset-ahead", "libero", "train-bound")
-    rollout_s = 8 * (1.4 * 0.3 + 0.0103)
-    assert found["libero"] == pytest.approx((rollout_s + 0.525) / rollout_s, abs=0.03)
-    assert found["train-bound"] == pytest.approx(1.0, abs=0.01)
-
-
 def test_a_cells_settings_are_those_of_its_overrides():
     tasks = settings_of(SCENARIOS_BY_NAME["libero"], BENCH_MODES["full-tasks"], 6)
     assert tasks.asynchrony.train.balance == "tasks"
     assert tasks.plan.shards == 64
-    assert (
-        settings_of(
-            SCENARIOS_BY_NAME["libero"], BENCH_MODES["full-reset-ahead"], 6
-        ).asynchrony.advanced.reset_ahead
-        is True
-    )
     assert settings_of(SCENARIOS_BY_NAME["maniskill"], BENCH_MODES["full"], 6).plan.shards == 1
     assert settings_of(SCENARIOS_BY_NAME["libero"], BENCH_MODES["train"], 6).plan.shards == 1

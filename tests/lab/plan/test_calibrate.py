@@ -145,18 +145,3 @@ def test_the_slowest_of_several_tells_how_long_one_takes(size):
     turns = [sum(next(drawn) for _ in range(size)) for _ in range(4000)]
     in_turn = of_one(turns, size, in_turn=True)
     assert (in_turn.mean, in_turn.cv) == pytest.approx((2.0, 0.4), rel=0.08)
-
-
-def test_of_a_run_with_a_spare_set_of_simulators_the_resets_are_read_and_not_the_waits_for_them(tmp_path):
-    ahead = {"async": {"mode": "full", "advanced": {"reset_ahead": True}}}
-    run = replay(left_by(tmp_path, config=ahead))
-    assert run.job.settings.asynchrony.advanced.reset_ahead
-    assert run.times.simulators.reset.mean == pytest.approx(0.75, rel=0.05)
-    assert run.close, run.error
-    alone, found = (
-        foresee(
-            "it", changed(run.job, ["async.advanced.reset_ahead=false"]).settings, lasting, draws=3
-        ).step_s
-        for lasting in (times(), run.times)
-    )
-    assert found == pytest.approx(alone, rel=0.06)

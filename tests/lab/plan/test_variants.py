@@ -3,7 +3,7 @@
 import pytest
 
 from rlinf_async.lab.plan.job import of_config
-from rlinf_async.lab.plan.variants import beyond, changed, knobs, placements
+from rlinf_async.lab.plan.variants import changed, knobs, placements
 from tests.lab.plan.given import CONFIG, job
 
 
@@ -99,20 +99,3 @@ def test_a_config_is_read_by_what_its_host_explains():
     )
     with pytest.raises(ValueError, match=r"async\.mode=full"):
         of_config(CONFIG, {"shards": None})
-
-
-@pytest.mark.parametrize(
-    ("config", "resets", "shown"),
-    [
-        ({}, True, True),
-        ({}, False, False),
-        ({"async": {"mode": "full", "advanced": {"reset_ahead": True}}}, True, False),
-        ({"async": {"mode": "train"}}, True, False),
-        ({"env": {"train": {"env_type": "metaworld", "processes": 1}}}, True, False),
-    ],
-)
-def test_a_spare_set_of_simulators_is_shown_where_resets_take_a_part_and_each_has_a_process(
-    config, resets, shown
-):
-    found = list(beyond(job(config), resets=resets))
-    assert (("async.advanced.reset_ahead=true",) in found) == shown
