@@ -80,7 +80,6 @@ ELSEWHERE = {
     r"make demo-vla|rlinf-async train metaworld_ppo_pi0": "tests/vla/test_tiny_pi0.py",
     r"rlinf-async bench --scenario maniskill-real .*": "tests/runs/test_maniskill.py",
     r"rlinf-async plan.*": "tests/lab/plan/test_command.py",
-    r"rlinf-async bench --predict": "tests/lab/plan/test_bench.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"(nice )?python -m benchmarks\.learning\.flow(_weight)?.*": "tests/benchmarks/test_flow.py",
     r"python -m benchmarks\.(chaos|newcomer|schedules|learning\.(tasks|pi0|causes)).*": (

@@ -65,8 +65,6 @@ COMMANDS = (
     Smallest(r"micro spans.*", "micro spans --rounds 1"),
     Smallest(r"micro ratios.*", "micro ratios --rounds 1", nightly=True),
     Smallest(r"micro requests.*", "micro requests --rounds 1", nightly=True),
-    Smallest(r"schedules\.limits", "schedules.limits", nightly=True),
-    Smallest(r"schedules\.levers.*", "schedules.levers full-tasks", nightly=True),
     _stored("schedules.hosts"),
     _stored("schedules.held_out", "--scenario libero"),
     _stored("learning equivalence", nightly=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,15 +30,11 @@ def bench(
             help="Write rows into this JSON file, and a chart beside it; an interrupted bench goes on there.",
         ),
     ] = None,
-    predict: Annotated[
-        bool, typer.Option("--predict", help="Beside each row also what a plan would have said.")
-    ] = False,
 ) -> None:
     """Measure how fast each mode is here, and how far from the best possible."""
     from rlinf_async.lab.bench import command
     from rlinf_async.lab.bench.table import show
 
-    measured = command.STEPS if steps is None else steps
     cells = or_exit(
         lambda: command.plan(
             scenarios=listed(scenario),
@@ -46,14 +42,12 @@ def bench(
             quick=quick,
             repetitions=repetitions,
             host=host,
-            steps=measured,
+            steps=command.STEPS if steps is None else steps,
         )
     )
     results, missing = or_exit(lambda: command.open_results(cells, json_path=output))
     command.run(results, missing, json_path=output, console=console)
     show(results, console)
-    if predict:
-        _show_predictions(results.rows(), measured)
     if output is not None and any(row.get("ratio_stock_sync") for row in results.rows()):
         _draw(results.rows(), output)
     if any("error" in row for row in results.rows()):
@@ -69,12 +63,6 @@ def _draw(rows: Sequence[dict[str, Any]], json_file: Path) -> None:
     except ValueError as error:
         remark = f"no chart: {error}"
     console.print(f"rows in {json_file}, {remark}", markup=False, soft_wrap=True)
-
-
-def _show_predictions(rows: Iterable[Mapping[str, Any]], steps: int) -> None:
-    from rlinf_async.lab.plan import bench_table
-
-    bench_table.show(bench_table.predict_rows(rows, bench_table.steps_of(steps)), console)
 
 
 def listed(values: list[str] | None) -> list[str] | None:

@@ -26,9 +26,6 @@ def plan(
     times: Annotated[
         Path | None, typer.Option(help="Service times in YAML, for a config; see docs/plan.md.")
     ] = None,
-    gpus: Annotated[
-        str, typer.Option(help="Numbers of GPUs to place it on, separated by commas: 8,16,32.")
-    ] = "",
     tried: Annotated[
         list[str] | None,
         typer.Option("--try", help="Overrides to predict too, separated by commas; may be repeated."),
@@ -38,22 +35,19 @@ def plan(
         typer.Option(
             "--output",
             "-o",
-            help="Write into this folder the plan as plain data, the service times for --times, the "
-            "recommended run as a run directory, and a chart over --gpus.",
+            help="Write into this folder the plan as plain data, the service times for --times, and the "
+            "fastest run as a run directory.",
         ),
     ] = None,
 ) -> None:
     """Predict other settings of a run, or of a config with stated service times, without running them."""
     from rlinf_async.lab.plan import command
 
-    numbers = or_exit(_numbers, gpus)
     if run is not None and config_name is None and times is None:
-        proposal = or_exit(lambda: command.plan_run(run, tries=tried or [], gpus=numbers))
+        proposal = or_exit(lambda: command.plan_run(run, tries=tried or []))
     elif run is None and config_name is not None and times is not None:
         config, explained = or_exit(_explained, config_name, config_dir)
-        proposal = or_exit(
-            lambda: command.plan_config(config, explained, times, tries=tried or [], gpus=numbers)
-        )
+        proposal = or_exit(lambda: command.plan_config(config, explained, times, tries=tried or []))
     else:
         fail("give the directory of a run, or a config (-n) and its service times (--times)")
     command.show(proposal, console)
@@ -63,17 +57,9 @@ def plan(
         raise typer.Exit(1)
 
 
-def _numbers(gpus: str) -> list[int]:
-    numbers = [int(number) for number in gpus.split(",") if number.strip().isdecimal()]
-    if len(numbers) != len([one for one in gpus.split(",") if one.strip()]) or 0 in numbers:
-        raise ValueError(f"--gpus={gpus} must be numbers of at least 1, separated by commas")
-    return numbers
-
-
 def _write(proposal: Plan, folder: Path) -> None:
-    """Everything that there is of a plan; without the chart it has still succeeded."""
+    """Everything that there is of a plan."""
     from rlinf_async.lab.plan import command
-    from rlinf_async.lab.plan.chart import draw
     from rlinf_async.lab.plan.times_file import write_times
     from rlinf_async.observe.files import make_directory
 
@@ -81,11 +67,6 @@ def _write(proposal: Plan, folder: Path) -> None:
     command.write(proposal, folder / "plan.json")
     write_times(folder / "times.yaml", proposal.times)
     command.write_run(proposal, folder / "run", say=partial(console.print, markup=False, soft_wrap=True))
-    if proposal.placed:
-        try:
-            draw(proposal.placed, folder / "scaling.png")
-        except ValueError as error:
-            console.print(f"no chart: {error}", markup=False, soft_wrap=True)
 
 
 def _explained(name: str, directory: Path | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

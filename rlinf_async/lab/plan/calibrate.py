@@ -21,7 +21,6 @@ from rlinf_async.lab.plan.sharing import unshared
 from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import (
     PolicyTimes,
-    StockTimes,
     Times,
     TrainingTimes,
     WayTimes,
@@ -55,20 +54,12 @@ def times_of(spans: Sequence[Span], job: Job) -> Times:
     weights = WeightTimes(
         copy_s=_mean(steady["copy"]), send_s=_mean(steady["send"]), load_s=_mean(steady["load"])
     )
-    step_s = training.batch_s + weights.copy_s + weights.send_s + weights.load_s
     return Times(
         simulators=_simulators(kinds, job),
         policy=_policy(kinds["forward"]),
         training=training,
         way=way,
         weights=weights,
-        # RLinf's own modes are given what this run pays for the same; what their channels cost is not seen.
-        stock=StockTimes(
-            decision_s=way.request_s,
-            trajectory_s=way.put_s,
-            step_s=step_s,
-            pipeline_step_s=way.put_s + step_s,
-        ),
         # Simulators in the threads of one process have it one at a time, however many cores there are.
         cores=1 if job.stepping == "in turn" else 0,
         decision_steps=job.decision_steps,

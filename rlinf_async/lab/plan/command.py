@@ -1,9 +1,9 @@
-"""The command `rlinf-async plan`: calibrate or read, replay, search, and tell the result."""
+"""The command `rlinf-async plan`: calibrate or read, replay, compare, and tell the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ from rich.console import Console
 
 from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.plan import table
+from rlinf_async.lab.plan.comparison import Comparison, compare
 from rlinf_async.lab.plan.job import Job, of_config
-from rlinf_async.lab.plan.prediction import Prediction, foresee
+from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import Replay, replay
-from rlinf_async.lab.plan.search import SearchResult, scale, search
 from rlinf_async.lab.plan.times_file import read_times
 from rlinf_async.lab.plan.variants import changed
 from rlinf_async.lab.virtual.times import Times
@@ -35,8 +35,7 @@ class Plan:
     times: Times
     replayed: Replay | None
     """The run that it begins with; None where service times are stated."""
-    found: SearchResult
-    placed: Mapping[int, Sequence[Prediction]] = field(default_factory=dict)
+    found: Comparison
 
     @property
     def unknown(self) -> list[str]:
@@ -55,21 +54,20 @@ class Plan:
                 "close": replayed.close,
             },
             "now": self.found.now.as_dict(),
-            "recommended": self.found.best.as_dict(),
+            "fastest": self.found.fastest.as_dict(),
             "others": [one.as_dict() for one in self.found.others],
-            "gpus": {str(gpus): [one.as_dict() for one in ones] for gpus, ones in self.placed.items()},
             "unknown": self.unknown,
         }
 
 
-def plan_run(path: Path, *, tries: Sequence[str] = (), gpus: Sequence[int] = ()) -> Plan:
+def plan_run(path: Path, *, tries: Sequence[str] = ()) -> Plan:
     """From a run directory.
 
     Raises:
         ValueError: there is no run to calibrate from, or one of `tries` cannot be planned.
     """
     replayed = replay(path)
-    return _plan(replayed.job, replayed.times, replayed, tries, gpus)
+    return _plan(replayed.job, replayed.times, replayed, tries)
 
 
 def plan_config(
@@ -78,20 +76,18 @@ def plan_config(
     times: Path,
     *,
     tries: Sequence[str] = (),
-    gpus: Sequence[int] = (),
 ) -> Plan:
     """From a config as plain data, what its host explains of it, and a file of service times.
 
     Raises:
         ValueError: the file or the config cannot be read, or one of `tries` cannot be planned.
     """
-    return _plan(of_config(config, explained), read_times(times), None, tries, gpus)
+    return _plan(of_config(config, explained), read_times(times), None, tries)
 
 
-def _plan(job: Job, times: Times, replayed: Replay | None, tries: Sequence[str], gpus: Sequence[int]) -> Plan:
-    result = search(job, times, tries=[one.split(",") for one in tries])
-    placed = scale(job, times, gpus, result.best.overrides) if gpus else {}
-    return Plan(job=job, times=times, replayed=replayed, found=result, placed=placed)
+def _plan(job: Job, times: Times, replayed: Replay | None, tries: Sequence[str]) -> Plan:
+    found = compare(job, times, tries=[one.split(",") for one in tries])
+    return Plan(job=job, times=times, replayed=replayed, found=found)
 
 
 def show(plan: Plan, console: Console) -> None:
@@ -107,9 +103,6 @@ def show(plan: Plan, console: Console) -> None:
             console.print("[bold yellow]warning:[/] ", end="")
             console.print(replayed.warning, markup=False, soft_wrap=True)
     table.show(plan.found, console)
-    if plan.placed:
-        console.print()
-        table.show_scale(plan.placed, console)
     console.print("\nNot known:")
     for sentence in plan.unknown:
         console.print(f"  {sentence}", markup=False, soft_wrap=True)
@@ -121,10 +114,10 @@ def write(plan: Plan, path: Path) -> None:
 
 
 def write_run(plan: Plan, path: Path, *, say: Callable[[str], None]) -> None:
-    """Write a run directory of the recommended settings, which report, trace and status open.
+    """Write a run directory of the fastest settings, which report, trace and status open.
 
     That of an earlier plan is moved aside, as that of an earlier run is.
     """
     RunDir(path).set_aside(say=say)
-    settings = changed(plan.job, plan.found.best.overrides).settings
-    foresee("recommended", settings, plan.times, draws=1, run_dir=path)
+    settings = changed(plan.job, plan.found.fastest.overrides).settings
+    foresee("fastest", settings, plan.times, draws=1, run_dir=path)

@@ -43,8 +43,6 @@ class Job:
     decision_steps: int
     """Environment steps in one decision."""
     stepping: Stepping
-    has_stock_modes: bool
-    """True under RLinf, whose own loops could run it; elsewhere `off` is the loops of this package."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +160,6 @@ def _job(config: Mapping[str, Any], sizes: _Sizes) -> Job:
         settings=settings,
         decision_steps=sizes.decision_steps,
         stepping=_stepping(lookup(config, "env.train")),
-        has_stock_modes=lookup(config, "cluster.component_placement") is not None,
     )
 
 

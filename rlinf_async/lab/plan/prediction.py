@@ -11,7 +11,6 @@ from typing import Any
 from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.lab.virtual.simulators import SimulatorTimes
-from rlinf_async.lab.virtual.stock import Mode, predict_stock
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.diagnosis import Diagnosis
@@ -27,19 +26,18 @@ class Prediction:
 
     name: str
     overrides: tuple[str, ...]
-    """Overrides that make the planned run from this one; empty for the run itself, and for RLinf's modes."""
+    """Overrides that make the planned run from this one; empty for the run itself."""
     steps_per_s: Range
     """Fresh environment steps per second: the mean of the draws, the least and the most."""
     step_s: float
     """Seconds per global step."""
-    limit: Diagnosis | None
-    """The bound of the run; None for RLinf's own modes, where one thing follows another."""
+    limit: Diagnosis
+    """The bound of the run."""
     staleness: float
     """Policy versions that the oldest trained sample is old."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        limit = self.limit and {"part": self.limit.part, "share": self.limit.share}
         rate = self.steps_per_s
         return {
             "name": self.name,
@@ -47,7 +45,7 @@ class Prediction:
             "env_steps_per_s": rate.middle,
             "range": [rate.low, rate.high],
             "step_s": self.step_s,
-            "limit": limit,
+            "limit": {"part": self.limit.part, "share": self.limit.share},
             "staleness_max": self.staleness,
         }
 
@@ -89,31 +87,6 @@ def step_after_first(settings: RunSettings, times: Times, *, batches: int, draws
     settings = replace(settings, batches=batches)
     ends = [predict(settings, _seeded(times, seed)).trained_at for seed in range(draws)]
     return statistics.fmean((one[-1] - one[0]) / (batches - 1) for one in ends)
-
-
-def foresee_stock(
-    name: str, settings: RunSettings, times: Times, *, mode: Mode, stages: int = 1, draws: int = 2
-) -> Prediction:
-    """Plan runs of RLinf's own `mode` on the same machine.
-
-    Raises:
-        ValueError: environments that do not divide into its stages.
-    """
-    settings = replace(settings, batches=WARM_UP + STEPS)
-    rates, seconds = [], []
-    for seed in range(draws):
-        planned = predict_stock(settings, _seeded(times, seed), mode=mode, stages=stages)
-        lasted = planned.trained_at[-1] - planned.trained_at[WARM_UP - 1]
-        seconds.append(lasted / STEPS)
-        rates.append(sum(planned.fresh[WARM_UP:]) * times.decision_steps / lasted)
-    return Prediction(
-        name=name,
-        overrides=(),
-        steps_per_s=_range(rates),
-        step_s=statistics.fmean(seconds),
-        limit=None,
-        staleness=1.0 if mode == "async-ppo" else 0.0,
-    )
 
 
 def _seeded(times: Times, seed: int) -> Times:

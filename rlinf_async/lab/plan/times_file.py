@@ -14,7 +14,6 @@ from rlinf_async.lab.outputs import write_output
 from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import (
     PolicyTimes,
-    StockTimes,
     Times,
     TrainingTimes,
     WayTimes,
@@ -29,7 +28,6 @@ PART_TYPES: Mapping[str, type[Any]] = {
     "training": TrainingTimes,
     "way": WayTimes,
     "weights": WeightTimes,
-    "stock": StockTimes,
 }
 REQUIRED_PARTS = ("simulators", "policy", "training")
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -15,10 +15,6 @@ from rlinf_async.lab.plan.job import Job, check, fair_batch
 
 PLAN_PREFIX = "plan."
 """The prefix of fields of `ShardPlan`: placement, which each framework's config says in its own words."""
-
-
-ACCELERATOR_RATIOS = ((1, 3), (1, 1), (3, 1))
-"""Accelerators of inference to those of the learner, where each has its own."""
 
 
 def changed(job: Job, overrides: Sequence[str]) -> Job:
@@ -92,67 +88,3 @@ def _automatic(job: Job, one: ShardPlan) -> int:
     separate = min(one.envs_per_shard // one.group_size, MOST_SHARDS)
     most = separate if job.stepping == "apart" else AUTO_SHARDS
     return next((shards for shards in range(most, 1, -1) if one.fits(shards)), 1)
-
-
-def knobs(job: Job, *, micro_batches: bool) -> Iterator[list[tuple[str, ...]]]:
-    """Yield what is searched, one list of alternatives after the other; each is a tuple of overrides.
-
-    `micro_batches`: True if the cost of a micro-batch besides its samples is known.
-    """
-    plan = job.settings.plan
-    yield [(f"async.mode={mode}",) for mode in ("full", "train", "rollout", "streamer")]
-    # What shards in one process take from each other is not in a trace of another number of them.
-    if job.stepping == "apart":
-        one = replace(plan, shards_per_worker=1)
-        yield [
-            (f"async.rollout.shards={shards}",)
-            for shards in _doubling(one.envs_per_shard)
-            if one.fits(shards) and shards <= MOST_SHARDS
-        ]
-    fair = math.ceil(plan.total_envs / plan.inference_ranks)
-    yield [(f"async.rollout.max_batch_size={size}",) for size in _doubling(fair) if size >= max(1, fair // 8)]
-    if micro_batches:
-        micro = job.settings.micro_batch_size
-        sizes = (micro // 4, micro // 2, micro, 2 * micro)
-        yield [(f"async.streamer.micro_batch_size={size}",) for size in sizes if size]
-    if job.settings.asynchrony.recomputes:
-        yield [(f"async.train.scorer={scorer}",) for scorer in ("inference", "learner")]
-
-
-def beyond(job: Job) -> Iterator[tuple[str, ...]]:
-    """Yield changes of which samples are trained or how: shown, never recommended."""
-    asynchrony = job.settings.asynchrony
-    if not asynchrony.train.enabled:
-        return
-    yield ("async.train.max_staleness=2",)
-    yield ("async.train.balance=tasks",)
-    if asynchrony.recomputes:
-        yield ("async.train.proximal=loglinear",)
-
-
-def _doubling(most: int) -> list[int]:
-    return sorted({min(2**power, most) for power in range(most.bit_length() + 1)})
-
-
-def placements(job: Job, *, gpus: int, shared: bool) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Ways to place a run on `gpus` accelerators: a name, overrides, and whether ranks share devices.
-
-    The run grows with the accelerators: environments and env workers for each stay as they are. `shared`
-    says whether the run that is known has inference and learner on the same ones.
-    """
-    plan = job.settings.plan
-    has = (
-        max(plan.inference_ranks, plan.learner_ranks) if shared else plan.inference_ranks + plan.learner_ranks
-    )
-    envs = plan.total_envs * gpus // has
-    workers = max(1, plan.env_workers * gpus // has)
-    grown = (f"plan.total_envs={envs}", f"plan.env_workers={workers}")
-    yield "collocated", (*grown, f"plan.inference_ranks={gpus}", f"plan.learner_ranks={gpus}"), True
-    if gpus > 1:
-        half = gpus // 2
-        yield "hybrid", (*grown, f"plan.inference_ranks={half}", f"plan.learner_ranks={gpus}"), True
-    for inference, learner in ACCELERATOR_RATIOS:
-        share, left = divmod(gpus, inference + learner)
-        if not left:
-            ranks = (f"plan.inference_ranks={inference * share}", f"plan.learner_ranks={learner * share}")
-            yield f"disaggregated {inference}:{learner}", (*grown, *ranks), False

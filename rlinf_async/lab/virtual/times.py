@@ -117,25 +117,6 @@ class WeightTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StockTimes:
-    """Seconds that RLinf's own modes cost besides the work."""
-
-    decision_s: float = 0.0
-    """The way of the observations and actions of a stage, for each of its decisions."""
-    decision_env_s: float = 0.0
-    """The same, for each environment."""
-    trajectory_s: float = 0.0
-    """The way of a rollout's trajectories to the actor; asynchronous PPO's env worker pays it by itself."""
-    step_s: float = 0.0
-    """Seconds of a global step besides the work: advantages, the weights' way to inference."""
-    pipeline_step_s: float = 0.0
-    """Both together with `runner.use_training_pipeline`."""
-
-    def __post_init__(self) -> None:
-        _check(self, "stock")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Times:
     """Everything that a planned run takes its time for."""
 
@@ -144,7 +125,6 @@ class Times:
     training: TrainingTimes
     way: WayTimes = field(default_factory=WayTimes)
     weights: WeightTimes = field(default_factory=WeightTimes)
-    stock: StockTimes = field(default_factory=StockTimes)
     cores: int = 0
     """Cores of an env worker, which its environments share; 0: as many as are wanted."""
     decision_steps: int = 1

@@ -9,7 +9,7 @@ import pytest
 
 from rlinf_async.lab.plan.calibrate import times_of
 from rlinf_async.lab.plan.of_one import of_one
-from rlinf_async.lab.plan.prediction import foresee, foresee_stock
+from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import replay
 from rlinf_async.lab.plan.variants import changed
 from rlinf_async.lab.virtual.simulators import DurationDraws
@@ -78,10 +78,8 @@ def test_simulators_in_one_process_are_not_taken_for_as_slow_as_they_were_beside
     assert run.close, run.error
     assert run.times.cores == 1
     assert run.times.simulators.decision.mean == pytest.approx(0.5, rel=0.06)
-    found, known = (
-        foresee_stock("it", run.job.settings, lasting, mode="sync", draws=3).step_s
-        for lasting in (run.times, true)
-    )
+    off = changed(run.job, ["async.mode=off"]).settings
+    found, known = (foresee("it", off, lasting, draws=3).step_s for lasting in (run.times, true))
     assert found == pytest.approx(known, rel=0.08)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -16,8 +17,9 @@ from rlinf_async.lab.chart import new_figure, save
 from rlinf_async.lab.commands.planning import plan
 from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.plan import command
-from rlinf_async.lab.plan.search import scale, search
-from rlinf_async.lab.plan.table import recommendation
+from rlinf_async.lab.plan.comparison import compare
+from rlinf_async.lab.plan.prediction import foresee
+from rlinf_async.lab.plan.table import verdict
 from rlinf_async.lab.plan.times_file import read_times, write_times
 from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.times import TrainingTimes
@@ -29,47 +31,29 @@ APP = typer.Typer()
 APP.command()(plan)
 
 
-def test_a_search_finds_the_levels_that_a_slow_setting_lacks():
-    slow = job({"async": {"mode": "train"}}, plan={**FACTS["plan"], "shards_per_worker": 1})
-    quick_learner = times(training=TrainingTimes(sample_s=1 / 64))
-    found = search(slow, quick_learner, tries=[["async.train.max_staleness=2"]])
-    assert found.best.steps_per_s.middle > 1.1 * found.now.steps_per_s.middle
-    assert "async.mode=full" in found.best.overrides
+SLOW = {"async": {"mode": "train"}}, {"plan": {**FACTS["plan"], "shards_per_worker": 1}}
+
+
+def test_the_fastest_preset_is_named_with_what_to_paste():
+    config, facts = SLOW
+    found = compare(job(config, **facts), times(training=TrainingTimes(sample_s=1 / 64)))
+    assert {one.name for one in found.others} == {
+        f"mode={mode}" for mode in ("off", "rollout", "streamer", "full")
+    }
+    assert found.fastest.name == "mode=full"
+    assert found.fastest.steps_per_s.middle > 1.1 * found.now.steps_per_s.middle
+    assert re.match(r"Fastest of these, [\d.]+ times as fast:\n    async\.mode=full\n", verdict(found))
+
+
+def test_what_the_user_asks_for_comes_first_and_may_be_the_fastest():
+    tries = [["async.train.max_staleness=2"], ["async.train.balance=tasks", "async.rollout.shards=4"]]
+    found = compare(job(), times(), tries=tries)
     names = [one.name for one in found.others]
-    assert {"RLinf, synchronous", "RLinf, two stages", "RLinf, training pipeline"} <= set(names)
-    assert names[0] == "train.max_staleness=2"
-    # What changes learning is shown and not recommended.
-    assert not any("balance" in one or "staleness" in one for one in found.best.overrides)
-
-
-def test_a_run_without_rlinf_is_compared_with_the_loops_that_off_would_run():
-    (off,) = search(job({"cluster": None}), times()).stock
-    assert (off.name, off.staleness) == ("mode=off", 0)
-    assert off.steps_per_s.middle < search(job(), times()).now.steps_per_s.middle
-
-
-def test_what_is_good_is_left_as_it_is():
-    bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
-    found = search(job(), bound)
-    assert found.best is found.now
-    assert (found.now.limit.part, found.now.limit.saturated) == ("learner", True)
-
-
-def test_what_is_faster_and_not_recommended_is_named_below_the_recommendation():
-    bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
-    found = search(job(), bound)
-    assert (found.tempting, "for you to weigh" in recommendation(found)) == ([], False)
+    assert names[:2] == ["train.max_staleness=2", "train.balance=tasks, rollout.shards=4"]
+    assert "mode=full" not in names  # the run as it is
     rate = found.now.steps_per_s.middle
-
-    def beside(name, factor):
-        return replace(found.now, name=name, steps_per_s=Range.of([factor * rate]))
-
-    beyond = tuple(beside(name, by) for name, by in (("a", 1.2), ("b", 1.005), ("c", 1.5), ("d", 1.1)))
-    said = recommendation(replace(found, beyond=beyond, asked=(beside("mine", 2.0),)))
-    assert said.startswith("Leave it as it is: nothing that trains the same samples with the same simulators")
-    assert said.endswith("or asks more of the simulators: c (1.50 times); a (1.20 times).")
-    better = replace(found, beyond=beyond, best=beside("best", 1.3))
-    assert recommendation(better).endswith("simulators: c (1.50 times).")
+    twice = replace(found.now, name="mine", overrides=("a=1", "b=2"), steps_per_s=Range.of([2 * rate]))
+    assert "2.00 times as fast:\n    a=1\n    b=2\n" in verdict(replace(found, others=(twice, *found.others)))
 
 
 def test_the_errors_that_a_plan_tells_are_those_that_were_measured():
@@ -84,18 +68,35 @@ def test_the_errors_that_a_plan_tells_are_those_that_were_measured():
     assert f"{max(errors):.0%} at most".replace("%", " %") in command.HELD_OUT
 
 
-def test_twice_the_accelerators_are_almost_twice_as_fast():
-    placed = scale(job(), times(), [2, 4], [])
-    assert [one.steps_per_s.middle for one in placed[2]] == sorted(
-        (one.steps_per_s.middle for one in placed[2]), reverse=True
+def test_off_is_planned_as_the_loops_one_after_the_other():
+    (off,) = [one for one in compare(job(), times()).others if one.name == "mode=off"]
+    assert off.staleness == 0
+    plan = {**FACTS["plan"], "shards_per_worker": 1}
+    alone = job({"async": {"mode": "off"}}, plan=plan)
+    assert off.step_s == pytest.approx(foresee("it", alone.settings, times()).step_s)
+
+
+def test_where_nothing_gains_it_says_so():
+    bound = times(training=TrainingTimes(sample_s=1.0, score_share=0.0))
+    found = compare(job(), bound)
+    assert found.fastest is found.now
+    assert (found.now.limit.part, found.now.limit.saturated) == ("learner", True)
+    assert verdict(found).startswith("None of these is 1% faster than the run as it is. ")
+
+
+def test_a_preset_that_does_not_go_with_the_run_is_left_out():
+    """A deterministic run has level 1 alone."""
+    alone = job(
+        {"async": {"mode": "train", "deterministic": True}}, plan={**FACTS["plan"], "shards_per_worker": 1}
     )
-    growth = placed[4][0].steps_per_s.middle / placed[2][0].steps_per_s.middle
-    assert 1.6 < growth < 2.1
+    assert compare(alone, times()).others == ()
+    with pytest.raises(ValueError, match=r"async\.deterministic=true"):
+        compare(alone, times(), tries=[["async.mode=full"]])
 
 
 def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
     run, out = left_by(tmp_path / "run"), tmp_path / "out"
-    arguments = [str(run), "--gpus", "2", "--try", "async.mode=train,async.train.max_staleness=2"]
+    arguments = [str(run), "--try", "async.mode=train,async.train.max_staleness=2"]
     result = CliRunner().invoke(APP, [*arguments, "--output", str(out)])
     assert result.exit_code == 0, result.output
     assert "the plan of it" in result.output
@@ -105,8 +106,6 @@ def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
     assert content["replay"]["close"] is True
     assert content["now"]["env_steps_per_s"] > 0
     assert content["others"][0]["overrides"] == ["async.mode=train", "async.train.max_staleness=2"]
-    assert set(content["gpus"]) == {"2"}
-    assert (out / "scaling.png").stat().st_size > 1000
     assert any("batches" in line or "steps" in line for line in status_of(out / "run"))
     steps = RunDir(out / "run").read_metrics()
     again = CliRunner().invoke(APP, [*arguments, "--output", str(out)])
@@ -132,9 +131,7 @@ def test_a_doubtful_replay_is_the_exit_status(tmp_path):
     assert "warning" in result.output
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["-n", "demo"], ["nowhere"], ["nowhere", "-n", "demo"], ["nowhere", "--gpus", "8,x"]]
-)
+@pytest.mark.parametrize("arguments", [[], ["-n", "demo"], ["nowhere"], ["nowhere", "-n", "demo"]])
 def test_what_gives_no_plan_is_an_error_in_a_sentence(arguments):
     result = CliRunner().invoke(APP, arguments)
     assert result.exit_code == 2
@@ -239,4 +236,4 @@ def test_a_plan_of_a_config_has_no_replay(tmp_path):
     assert made.replayed is None
     console = Console(record=True, width=100)
     command.show(made, console)
-    assert "recommended" in (text := console.export_text()) or "Leave it as it is" in text
+    assert re.search(r"Fastest of these|None of these", console.export_text())

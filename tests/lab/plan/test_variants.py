@@ -3,7 +3,7 @@
 import pytest
 
 from rlinf_async.lab.plan.job import of_config
-from rlinf_async.lab.plan.variants import changed, knobs, placements
+from rlinf_async.lab.plan.variants import changed
 from tests.lab.plan.given import CONFIG, job
 
 
@@ -37,40 +37,6 @@ def test_a_job_grows_with_its_ranks_and_micro_batches_shrink_where_they_must():
 def test_what_cannot_be_planned_is_refused_by_name(override, said):
     with pytest.raises(ValueError, match=said):
         changed(job(), [override])
-
-
-def test_shards_are_searched_only_where_simulators_are_apart():
-    def names(config):
-        return {
-            one
-            for alternatives in knobs(job(config), micro_batches=False)
-            for overrides in alternatives
-            for one in overrides
-        }
-
-    apart = names({})
-    assert not any("micro_batch" in one for one in apart)
-    assert {f"async.rollout.shards={shards}" for shards in (1, 2, 4, 8)} <= apart
-    for train in ({"env_type": "isaaclab"}, {"env_type": "metaworld", "processes": 1}):
-        assert not any("shards" in one for one in names({"env": {"train": train}}))
-
-
-def test_placements_divide_accelerators_and_grow_the_job():
-    found = {name: (overrides, shares) for name, overrides, shares in placements(job(), gpus=4, shared=False)}
-    assert set(found) == {
-        "collocated",
-        "hybrid",
-        *(f"disaggregated {ratio}" for ratio in ("1:3", "1:1", "3:1")),
-    }
-    overrides, shares = found["collocated"]
-    settings = changed(job(), overrides).settings
-    assert shares
-    assert (settings.plan.inference_ranks, settings.plan.learner_ranks, settings.plan.total_envs) == (
-        4,
-        4,
-        16,
-    )
-    assert not found["disaggregated 1:1"][1]
 
 
 def test_a_config_is_read_by_what_its_host_explains():
