@@ -255,7 +255,6 @@ def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():
         ("decoupled", 3, math.inf),
         ("tis", "auto", 2.0),
         ("tis", 3, 3),
-        ("m2po", "auto", math.inf),
     ],
 )
 def test_weights_are_bounded_where_the_correction_bounds_them(correction, given, bound):
@@ -327,8 +326,3 @@ def test_a_step_or_a_reset_may_take_many_times_as_long_as_any_before_and_no_less
     assert limits(1, 6, 60) == [100, 120, 1200]
     assert limits(60, **{f"{call}_s": 3}) == [3]
     assert limits(0.0, start_s=500) == [500]  # the first may compile
-
-
-def test_outliers_of_a_batch_want_the_anchor_of_a_batch():
-    with pytest.raises(ValueError, match="m2po with proximal=loglinear: which samples are left out follows"):
-        TrainConfig(correction="m2po", proximal="loglinear")

@@ -41,7 +41,11 @@ REMOVED_KEYS = {
     ),
     "async.train.correction=mis": (
         "it left out every sample beyond a bound, and learned 43 % less with action tokens at a lag of 4; "
-        "use tis, with the same async.advanced.max_weight, or m2po, which leaves out as few as it can"
+        "use tis, with the same async.advanced.max_weight"
+    ),
+    "async.train.correction=m2po": (
+        "no run ever showed what leaving out the outliers of a batch learns, for which all of it had to be "
+        "waited for; use tis, whose weights are bounded and which streams"
     ),
     "async.train.correction=vtrace": (
         "it learned 17.5 % less with action tokens and no more with anything; use decoupled, or tis, whose "

@@ -53,8 +53,3 @@ class TrainConfig:
                 f"async.train.scorer=inference with proximal={self.proximal}: nothing is scored again; use "
                 "proximal=recomputed, or scorer=learner"
             )
-        if self.correction == "m2po" and self.proximal != "recomputed":
-            raise ValueError(
-                f"async.train.correction=m2po with proximal={self.proximal}: which samples are left out "
-                "follows from the anchor of a whole batch; use proximal=recomputed, or correction=tis"
-            )

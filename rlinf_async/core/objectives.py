@@ -9,14 +9,9 @@ arXiv 2110.00641, eq. 2) minimises
 Because `w >= 0`, it may be moved inside the minimum, and inside the dual clip too: decoupled PPO is plain
 PPO with old log-probabilities `log pi_prox` and advantages `w * A`. That change of variables lets a host
 keep its own loss, aggregation and metrics. The other corrections differ in `w` alone (`importance_weight`).
-
-A sample of weight 0 stays in every denominator: dividing by the kept samples would scale the gradient up
-by the share of those that were dropped.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 
@@ -37,14 +32,12 @@ def importance_weight(
     *,
     correction: Correction,
     max_weight: float,
-    cut: float = math.inf,
     scored: Scored = WHOLE,
 ) -> torch.Tensor:
     """Return the factor `w` of each advantage, detached, float32.
 
     With `rho = pi_prox / mu`, of what is `scored`: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated
-    importance sampling, Ionides 2008); rho where its logarithm is no further from 0 than `cut`, and 0
-    elsewhere (`m2po`, see `core.outliers`); 1 (`none`).
+    importance sampling, Ionides 2008); 1 (`none`).
 
     Args:
         proximal: log-probabilities at the level at which the ratio is clipped.
@@ -55,9 +48,7 @@ def importance_weight(
     # In float32: the difference of two bfloat16 log-probabilities has few digits left.
     log_ratios = proximal.detach().float() - behaviour.detach().float()
     rho = scored.weight(log_ratios)
-    if correction == "tis":
-        return rho.clamp(max=max_weight)
-    return rho if correction == "decoupled" else torch.where(log_ratios.abs() <= cut, rho, 0.0)
+    return rho.clamp(max=max_weight) if correction == "tis" else rho
 
 
 @torch.no_grad()
@@ -68,21 +59,19 @@ def weight_measures(
     *,
     correction: Correction,
     max_weight: float,
-    cut: float = math.inf,
     scored: Scored = WHOLE,
 ) -> dict[str, torch.Tensor]:
     """Measure what `importance_weight` gave, by metric, one number per weight: the host averages.
 
     The weights; the divergence of the policy that acted from the proximal one; and, where weights are
-    bounded or samples left out, whether this one was.
+    bounded, whether this one was.
     """
     log_ratios = proximal - behaviour
     distance = -log_ratios if scored.whole else scored.divergence(log_ratios)
     measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": distance}
     if correction == "decoupled":
         return measures
-    beyond = log_ratios.abs() > cut if correction == "m2po" else bounded_exp(log_ratios) > max_weight
-    return measures | {"actor/behaviour_bounded": beyond.float()}
+    return measures | {"actor/behaviour_bounded": (bounded_exp(log_ratios) > max_weight).float()}
 
 
 def bounded_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:

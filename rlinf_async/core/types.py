@@ -12,7 +12,7 @@ Mode = Literal["train", "eval", "score"]
 Balance = Literal["exact", "tasks"]
 """The rule for which shard may collect for a place in a batch; see `core.admission`."""
 
-Correction = Literal["decoupled", "tis", "m2po", "none"]
+Correction = Literal["decoupled", "tis", "none"]
 """The correction of off-policy samples; see `core.objectives`."""
 
 

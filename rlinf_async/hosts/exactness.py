@@ -68,8 +68,6 @@ def streamer_exactness(
     """
     if not settings.asynchrony.streamer.enabled:
         return "off"
-    if settings.leaves_out:
-        deferred = "async.train.correction=m2po leaves out samples by what the whole batch is like"
     if not settings.streams:
         return f"{EXACT_VERDICT} ({deferred}: the learner waits for the whole batch before it steps)"
     reasons = []

@@ -75,12 +75,7 @@ class RunSettings:
     def streams(self) -> bool:
         """True if gradients are accumulated before the batch is complete."""
         deferred = self.normalizes and self.asynchrony.advanced.defers(self.update_epoch)
-        return self.asynchrony.streamer.enabled and not deferred and not self.leaves_out
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether samples are left out by what the whole batch is like, which is therefore waited for."""
-        return self.asynchrony.correction == "m2po"
+        return self.asynchrony.streamer.enabled and not deferred
 
     @property
     def spreads_steps(self) -> bool:

@@ -7,10 +7,10 @@ goes one of two ways:
     streamed   anchored, estimated, scaled, shuffled, cut into micro-batches, and trained on at once
     kept       anchored, and trained on with all others when the batch is complete
 
-Level 3 streams, with three exceptions. A run whose advantages are normalised over the whole batch defers
+Level 3 streams, with two exceptions. A run whose advantages are normalised over the whole batch defers
 where it has several update epochs, because the normalisation is exact then and little is lost: all but one of
-the epochs come after the batch is complete anyway. A run that leaves out the outliers of a batch waits for
-all of it. And a first batch is kept, as there is no batch before it whose statistics could scale it.
+the epochs come after the batch is complete anyway. And a first batch is kept, as there is no batch before it
+whose statistics could scale it.
 
 Where a pass has several optimizer steps, every rollout is spread over them: an equal share is for each step,
 the first step's is trained on at once, and those of the others wait for the batch to be complete. So the
@@ -32,7 +32,6 @@ from typing import Protocol
 
 import torch
 
-from rlinf_async.core.outliers import outlier_cut
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.ratios import RatioProbe, averages
@@ -49,9 +48,6 @@ Normalize = Callable[[torch.Tensor], torch.Tensor]
 
 class Training(Protocol):
     """The part of a learner rank that a framework provides. Rollouts are [T, B, ...], samples [N, ...]."""
-
-    cut: float
-    """The size of a log-ratio beyond which a sample has no weight (`correction: m2po`), of this batch."""
 
     @property
     def scored(self) -> Scored:
@@ -98,9 +94,6 @@ class Training(Protocol):
         """The last optimizer step of the batch is made: its metrics, of advantages as the batch has
         `normalized` them.
         """
-
-    def log_ratios(self, rollout: Tree) -> torch.Tensor:
-        """Return `log pi_prox - log mu` of an anchored rollout, of every ratio that counts, flat."""
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         """Inputs that `score` takes, the staleness of each, and what `score` returns, where it is known."""
@@ -224,8 +217,6 @@ class StreamingLearner:
         # In the order of the synchronous loop, whatever arrived first.
         whole = concatenate([self._kept[key] for key in sorted(self._kept)], dim=1) if self._kept else None
         self._kept.clear()
-        if whole is not None and self._settings.leaves_out:
-            self.training.cut = outlier_cut(self.training.log_ratios(whole), self.training.summed)
         if whole is not None and not self._settings.streams:
             metrics = self.training.train_whole(whole)
             if metrics is not None:

@@ -119,29 +119,25 @@ def test_a_dual_clip_of_one_or_less_is_refused():
     shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     bound=st.floats(0.1, 5.0),
 )
-def test_weights_are_truncated_by_tis_and_masked_by_m2po(seed, shape, bound):
+def test_weights_are_truncated_by_tis(seed, shape, bound):
     _, prox, mu, _ = policies(seed, tuple(shape))
     p, m = tensors(prox, mu)
     rho = np.exp(p.numpy() - m.numpy())
     truncated = importance_weight(p, m, correction="tis", max_weight=bound).numpy()
-    masked = importance_weight(p, m, correction="m2po", max_weight=np.inf, cut=bound).numpy()
     assert np.allclose(truncated, np.minimum(rho, bound), rtol=1e-5)
-    assert np.allclose(masked, np.where(abs(p.numpy() - m.numpy()) <= bound, rho, 0), rtol=1e-5)
     assert torch.equal(importance_weight(p, m, correction="none", max_weight=bound), torch.ones_like(p))
 
 
-@pytest.mark.parametrize("correction", ["tis", "m2po"])
-def test_without_a_bound_every_weight_is_the_decoupled_one(correction):
+def test_without_a_bound_every_weight_is_the_decoupled_one():
     _, prox, mu, _ = policies(4)
     p, m = tensors(prox, mu)
-    unbounded = importance_weight(p, m, correction=correction, max_weight=np.inf)
+    unbounded = importance_weight(p, m, correction="tis", max_weight=np.inf)
     assert torch.equal(unbounded, behaviour_weight(p, m))
 
 
-def test_a_bound_near_zero_leaves_no_gradient_of_m2po_and_a_uniform_one_of_tis():
+def test_a_bound_near_zero_leaves_a_uniform_weight():
     _, prox, mu, _ = policies(5)
     p, m = tensors(prox, mu)
-    assert not importance_weight(p, m, correction="m2po", max_weight=np.inf, cut=1e-9).any()
     assert torch.equal(importance_weight(p, m, correction="tis", max_weight=1e-6), torch.full_like(p, 1e-6))
 
 
@@ -235,7 +231,7 @@ def test_only_a_weight_that_float32_cannot_hold_is_cut():
     assert torch.equal(weights[2:], torch.tensor([20.0, -20.0]).exp())
 
 
-@pytest.mark.parametrize("correction", ["none", "decoupled", "tis", "m2po"])
+@pytest.mark.parametrize("correction", ["none", "decoupled", "tis"])
 def test_weights_are_float32_whatever_the_policy_computes_in(correction):
     logprobs = torch.zeros(3, dtype=torch.bfloat16)
     weights = importance_weight(logprobs, logprobs, correction=correction, max_weight=2.0)
@@ -247,11 +243,9 @@ def test_the_bound_itself_is_allowed_and_binds_the_corrections_that_have_one():
     behaviour, proximal = torch.zeros(3), torch.tensor([0.0, 1.0, -1.0])
 
     def weights(correction):
-        given = {"correction": correction, "max_weight": 1.0, "cut": 1.0}
-        return importance_weight(proximal, behaviour, **given).tolist()
+        return importance_weight(proximal, behaviour, correction=correction, max_weight=1.0).tolist()
 
     low, high = float(torch.tensor(-1.0).exp()), float(torch.tensor(1.0).exp())
-    assert weights("m2po") == [1.0, high, low]
     assert weights("tis") == [1.0, 1.0, low]
     assert weights("decoupled") == [1.0, high, low]
 
@@ -298,18 +292,17 @@ def test_an_advantage_of_0_and_a_clipped_ratio_have_no_gradient():
     assert logprobs.grad.tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("correction", ["decoupled", "tis", "m2po"])
+@pytest.mark.parametrize("correction", ["decoupled", "tis"])
 @pytest.mark.parametrize("difference", EXTREMES)
 def test_no_weight_and_no_measure_of_it_is_infinite(difference, correction):
-    given = {"correction": correction, "max_weight": 2.0, "cut": np.log(2.0)}
+    given = {"correction": correction, "max_weight": 2.0}
     proximal, behaviour = torch.tensor([difference]), torch.zeros(1)
     weights = importance_weight(proximal, behaviour, **given)
     measures = weight_measures(weights, proximal, behaviour, **given)
     assert torch.isfinite(weights).all()
     assert all(torch.isfinite(measure).all() for measure in measures.values())
     if correction != "decoupled":
-        far = abs(difference) if correction == "m2po" else difference
-        assert measures["actor/behaviour_bounded"].item() == float(far > np.log(2.0))
+        assert measures["actor/behaviour_bounded"].item() == float(difference > np.log(2.0))
 
 
 def test_log_probabilities_are_kept_to_the_bit_until_they_are_cut():

@@ -64,9 +64,6 @@ class Training:
     def anchor(self, rollout, scores=None):
         """Nothing of what is noted depends on it."""
 
-    def log_ratios(self, rollout):
-        return rollout["number"].flatten().float() / 40
-
     def summed(self, sums):
         return sums
 
@@ -158,22 +155,6 @@ def test_a_batch_whose_gradients_wait_is_anchored_as_its_pieces_come(together, a
     assert learner.finish()["train/anchored"] == ahead
     assert settings.pieces_anchored_ahead == 4 * ahead
     assert training.micro_batches == [[]]  # the whole batch was trained at once
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
-@pytest.mark.parametrize("streamer", [True, False])
-def test_outliers_are_those_of_the_whole_batch_which_is_waited_for(order, streamer):
-    train_block = TrainConfig(enabled=True, correction="m2po")
-    asynchrony = AsyncConfig(
-        train=train_block,
-        streamer=StreamerConfig(enabled=streamer),
-        advanced=AdvancedConfig(measure_ratios=False),
-    )
-    training = train(order=order, asynchrony=asynchrony)
-    assert training.micro_batches == [[]]
-    assert sorted(itertools.chain(*training.kept)) == list(range(16))
-    # Log-ratios are 0 to 15 fortieths: the squares of the first 14 have a mean of 0.0366, of 15 of 0.0423.
-    assert 13 / 40 < training.cut < 14 / 40
 
 
 def test_update_epochs_train_the_same_samples_again_in_an_order_of_the_seed():

@@ -12,10 +12,8 @@ pytestmark = pytest.mark.ray
 SETTINGS = [setting for setting in itertools.product((False, True), repeat=3) if any(setting)]
 GROUPED = [(True, False, False), (False, False, True), (True, False, True), (True, True, True)]
 CORRECTIONS = {
-    ("metaworld_ppo_mlp", False, False): ("train.correction=m2po",),
     ("metaworld_ppo_mlp", False, True): ("train.correction=tis", "advanced.max_weight=1.5"),
     ("metaworld_ppo_mlp", True, False): ("train.proximal=loglinear",),
-    ("metaworld_grpo_mlp", False, False): ("train.correction=m2po",),
     ("metaworld_grpo_mlp", False, True): ("train.correction=tis", "train.proximal=loglinear"),
 }
 """Config, level 2, level 3: what level 1 corrects with; elsewhere the default."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -81,7 +80,6 @@ class LocalTraining:
         self._settings = settings
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
         self._skipped = SkippedSteps()
-        self.cut = math.inf
 
     @property
     def scored(self) -> Scored:
@@ -174,10 +172,6 @@ class LocalTraining:
             pair = (tensors["proximal"].flatten(0, 1).cpu(), tensors["logprobs"].flatten(0, 1).cpu())
         return flat, tensors["staleness"].flatten().cpu(), pair
 
-    def log_ratios(self, rollout: Tree) -> torch.Tensor:
-        log_ratios = leaf(rollout, "proximal") - leaf(rollout, "logprobs")
-        return log_ratios[valid_steps(leaf(rollout, "ended"))].flatten()
-
     def score(self, inputs: Tree) -> Pair:
         with as_inference(self.model):
             scored = self.model.logprobs(inputs["states"], inputs["actions"])  # type: ignore[arg-type]
@@ -220,7 +214,6 @@ class LocalTraining:
             behaviour,
             correction=weighting.correction,
             max_weight=weighting.max_weight,
-            cut=self.cut,
             scored=self.scored,
         )
 

@@ -47,11 +47,6 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
 def _waiting(settings: RLinfSettings) -> str:
     """Say what level 3 does where gradients wait for the whole batch, and what would have them stream."""
     pieces, ahead = settings.plan.pieces_per_rank, settings.pieces_anchored_ahead
-    reason, streaming = (
-        ("async.train.correction=m2po", "async.train.correction=tis")
-        if settings.leaves_out
-        else ("normalisation deferred", "async.advanced.normalization=running")
-    )
     if pieces == 1:
         return "level 3 does nothing: all that a learner rank trains in a step comes in one piece"
     does = (
@@ -60,7 +55,10 @@ def _waiting(settings: RLinfSettings) -> str:
         if ahead
         else "level 3 streams nothing"
     )
-    return f"{does}: with {reason} gradients wait for the whole batch; {streaming} streams them"
+    return (
+        f"{does}: with normalisation deferred gradients wait for the whole batch; "
+        "async.advanced.normalization=running streams them"
+    )
 
 
 def _untrained_critic(model: Mapping[str, Any], advantage: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from rlinf_async.hosts.kit.scored import scored_in
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.compat import explained_variance
-from rlinf_async.hosts.rlinf.losses import at_ratio_level, counted
+from rlinf_async.hosts.rlinf.losses import at_ratio_level
 from rlinf_async.hosts.rlinf.premise import compare, judge
 from rlinf_async.hosts.rlinf.proximal import anchor, forward, recompute, samples_of
 from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES, RLinfSettings
@@ -173,19 +173,6 @@ class FSDPTraining:
             acted = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
             pair = self._at_ratio_level(flat("proximal_logprobs")), self._at_ratio_level(flat(acted))
         return samples_of(rollout), self._batch - flat("versions").flatten().long(), pair
-
-    @property
-    def cut(self) -> float:
-        return self._actor.corrected.cut
-
-    @cut.setter
-    def cut(self, cut: float) -> None:
-        self._actor.corrected.cut = cut
-
-    def log_ratios(self, rollout: Tree) -> torch.Tensor:
-        _, _, pair = self.probe_samples(rollout)
-        assert pair is not None
-        return counted(pair[0] - pair[1], rollout.get("loss_mask"))  # type: ignore[arg-type]
 
     def score(self, inputs: Tree) -> Pair:
         (output,) = forward(self._actor, [inputs], values=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -53,7 +52,6 @@ class CorrectedLoss:
         self._defaults = {} if dual_clip is None else {"clip_ratio_c": dual_clip}
         self._micro_batch: Mapping[str, Any] | None = None
         self._version = 0
-        self.cut = math.inf
 
     def register(self) -> str:
         """Make this the loss that RLinf finds under the returned name, in this process."""
@@ -95,7 +93,6 @@ class CorrectedLoss:
         return {
             "correction": self._weighting.correction,
             "max_weight": self._weighting.max_weight,
-            "cut": self.cut,
             "scored": scored_in(self._micro_batch.get("forward_inputs", {})),
         }
 
@@ -131,17 +128,3 @@ def at_ratio_level(logprobs: torch.Tensor, level: str, action_dim: int) -> torch
     if level == "token_level":
         return tokens
     return tokens.sum(dim=-1) if level == "action_level" else tokens.sum(dim=(1, 2))
-
-
-def counted(ratios: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return those of the numbers [N, ...] of ratios that RLinf's mask of a rollout leaves, flat.
-
-    Args:
-        mask: [T, B, 1], or a number for each action of a chunk, [T, B, chunks]; N is T * B.
-    """
-    if mask is None:
-        return ratios.flatten()
-    by_action = mask.to(ratios.device).reshape(len(ratios), -1)
-    if ratios.dim() == 1:
-        return ratios[by_action.any(dim=1)]
-    return ratios[by_action.reshape(*by_action.shape, *[1] * (ratios.dim() - 2)).expand_as(ratios)]

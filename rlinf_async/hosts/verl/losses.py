@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,8 +41,6 @@ class PolicyLoss:
     actor: ActorConfig
     settings: VerlSettings
     streamed: bool = False
-    cut: float = math.inf
-    """The size of a log-ratio beyond which an entry has no weight (`correction: m2po`)."""
 
     @property
     def divides_later(self) -> bool:
@@ -111,7 +108,6 @@ class PolicyLoss:
         bounds: Any = {
             "correction": weighting.correction,
             "max_weight": weighting.max_weight,
-            "cut": self.cut,
             "scored": scored_in(data.get("forward_inputs", {})),
         }
         weights = importance_weight(anchor, behaviour, **bounds)

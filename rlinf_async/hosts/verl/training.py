@@ -279,20 +279,6 @@ class EngineTraining:
         inputs: Tree = {"forward_inputs": flat_inputs(rollout["forward_inputs"]), "behaviour": behaviour}
         return inputs, leaf(rollout, "staleness").flatten(), pair
 
-    @property
-    def cut(self) -> float:
-        return self._loss.cut
-
-    @cut.setter
-    def cut(self, cut: float) -> None:
-        self._loss = replace(self._loss, cut=cut)
-        self._worker.set_loss_fn(replace(self._loss, streamed=False))
-
-    def log_ratios(self, rollout: Tree) -> torch.Tensor:
-        log_ratios = self._ratios(rollout, "proximal") - self._ratios(rollout, "logprobs")
-        valid = valid_decisions(rollout, self._settings)  # type: ignore[arg-type]
-        return log_ratios[valid.flatten()].flatten()
-
     def score(self, inputs: Tree) -> Pair:
         (output,) = forward(self._engine, [inputs["forward_inputs"]], values=False)  # type: ignore[list-item]
         return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any
@@ -31,7 +30,6 @@ class VirtualTraining:
     """Trains on nothing; fills `loops.streaming_learner.Training`. What it would take is owed."""
 
     scored = WHOLE
-    cut = math.inf
 
     def __init__(self, times: TrainingTimes, settings: RunSettings) -> None:
         self._times, self._settings = times, settings
@@ -81,9 +79,6 @@ class VirtualTraining:
     def finish(self, normalized: Normalize) -> dict[str, float]:
         self._owe("", self._times.batch_s)
         return {}
-
-    def log_ratios(self, rollout: Tree) -> torch.Tensor:
-        return torch.zeros(0)
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         raise NotImplementedError("a planned run measures no ratios")

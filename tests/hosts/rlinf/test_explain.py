@@ -81,8 +81,7 @@ def test_a_level_that_has_nothing_to_do_says_so():
     (waits,) = remark("level 3")  # eight update epochs: normalisation is deferred
     assert "level 3 streams the anchor and its values, for up to 1 of 2 pieces" in waits
     assert "with normalisation deferred gradients wait for the whole batch" in waits
-    (waits,) = remark("level 3", "async.train.correction=m2po")
-    assert "m2po gradients wait for the whole batch; async.train.correction=tis streams them" in waits
+    assert "async.advanced.normalization=running streams them" in waits
     assert remark("level 3 streams nothing", "async.mode=streamer", "async.rollout.enabled=true")
     assert remark("level 3 does nothing: all that", "async.rollout.shards=1")
     assert not remark("level 3", "async.advanced.normalization=running")

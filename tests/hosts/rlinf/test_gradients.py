@@ -140,7 +140,6 @@ WITHOUT_LAG = [
     )
     for change, more in (
         ("correction=tis", ()),
-        ("correction=m2po", ()),
         ("proximal=loglinear", ()),
     )
 ]
@@ -171,7 +170,6 @@ HOSTS = [
         ("ppo", ()),
         ("ppo", ("train.correction=none",)),
         ("ppo", ("train.correction=tis", "advanced.max_weight=1.1")),
-        ("ppo", ("train.correction=m2po",)),
         ("ppo", ("train.proximal=loglinear",)),
         ("grpo", ()),
         ("grpo", ("train.correction=tis", "advanced.max_weight=1.1")),

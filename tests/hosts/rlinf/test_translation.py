@@ -41,7 +41,6 @@ def test_thresholds_become_a_bound_of_staleness_and_a_mask_of_weights():
         ({"max_staleness": 2}, (2, "tis", 3.0)),
         ({"advanced": {"max_weight": 5.0}}, (4, "tis", 5.0)),
         ({"correction": "tis"}, (4, "tis", 3.0)),
-        ({"correction": "m2po"}, (4, "m2po", float("inf"))),
         ({"correction": "tis", "advanced": {"max_weight": 7.0}}, (4, "tis", 7.0)),
         ({"correction": "decoupled"}, (4, "decoupled", float("inf"))),
     ],
@@ -72,10 +71,10 @@ def test_what_is_translated_is_said_and_what_is_beaten_too():
         "algorithm.staleness_threshold=4 -> async.train.max_staleness=4",
         "algorithm.behave_weight_threshold=3.0 -> async.train.correction=tis, async.advanced.max_weight=3.0",
     ]
-    beaten = {"train": {"max_staleness": 1, "correction": "m2po"}}
+    beaten = {"train": {"max_staleness": 1, "correction": "none"}}
     assert translations(cfg, beaten) == [
         "algorithm.staleness_threshold=4 has no effect: async.train.max_staleness=1 says otherwise",
-        "algorithm.behave_weight_threshold=3.0 has no effect: async.train.correction=m2po says otherwise",
+        "algorithm.behave_weight_threshold=3.0 has no effect: async.train.correction=none says otherwise",
     ]
 
 
