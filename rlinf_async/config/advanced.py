@@ -57,8 +57,6 @@ class AdvancedConfig:
     then started again, without a learner rank or a channel the run ends."""
     window_s: float = 600.0
     """The seconds in which the restarts of `survive` are counted."""
-    save_failures: int = 3
-    """Checkpoints in a row that may fail to be written before the run ends."""
     stall_s: float = 120.0
     """Seconds without any progress after which the run says which part waits for what."""
     deadline_s: float = 7200.0
@@ -76,7 +74,6 @@ class AdvancedConfig:
             check_above_zero(f"async.advanced.{name}", getattr(self, name))
         for name in ("reset_s", "step_s"):
             check_above_zero(f"async.advanced.{name}", getattr(self, name), auto=True)
-        check_whole("async.advanced.save_failures", self.save_failures, least=1)
 
     @property
     def measures(self) -> bool:

@@ -18,7 +18,6 @@ _MOVED = {
             "step_s",
             "silent_s",
             "non_finite",
-            "save_failures",
         )
     },
 }
@@ -29,7 +28,10 @@ _RESET_AHEAD = (
     "never shown to gain with real ones; leave the key out, and give cores that are free to more "
     "env.train.total_num_envs"
 )
+_SAVE_FAILURES = "three checkpoints in a row that cannot be written end the run; leave the key out"
 REMOVED_KEYS = {
+    "async.advanced.save_failures": _SAVE_FAILURES,
+    "async.survive.save_failures": _SAVE_FAILURES,
     "async.advanced.reset_ahead": _RESET_AHEAD,
     "async.rollout.reset_ahead": _RESET_AHEAD,
     "async.adapt": (

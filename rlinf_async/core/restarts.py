@@ -1,8 +1,11 @@
-"""The number of restarts of a part that fails, and the wait before each."""
+"""How often a part may fail, and the wait before each restart."""
 
 from __future__ import annotations
 
 from collections import deque
+
+MAX_FAILED_SAVES = 3
+"""Checkpoints in a row, or tries to write the last policy, that may fail before a run ends."""
 
 
 class RestartBudget:

@@ -11,6 +11,7 @@ from typing import Protocol
 import ray
 
 from rlinf_async import __version__
+from rlinf_async.core.restarts import MAX_FAILED_SAVES
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest, prune, written_aside
@@ -160,15 +161,14 @@ class Saver:
 
     def _failed(self, step: int, error: BaseException, *, last: bool) -> None:
         self.failed += 1
-        most = self._settings.asynchrony.advanced.save_failures
-        ends = last or self.failed >= most
+        ends = last or self.failed >= MAX_FAILED_SAVES
         action = "the run ends" if ends else "the run goes on, and saves when it is due again"
         message = f"the checkpoint after step {step} could not be written: {error}"
         record_failure(self._run_dir, process="driver", what="save failed", error=message, action=action)
         if ends:
-            often = f" ({self.failed} in a row; async.advanced.save_failures={most})" if not last else ""
+            often = f" ({self.failed} in a row)" if not last else ""
             raise SaveError(message + often) from error
-        self._say(f"{message}; {action} ({self.failed} of {most} in a row that end it)")
+        self._say(f"{message}; {action} ({self.failed} of {MAX_FAILED_SAVES} in a row that end it)")
 
 
 def _said(group: str, errors: Sequence[str | None]) -> str:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async import __version__
 from rlinf_async.config import words
+from rlinf_async.core.restarts import MAX_FAILED_SAVES
 from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.saved_policy import save_policy
@@ -64,8 +65,7 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
             result = trainer.run()
         finally:
             display.stop()
-        tries = settings.asynchrony.advanced.save_failures
-        save_policy(result.weights, weights, tries=tries, say=display.note)
+        save_policy(result.weights, weights, tries=MAX_FAILED_SAVES, say=display.note)
     summary = tally.summary(result.ledger, count_failures(run_dir))
     records.write_summary(summary.as_dict())
     display.summary(summary, str(run_dir))
