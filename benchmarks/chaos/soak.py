@@ -217,9 +217,9 @@ def table(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], save: Callable[[Any], None]) -> None:
     """Resident memory over steps, a panel for each run and a line for each process."""
-    from rlinf_async.lab.chart import new_figure
+    from matplotlib.figure import Figure
 
-    figure = new_figure(9, 3.2 * len(results))
+    figure = Figure(figsize=(9, 3.2 * len(results)), layout="constrained")
     for place, (name, kept) in enumerate(results.items(), start=1):
         panel = figure.add_subplot(len(results), 1, place)
         samples = [one for one in kept["samples"] if 0 < one["step"] < kept["verdict"]["steps"]]

@@ -35,7 +35,7 @@ def _installed() -> list[Check]:
     ground = [
         installation.check_python(sys.version_info[:3]),
         torch,
-        installation.check_extras({name: version(name) for name in ("jinja2", "matplotlib")}),
+        installation.check_extras({name: version(name) for name in ("jinja2",)}),
     ]
     if torch.status == "fail":
         names = ("gpu", "nccl", "entry points", "frameworks")

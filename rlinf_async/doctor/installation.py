@@ -56,12 +56,13 @@ def check_torch(installed: str | None) -> Check:
 
 
 def check_extras(versions: Mapping[str, str | None]) -> Check:
-    """Check that pages and charts can be made; runs need none of it."""
+    """Check that pages can be made; runs need none of it."""
     missing = [package for package, installed in versions.items() if installed is None]
     if missing:
-        detail = f"without {', '.join(missing)}: no pages of `report`, or no charts of `bench` and `sweep`"
-        return Check("report, charts", "warn", detail, pip_install("report", "bench"))
-    return Check("report, charts", "ok", ", ".join(f"{name} {number}" for name, number in versions.items()))
+        return Check(
+            "report", "warn", f"without {', '.join(missing)}: no pages of `report`", pip_install("report")
+        )
+    return Check("report", "ok", ", ".join(f"{name} {number}" for name, number in versions.items()))
 
 
 def check_entry_points(points: Sequence[EntryPoint]) -> Check:

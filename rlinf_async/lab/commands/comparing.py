@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -27,7 +26,7 @@ def bench(
         typer.Option(
             "--output",
             "-o",
-            help="Write rows into this JSON file, and a chart beside it; an interrupted bench goes on there.",
+            help="Write rows into this JSON file; an interrupted bench goes on there.",
         ),
     ] = None,
 ) -> None:
@@ -48,21 +47,10 @@ def bench(
     results, missing = or_exit(lambda: command.open_results(cells, json_path=output))
     command.run(results, missing, json_path=output, console=console)
     show(results, console)
-    if output is not None and any(row.get("ratio_stock_sync") for row in results.rows()):
-        _draw(results.rows(), output)
+    if output is not None:
+        console.print(f"rows in {output}", markup=False, soft_wrap=True)
     if any("error" in row for row in results.rows()):
         raise typer.Exit(1)
-
-
-def _draw(rows: Sequence[dict[str, Any]], json_file: Path) -> None:
-    """The chart; without it a bench has still succeeded."""
-    from rlinf_async.lab.bench.chart import draw
-
-    try:
-        remark = f"chart in {draw(rows, json_file.with_suffix('.png'))}"
-    except ValueError as error:
-        remark = f"no chart: {error}"
-    console.print(f"rows in {json_file}, {remark}", markup=False, soft_wrap=True)
 
 
 def listed(values: list[str] | None) -> list[str] | None:

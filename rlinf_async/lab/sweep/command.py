@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +13,6 @@ from rlinf_async.lab.outputs import write_output
 from rlinf_async.lab.report.content import Section
 from rlinf_async.lab.sweep.axes import axes_section
 from rlinf_async.lab.sweep.cell import SweepCell
-from rlinf_async.lab.sweep.chart import draw
 from rlinf_async.lab.sweep.plan import Sweep, plan
 from rlinf_async.lab.sweep.rows import Row, outcomes, rows
 from rlinf_async.lab.sweep.table import (
@@ -46,7 +44,7 @@ def run(sweep: Sweep, console: Console) -> bool:
             raise
         table = _write(sweep)
         _show(table, sweep, console)
-        _write_pictures(sweep, table, console)
+        _write_page(sweep, table, console)
     return all(cell.done for cell in sweep.cells)
 
 
@@ -98,20 +96,16 @@ def _show(table: Sequence[Row], sweep: Sweep, console: Console) -> None:
         console.print(paragraph, style="dim", markup=False)
 
 
-def _write_pictures(sweep: Sweep, table: Sequence[Row], console: Console) -> None:
-    """The chart and the report; without them a sweep has still succeeded."""
+def _write_page(sweep: Sweep, table: Sequence[Row], console: Console) -> None:
+    """The report; without it a sweep has still succeeded."""
     folder = sweep.directory.path
-    directories = [cell.directory for cell in sweep.cells if cell.done]
-    writers: dict[str, Callable[[Path], object]] = {"chart.png": partial(draw, table)}
-    if directories:
-        writers["report.html"] = partial(_write_report, directories, axes_section(table))
     names = ["table.md", "table.csv", "table.tex"]
-    for name, write in writers.items():
+    if directories := [cell.directory for cell in sweep.cells if cell.done]:
         try:
-            write(folder / name)
-            names.append(name)
+            _write_report(directories, axes_section(table), folder / "report.html")
+            names.append("report.html")
         except ValueError as error:
-            console.print(f"no {name}: {error}", markup=False)
+            console.print(f"no report.html: {error}", markup=False)
     console.print(f"{', '.join(names)} are in {folder}", markup=False, soft_wrap=True)
 
 

@@ -1,6 +1,5 @@
 import json
 import os
-import sys
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ from rich.console import Console
 
 from rlinf_async.lab.bench import command
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.chart import draw
 from rlinf_async.lab.bench.modes import STANDARD_MODES
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
@@ -197,22 +195,6 @@ def test_what_comes_out_is_shown_and_written(tmp_path):
     assert "train failed: exit status 1:\nRuntimeError: gone" in text
     command.write(tmp_path / "bench.json", made)
     assert json.loads((tmp_path / "bench.json").read_text())["rows"] == made.rows()
-    assert draw(made.rows(), tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_where_no_chart_can_be_drawn_a_bench_has_succeeded_all_the_same(tmp_path, monkeypatch, capsys):
-    rows = bench(stock_sync_1=[100], full=[200]).rows()
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    comparing._draw(rows, tmp_path / "bench.json")
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith(
-        f"rows in {tmp_path / 'bench.json'}, no chart: the chart needs matplotlib: pip install"
-    )
-
-
-def test_a_chart_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="nothing to draw"):
-        draw([], None)
 
 
 @pytest.mark.parametrize("scenarios", [["libero,maniskill"], ["libero", "maniskill"], ["libero, maniskill"]])

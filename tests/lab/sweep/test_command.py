@@ -49,7 +49,6 @@ def test_the_results_are_shown_and_written(training, home):
     assert "[2/2] full seed 0: 300 fresh env steps/s" in shown
     assert "| full | 300 |" in (home / "table.md").read_text()
     assert (home / "table.csv").read_text().count("\n") == 3
-    assert (home / "chart.png").exists()
 
 
 def test_what_is_done_is_not_run_again(training, home):
@@ -140,15 +139,13 @@ def test_the_report_is_of_the_runs_that_are_done(training, home, monkeypatch):
     assert asked == [([home / "full-seed0"], home / "report.html")]
 
 
-def test_a_sweep_without_a_chart_or_a_report_has_still_succeeded(training, home, monkeypatch):
+def test_a_sweep_without_a_report_has_still_succeeded(training, home, monkeypatch):
     def refuse(*_):
         raise ValueError("no ink")
 
-    monkeypatch.setattr(command, "draw", refuse)
     monkeypatch.setattr(command, "_write_report", refuse)
     succeeded, shown = run(sweep(home))
     assert succeeded
-    assert "no chart.png: no ink" in shown
     assert "no report.html: no ink" in shown
 
 

@@ -3,7 +3,6 @@ import csv
 import pytest
 from rich.console import Console
 
-from rlinf_async.lab.sweep.chart import draw
 from rlinf_async.lab.sweep.rows import Outcomes, rows
 from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, parse_settings
 from rlinf_async.lab.sweep.steps import Averages
@@ -104,16 +103,3 @@ def test_values_are_written_unrounded():
         "200.0",
     ]
     assert lines[0]["increase_percent"] == ""
-
-
-def test_the_chart_is_drawn_of_what_has_been_measured(tmp_path):
-    pytest.importorskip("matplotlib")
-    made = rows(
-        {
-            **found({OFF: [100.0, 120.0], TRAIN: [], FULL: [150.0]}),
-            BOTH: Outcomes({0: run(1.0, rollout_s=None)}),
-        }
-    )
-    assert draw(made, tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="nothing to draw"):
-        draw(rows(found({OFF: []})), tmp_path / "nothing.png")
