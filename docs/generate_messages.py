@@ -45,7 +45,7 @@ AREAS = {
     "runs": "During a run",
     "observe": "Run directories, `status`, `report` and `trace`",
     "lab/demo": "Environments and policies of the demo",
-    "lab": "`sweep`, `plan`, `bench` and `chaos`",
+    "lab": "`sweep`, `plan` and `bench`",
     "core": "Contracts between parts",
 }
 """Headings of the page, and what belongs below each; see `area`."""

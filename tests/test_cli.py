@@ -40,7 +40,7 @@ def test_the_help_lists_what_everybody_needs_first_and_the_laboratory_under_its_
     assert heading
     named = [re.findall(r"^│ (\w+) ", part, re.MULTILINE) for part in (everyday, others)]
     assert named[0] == ["explain", "train", "report", "status", "doctor", "configs"]
-    assert named[1] == ["bench", "chaos", "compat", "plan", "sweep", "trace"]
+    assert named[1] == ["bench", "compat", "plan", "sweep", "trace"]
 
 
 @pytest.mark.parametrize("name", PACKAGED)

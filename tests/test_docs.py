@@ -50,7 +50,6 @@ ELSEWHERE = {
     r"rlinf-async status .*": "tests/observe/test_status.py",
     r"rlinf-async compat .*": "tests/hosts/rlinf/test_checkout.py",
     r"rlinf-async trace .*": "tests/lab/trace",
-    r"rlinf-async chaos .*": "tests/lab/chaos",
     r"rlinf-async report .*": "tests/lab/report",
     r"rlinf-async (explain|train) --config-dir \. -n points_verl": "tests/runs_verl/test_one_package.py",
     r"rlinf-async train --config-dir \. -n points_local": "tests/test_docs_extending.py",

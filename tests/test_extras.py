@@ -73,7 +73,6 @@ def test_the_core_alone_says_what_it_can_do(arguments, tmp_path):
         (("plan", "nowhere"), "nowhere does not exist"),
         (("status", "nowhere"), "nowhere is no directory"),
         (("trace", "nowhere"), "nowhere is no directory"),
-        (("chaos", "nowhere"), "nowhere is no directory"),
     ],
 )
 def test_a_command_without_an_extra_works_or_says_in_a_sentence_what_it_needs(arguments, needed, tmp_path):

@@ -67,7 +67,6 @@ def test_a_command_of_the_lab_is_found_by_its_entry_point():
     assert "rlinf_async.lab.commands.reading" in loaded_by(COMMAND.format(command="report"))
     assert {point.name for point in entry_points(group=cli.COMMANDS_GROUP)} >= {
         "bench",
-        "chaos",
         "plan",
         "sweep",
         "trace",

@@ -22,8 +22,8 @@ import typer
 
 from benchmarks.chaos.demo import DEMOS, demo
 from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.killer import Killer
 from benchmarks.chaos.outcome import Outcome
-from rlinf_async.lab.chaos.killer import Killer
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown
 

@@ -19,7 +19,7 @@ class Demo:
     """The key of the number of steps."""
     run_dir: str
     kinds: Sequence[str]
-    """Who is killed, in the words of `rlinf-async chaos`."""
+    """Who is killed, in the words of `VICTIM_KINDS`."""
 
 
 DEMOS = {

@@ -36,8 +36,8 @@ import typer
 
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
+from benchmarks.chaos.victims import processes
 from benchmarks.chaos.watch import family
-from rlinf_async.lab.chaos.victims import processes
 from rlinf_async.lab.process import OWN_CLUSTER
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir

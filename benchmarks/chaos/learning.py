@@ -32,13 +32,13 @@ import torch
 import typer
 
 from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.victims import simulators_of
 from benchmarks.learning.cells import ACTION_REPEAT, HORIZON, Cell
 from benchmarks.learning.experiments import PRESS
 from benchmarks.learning.local_cell import WARM_STARTS, settings_of
 from benchmarks.learning.statistics import Tost, tost_paired
 from benchmarks.learning.verdicts import area, final
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
-from rlinf_async.lab.chaos.victims import simulators_of
 from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import WarmStart, warm_start

@@ -24,7 +24,7 @@ import typer
 from benchmarks.chaos.demo import demo
 from benchmarks.chaos.kept import Kept
 from benchmarks.chaos.outcome import Outcome
-from rlinf_async.lab.chaos.victims import processes, step_of, victims
+from benchmarks.chaos.victims import processes, step_of, victims
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.failures import read_failures

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.chaos import __main__ as chaos
 from benchmarks.chaos.demo import DEMOS, demo
 from benchmarks.chaos.outcome import Outcome
-from rlinf_async.lab.chaos.victims import VICTIM_KINDS
+from benchmarks.chaos.victims import VICTIM_KINDS
 from rlinf_async.observe.failures import record_failure
 
 

@@ -4,7 +4,7 @@ import json
 
 from benchmarks.chaos import silence
 from rlinf_async.observe.failures import record_failure
-from tests.lab.chaos.making import started_in, status
+from tests.benchmarks.making_victims import started_in, status
 
 
 def test_only_a_process_that_answers_can_be_stopped(tmp_path):

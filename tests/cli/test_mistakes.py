@@ -130,7 +130,7 @@ COMMANDS = {
     "plan -n metaworld_ppo_mlp --times nowhere.yaml": "there is no file nowhere.yaml",
     "bench --scenario nope": "scenario 'nope' is not one of",
     "plan": "give the directory of a run, or a config",
-    **{f"{command} nowhere": "nowhere" for command in ("report", "trace", "status", "plan", "chaos")},
+    **{f"{command} nowhere": "nowhere" for command in ("report", "trace", "status", "plan")},
     **{f"{command} other": "no run directory" for command in ("report", "trace", "status")},
     **{f"{command} file": "file is" for command in ("report", "trace", "status")},
 }

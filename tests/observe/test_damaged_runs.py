@@ -28,10 +28,9 @@ from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import TrajectoryBuffer
 from rlinf_async.hosts.rlinf.checkpoints import resume_step
 from rlinf_async.hosts.rlinf.host import RLinfHost
-from rlinf_async.lab.chaos import victims
 from rlinf_async.lab.plan import command as plan_command
+from rlinf_async.lab.plan.comparison import Comparison
 from rlinf_async.lab.plan.prediction import foresee
-from rlinf_async.lab.plan.search import SearchResult
 from rlinf_async.observe.ending import RunFailed, ending_of
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.identity import identity
@@ -228,16 +227,15 @@ COMMANDS = {
     "trace": lambda run, out: ["trace", str(run)],
     "status": lambda run, out: ["status", str(run), "--stacks"],
     "status as plain data": lambda run, out: ["status", str(run), "--json"],
-    "chaos": lambda run, out: ["chaos", str(run), "--every", "0.1"],
     "plan": lambda run, out: ["plan", str(run), "--output", str(out / "plan")],
     "resume": lambda run, out: ["train", "of_test", f"runner.logger.log_path={run}"],
 }
 
 
 def planned_once(job, times, tries):
-    """The run as it is, in the place of a search, whose length is not a matter of damage."""
+    """The run as it is alone: how long other settings take to plan is not a matter of damage."""
     now = foresee("now", job.settings, times, draws=1)
-    return SearchResult(now=now, best=now, beyond=(), asked=(), stock=())
+    return Comparison(now=now, others=())
 
 
 def gone_on(host, cfg, dashboard):
@@ -258,7 +256,7 @@ def gone_on(host, cfg, dashboard):
 
 @pytest.fixture
 def commands(monkeypatch):
-    """The command line, without a search, and without what only a run that has begun does."""
+    """The command line, without other settings to plan, and without what only a run that has begun does."""
     cfg = compose_config("metaworld_ppo_mlp", ["~warm_start"])
     cfg.runner.logger.experiment_name = EXPERIMENT
 
@@ -269,12 +267,12 @@ def commands(monkeypatch):
         return changed_cfg
 
     killed: list[tuple[int, ...]] = []
-    monkeypatch.setattr(victims.os, "kill", lambda *signalled: killed.append(signalled))
+    monkeypatch.setattr(os, "kill", lambda *signalled: killed.append(signalled))
     monkeypatch.setattr(arguments.Chosen, "place", ("of_test", None))
     monkeypatch.setattr(arguments, "compose", composed)
     monkeypatch.setattr(RLinfHost, "train", gone_on)
     monkeypatch.setattr(TERMINATION, "install", lambda: None)
-    monkeypatch.setattr(plan_command, "search", planned_once)
+    monkeypatch.setattr(plan_command, "compare", planned_once)
     monkeypatch.setenv("RAY_ADDRESS", "local")
     yield
     assert killed == []
@@ -302,7 +300,7 @@ def imported(tmp_path, templates, child, commands):
     draw.randrange = lambda count: count - 1
     run = complete_run(draw, tmp_path, templates, child)
     codes = {name: ended(name, words(run, tmp_path), seconds=300) for name, words in COMMANDS.items()}
-    assert codes == {**dict.fromkeys(COMMANDS, 0), "chaos": 2}  # there is nobody to kill
+    assert codes == dict.fromkeys(COMMANDS, 0)
 
 
 @pytest.mark.timeout(0 if RUNS > 60 else 600)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlinf_async.lab.chaos.victims import VICTIM_KINDS, Victim, step_of, victims
+from benchmarks.chaos.victims import VICTIM_KINDS, Victim, step_of, victims
 
 LOOK_S = 0.5
 

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from rlinf_async.lab.chaos.victims import Victim, simulators_of, victims
+from benchmarks.chaos.victims import Victim, simulators_of, victims
 from rlinf_async.observe.identity import identity
 from rlinf_async.ray_runtime.inspection import machine
-from tests.lab.chaos.making import CHILD, PARENT, started, started_in, status
+from tests.benchmarks.making_victims import CHILD, PARENT, started, started_in, status
 
 
 def test_env_workers_inference_ranks_and_their_simulators_can_be_killed_and_nobody_else(tmp_path):

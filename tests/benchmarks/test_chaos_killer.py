@@ -2,8 +2,8 @@
 
 import signal
 
-from rlinf_async.lab.chaos.killer import Killer
-from tests.lab.chaos.making import started_in, status
+from benchmarks.chaos.killer import Killer
+from tests.benchmarks.making_victims import started_in, status
 
 
 def test_processes_are_killed_once_the_run_has_begun_until_it_has_ended(tmp_path):

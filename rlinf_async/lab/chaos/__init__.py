@@ -1,1 +1,0 @@
-"""Faults that are injected on purpose into a run that goes on."""
