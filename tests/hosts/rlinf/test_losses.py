@@ -7,7 +7,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.algorithms.registry import policy_loss
 
 from rlinf_async.config import Weighting
-from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss, at_ratio_level, counted
+from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss, at_ratio_level
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
 SHAPES = [
@@ -300,19 +300,6 @@ def summed_gradient(gradient, level):
         summed(gradient, level)
         / {"token_level": 1, "action_level": DIMS, "chunk_level": CHUNKS * DIMS}[level]
     )
-
-
-@all_shapes
-@pytest.mark.parametrize("masked", [False, True])
-def test_ratios_that_count_are_those_of_the_mask(level, rewards, masked):
-    fields, _ = micro_batch(level, rewards)
-    ratios = at_ratio_level(fields["old_logprobs"], level, DIMS)
-    mask = fields["loss_mask"] if masked else None
-    found = counted(ratios, mask if mask is None else mask.reshape(3, BATCH // 3, -1))
-    expected = summed(fields["old_logprobs"], level)
-    if masked:
-        expected = expected[spread_over(fields["loss_mask"], expected.shape[1], level).astype(bool)]
-    assert found.numpy() == pytest.approx(expected.flatten(), rel=1e-5)
 
 
 @pytest.mark.parametrize("layout", [(BATCH, CHUNKS * DIMS), (BATCH, CHUNKS, DIMS)])
