@@ -80,7 +80,7 @@ ELSEWHERE = {
     r"rlinf-async bench --scenario maniskill-real .*": "tests/runs/test_maniskill.py",
     r"rlinf-async plan.*": "tests/lab/plan/test_command.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
-    r"(nice )?python -m benchmarks\.learning\.flow(_weight)?.*": "tests/benchmarks/test_flow.py",
+    r"(nice )?python -m benchmarks\.learning\.flow.*": "tests/benchmarks/test_flow.py",
     r"python -m benchmarks\.(chaos|newcomer|schedules|learning\.(tasks|pi0|causes)).*": (
         "tests/benchmarks/test_commands.py::test_a_benchmark_runs_at_its_smallest_size"
     ),

@@ -79,7 +79,6 @@ COMMANDS = (
     _stored("learning.flow", "--report"),
     _stored("learning.causes", "--report"),
     _stored("learning.pi0", "--report"),
-    Smallest(r"learning\.flow_weight", "learning.flow_weight", nightly=True),  # test_flow.py has its numbers
     _stored("chaos"),
     _stored("chaos.driver"),
     _stored("chaos.faulty", "--report"),

@@ -1,43 +1,12 @@
-"""The check of the weight of flow policies, and the experiment on it."""
+"""The experiment on the weight of flow policies."""
 
 import pytest
 import torch
 
-from benchmarks.learning import flow, flow_weight
+from benchmarks.learning import flow
 from benchmarks.learning.flow import Run, report, runs, trained
 from benchmarks.learning.flow_policy import FEW, Chain, FlowPolicy, transition
-from benchmarks.learning.flow_weight import Flow, found
 from rlinf_async.core.scored import WHOLE
-
-
-@pytest.fixture
-def few_samples(monkeypatch):
-    monkeypatch.setattr(flow_weight, "SAMPLES", 40_000)
-
-
-@pytest.mark.parametrize(("steps", "noise", "recovered"), [(3, 0.5, 1.11), (5, 0.3, 1.04), (10, 0.5, 1.12)])
-def test_one_step_recovers_its_share_and_made_up_for_the_move(few_samples, steps, noise, recovered):
-    _, by_weight = found(Flow(steps, noise, joint=False, dimensions=1, shift=0.012))
-    names = list(by_weight)
-    assert by_weight["w"].action == pytest.approx(recovered / steps, abs=0.02)
-    assert by_weight[names[-1]].action == pytest.approx(recovered, abs=0.06)
-    assert by_weight[names[-2]].mean == pytest.approx(1.0, abs=0.003)
-
-
-def test_the_sum_over_all_steps_is_exact_for_actions_and_gradients(few_samples):
-    spread, by_weight = found(Flow(4, 0.12, joint=True, dimensions=35, shift=0.012))
-    assert spread == pytest.approx(0.24, abs=0.02)
-    assert by_weight["w"].action == pytest.approx(0.2, abs=0.02)
-    assert by_weight["w^5"].action == pytest.approx(1.0, abs=0.05)
-    assert by_weight["w^5"].gradient == pytest.approx(1.0, abs=0.05)
-    assert by_weight["none"].gradient > 1.1
-
-
-def test_a_power_of_one_step_makes_gradients_too_long_where_the_line_does_not(few_samples):
-    _, by_weight = found(Flow(4, 0.5, joint=False, dimensions=35, shift=0.012))
-    assert by_weight["w^4"].gradient > 2
-    assert 0.8 < by_weight["1 + 4 (w - 1), 0 to 2"].gradient < 1
-    assert by_weight["1 + 4 (w - 1), 0 to 2"].effective > 0.5
 
 
 def test_a_sampled_step_is_scored_as_it_was_drawn():
