@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.identity import identity, same_process
+from rlinf_async.observe.identity import identity
 from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.inspection import machine
@@ -18,6 +18,8 @@ from rlinf_async.ray_runtime.inspection import machine
 SIMULATOR_KIND = "simulator"
 VICTIM_KINDS = {"simulator": SIMULATOR_KIND, "env": str(Process.ENV), "inference": str(Process.INFERENCE)}
 """Kinds of processes, by a word for each."""
+FIRST_NUMBER = 2
+"""Smaller ones mean the machine's first process, or groups of processes."""
 PYTHON_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 """Processes that Python starts for itself: without them no simulator runs, and none stops."""
 
@@ -65,7 +67,7 @@ def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
     """Return the reports of the processes of a run, by name: of those of this machine that answer.
 
     A number means another process on another machine, and may mean another one here by now, or may have been
-    written by another account: only processes that `observe.identity` knows as the run's are left.
+    written by another account: only those that are known as the run's are left, see `same_process`.
     """
     records = RunDir(run_dir)
     here = machine()
@@ -96,3 +98,29 @@ def _simulates(pid: int) -> bool:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         return bool(command) and not any(helper in command for helper in PYTHON_HELPERS)
     return False  # it has just ended; one that has, and is not collected yet, has no command line
+
+
+def same_process(record: Mapping[str, Any], run_dir: Path) -> bool:
+    """Return True if the process that a record of the run names lives, is the same one, and belongs to the
+    run: it has started then, runs that, and holds the pipe open that `observe.stacks` has made for it.
+    """
+    pid = record.get("pid")
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid < FIRST_NUMBER or pid == os.getpid():
+        return False
+    now = identity(pid)
+    if now is None or any(record.get(name) != fact for name, fact in now.items()):
+        return False
+    return _holds_pipe(pid, RunDir(run_dir).stacks.resolve())
+
+
+def _holds_pipe(pid: int, stacks: Path) -> bool:
+    """Return True if a process has its pipe open, by which it is asked for its stacks and which has its
+    number.
+    """
+    with suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                opened = Path(os.readlink(descriptor))
+                if opened.parent == stacks and opened.name.endswith(f"-{pid}.ask"):
+                    return True
+    return False

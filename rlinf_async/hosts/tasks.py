@@ -47,17 +47,6 @@ def cannot_take_on(
         )
 
 
-def can_take_on(env: Mapping[str, Any]) -> bool:
-    """Return True if the environments of the section `env` can be told which rollout to begin.
-
-    Imports the class that the section names.
-
-    Raises:
-        ValueError: no package provides that class.
-    """
-    return not _why_not(env)
-
-
 def _why_not(env: Mapping[str, Any]) -> str:
     name = env.get("env_class")
     if not name:

@@ -48,7 +48,6 @@ class ShardRestarts:
         self._worked = worked
         self._budget = self._budget_of(survive.env_restarts if worked else min(1, survive.env_restarts))
         self._failures: list[tuple[float, ShardFailure]] = []
-        self._count = 0
 
     def _budget_of(self, most: int) -> RestartBudget:
         return RestartBudget(most, self._window_s)
@@ -57,11 +56,6 @@ class ShardRestarts:
         """A rollout was completed."""
         if not self._worked:
             self._worked, self._budget = True, self._budget_of(self._survive.env_restarts)
-
-    def pop_count(self) -> int:
-        """Restarts since the last call."""
-        count, self._count = self._count, 0
-        return count
 
     async def restart(self, env: ShardEnv, failure: ShardFailure, *, loss: str) -> None:
         """Rebuild `env` after `failure`, by which `loss` was lost; again if rebuilding fails, too.
@@ -88,7 +82,6 @@ class ShardRestarts:
                     raise
                 else:
                     break
-        self._count += 1
         self._note(failure, "environments built anew", loss, seconds=loop.time() - began)
 
     def _take(self, failure: ShardFailure, now: float) -> float | None:
