@@ -1,4 +1,4 @@
-"""The job of a run, from its directory or its config: sizes and levels, whichever framework runs it."""
+"""The job of a run, from its directory: sizes and levels, whichever framework runs it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,9 @@ from rlinf_async.loops.run_settings import RunSettings
 CONFIG_KEYS: Mapping[str, tuple[str, ...]] = {
     "global_batch_size": ("actor.global_batch_size", "settings.global_batch_size"),
     "mini_batch_size": ("actor_rollout_ref.actor.ppo_mini_batch_size",),
-    "micro_batch_size": (
-        "actor.micro_batch_size",
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-        "settings.micro_batch_size",
-    ),
     "update_epoch": ("algorithm.update_epoch", "actor_rollout_ref.actor.ppo_epochs", "settings.update_epoch"),
     "advantage": ("algorithm.adv_type", "algorithm.adv_estimator", "settings.algorithm"),
     "decision_steps": ("actor.model.num_action_chunks", "vla.model.num_action_chunks"),
-    "horizon": ("settings.horizon",),
 }
 """The keys of the frameworks' configs for each fact; the first that is there counts."""
 NORMALISED_ADVANTAGES = ("gae", "ppo")
@@ -45,18 +39,6 @@ class Job:
     stepping: Stepping
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sizes:
-    plan: ShardPlan
-    horizon: int
-    global_batch_size: int
-    micro_batch_size: int
-    update_epoch: int
-    max_batch_size: int | None
-    decision_steps: int
-    batches: int = 1
-
-
 def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
     """From the `run.json` and `config.yaml` of a run directory.
 
@@ -70,97 +52,36 @@ def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
     names = {item.name for item in fields(ShardPlan)}
     plan = ShardPlan(**{name: value for name, value in facts["plan"].items() if name in names})
     horizon = int(facts["horizon"])
-    sizes = _Sizes(
+    settings = RunSettings(
+        asynchrony=AsyncConfig.from_mapping(config.get("async")),
         plan=plan,
         horizon=horizon,
+        batches=int(facts["steps"]),
         global_batch_size=_global_batch(config, plan, horizon),
         micro_batch_size=int(facts["micro_batch_size"]),
         update_epoch=int(_read(config, "update_epoch") or 1),
         max_batch_size=int(facts["max_batch_size"]),
-        decision_steps=int(_read(config, "decision_steps") or 1),
-        batches=int(facts["steps"]),
-    )
-    return _job(config, sizes)
-
-
-def of_config(config: Mapping[str, Any], explained: Mapping[str, Any]) -> Job:
-    """From a config as plain data, and what its host explains of it.
-
-    Raises:
-        ValueError: they do not say enough.
-    """
-    ranks, shards, batch = (explained.get(name) for name in ("ranks", "shards", "batch"))
-    if not (isinstance(ranks, dict) and isinstance(shards, dict) and isinstance(batch, dict)):
-        return _job(config, _sizes_in_process(config, explained))
-    envs = shards["total"] * shards["environments_each"]
-    samples, steps = batch["samples_per_step"], batch["optimizer_steps_per_step"]
-    limit = explained["inference_batch"]["at_most"]
-    sizes = _Sizes(
-        plan=ShardPlan(
-            total_envs=envs,
-            env_workers=ranks["env"],
-            inference_ranks=ranks["inference"],
-            learner_ranks=ranks["learner"],
-            shards_per_worker=shards["per_env_worker"],
-            rollout_epochs=batch["trajectories_per_step"] // envs,
-            group_size=shards["group_size"],
-        ),
-        horizon=batch["decisions_per_trajectory"],
-        global_batch_size=batch["global_batch_size"],
-        micro_batch_size=batch["micro_batch_size"],
-        update_epoch=steps * batch["global_batch_size"] // samples,
-        max_batch_size=limit if isinstance(limit, int) else None,
-        decision_steps=batch["env_steps_per_step"] // samples,
-        batches=batch["steps"],
-    )
-    return _job(config, sizes)
-
-
-def _sizes_in_process(config: Mapping[str, Any], explained: Mapping[str, Any]) -> _Sizes:
-    """Return the sizes of the host that runs in one process, whose facts are those of the plan."""
-    names = [item.name for item in fields(ShardPlan)]
-    if any(name not in explained for name in names):
-        raise ValueError(
-            "every level is off in this config: set async.mode=full, the plan shows the others too"
-        )
-    plan, horizon = ShardPlan(**{name: explained[name] for name in names}), int(_needed(config, "horizon"))
-    return _Sizes(
-        plan=plan,
-        horizon=horizon,
-        global_batch_size=_global_batch(config, plan, horizon),
-        micro_batch_size=int(_needed(config, "micro_batch_size")),
-        update_epoch=int(_read(config, "update_epoch") or 1),
-        max_batch_size=None,
-        decision_steps=1,
-    )
-
-
-def _global_batch(config: Mapping[str, Any], plan: ShardPlan, horizon: int) -> int:
-    """Samples of an optimizer step; some count the groups of rollouts that they come from."""
-    groups = _read(config, "mini_batch_size")
-    return int(groups) * plan.group_size * horizon if groups else int(_needed(config, "global_batch_size"))
-
-
-def _job(config: Mapping[str, Any], sizes: _Sizes) -> Job:
-    plan = sizes.plan
-    settings = RunSettings(
-        asynchrony=AsyncConfig.from_mapping(config.get("async")),
-        plan=plan,
-        horizon=sizes.horizon,
-        batches=sizes.batches,
-        global_batch_size=sizes.global_batch_size,
-        micro_batch_size=sizes.micro_batch_size,
-        update_epoch=sizes.update_epoch,
-        max_batch_size=sizes.max_batch_size or fair_batch(plan),
         normalizes=str(_read(config, "advantage") or "gae") in NORMALISED_ADVANTAGES,
         seed=0,
     )
     check(settings)
     return Job(
         settings=settings,
-        decision_steps=sizes.decision_steps,
+        decision_steps=int(_read(config, "decision_steps") or 1),
         stepping=_stepping(lookup(config, "env.train")),
     )
+
+
+def _global_batch(config: Mapping[str, Any], plan: ShardPlan, horizon: int) -> int:
+    """Samples of an optimizer step; some count the groups of rollouts that they come from."""
+    groups = _read(config, "mini_batch_size")
+    if groups:
+        return int(groups) * plan.group_size * horizon
+    given = _read(config, "global_batch_size")
+    if given is None:
+        keys = ", ".join(CONFIG_KEYS["global_batch_size"])
+        raise ValueError(f"the config gives none of {keys}, which a plan needs")
+    return int(given)
 
 
 def fair_batch(plan: ShardPlan) -> int:
@@ -201,10 +122,3 @@ def check(settings: RunSettings) -> None:
 def _read(config: Mapping[str, Any], name: str) -> Any:
     values = (lookup(config, key) for key in CONFIG_KEYS[name])
     return next((value for value in values if value is not None), None)
-
-
-def _needed(config: Mapping[str, Any], name: str) -> Any:
-    value = _read(config, name)
-    if value is None:
-        raise ValueError(f"the config gives none of {', '.join(CONFIG_KEYS[name])}, which a plan needs")
-    return value

@@ -10,7 +10,6 @@ from typing import Any
 
 from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.run import predict
-from rlinf_async.lab.virtual.simulators import SimulatorTimes
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.diagnosis import Diagnosis
@@ -90,8 +89,6 @@ def step_after_first(settings: RunSettings, times: Times, *, batches: int, draws
 
 
 def _seeded(times: Times, seed: int) -> Times:
-    if not isinstance(times.simulators, SimulatorTimes):
-        return times
     return replace(times, simulators=replace(times.simulators, seed=times.simulators.seed + seed))
 
 

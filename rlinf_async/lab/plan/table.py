@@ -34,23 +34,21 @@ def verdict(found: Comparison) -> str:
     return "\n".join([*lines, f"{limit} With these settings: {fastest.limit.sentence('it')}"])
 
 
-def unknowns(job: Job, times: Times, *, calibrated: bool) -> Iterator[str]:
-    """Yield the facts that the plan does not know, and what would tell; `calibrated`: by a run, not by
-    stated times.
-    """
+def unknowns(job: Job, times: Times) -> Iterator[str]:
+    """Yield the facts that the plan does not know, and what would tell."""
     plan = job.settings.plan
     if job.stepping == "in turn":
         yield (
             "What more shards would give: environments share their worker's process, and are taken to step "
             "one at a time in it. Another async.rollout.shards tells."
         )
-    elif job.stepping == "apart" and calibrated and plan.envs_per_shard > 1:
+    elif job.stepping == "apart" and plan.envs_per_shard > 1:
         yield (
             f"How long one environment takes: shards of {plan.envs_per_shard} were seen, and the times of "
             f"one are inferred as if each had a core. A run with async.mode=full async.rollout.shards="
             f"{plan.envs_per_shard * plan.shards_per_worker} tells."
         )
-    if calibrated and job.settings.asynchrony.takes_tasks:
+    if job.settings.asynchrony.takes_tasks:
         yield (
             "How tasks differ: the shards of this run have played each other's. A run with "
             "async.train.balance=exact tells."
@@ -60,16 +58,13 @@ def unknowns(job: Job, times: Times, *, calibrated: bool) -> Iterator[str]:
         seen = ", ".join(map(str, sizes))
         yield f"Forward passes of other sizes than {seen} environments: a run with more shards tells."
     if not times.cores:
-        yield "How many cores simulators find: enough are assumed; set cores in a file of times."
-    if not times.training.micro_batch_s:
-        yield "What a micro-batch takes beside its samples: its size is kept; set training.micro_batch_s."
-    if calibrated and job.settings.streams:
+        yield "How many cores simulators find: enough are assumed."
+    if job.settings.streams:
         yield (
             "What the framework's own training of a whole batch costs beside its passes, as level 3 is on in "
             "this run: settings without it may be slower. A run with async.streamer.enabled=false tells."
         )
-    if calibrated:
-        yield "What RLinf's own loop costs: mode=off is planned as this package's loops, one after another."
+    yield "What RLinf's own loop costs: mode=off is planned as this package's loops, one after another."
     yield "Memory: rlinf-async explain says whether a placement fits."
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from rlinf_async.core.tensors import Tree
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
-from rlinf_async.lab.virtual.times import PolicyTimes, Times, WayTimes
+from rlinf_async.lab.virtual.times import Times, WayTimes
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.weight_broker import WeightBroker
@@ -19,38 +18,30 @@ from rlinf_async.observe.meters import BusyMeter
 class VirtualRank:
     """One inference rank: answers are the version that made them; fills `Policy` and `LoadablePolicy`."""
 
-    def __init__(
-        self, rank: int, times: Times, *, device: AbstractAsyncContextManager[Any], busy: BusyMeter
-    ) -> None:
-        self._rank, self._times, self._device, self._busy = rank, times, device, busy
+    def __init__(self, rank: int, times: Times, *, busy: BusyMeter) -> None:
+        self._rank, self._times, self._busy = rank, times, busy
         self._weights = asyncio.Lock()
         self.version = 0
 
     async def act(self, batch: Sequence[Pending]) -> list[int]:
-        async with self._weights, self._device:
+        async with self._weights:
             with self._busy.busy(self._rank):
-                await asyncio.sleep(self._pass_s(batch) + self._times.way.batch_s)
+                await asyncio.sleep(self._pass_s(batch))
             return [self.version] * len(batch)
 
     def _pass_s(self, batch: Sequence[Pending]) -> float:
         """Return the seconds of a batch of requests for actions, or of one for scores: the learner's own
         pass.
         """
+        samples = sum(pending.size for pending in batch)
         if batch[0].request.mode == "score":
-            return self._times.training.pass_s(sum(pending.size for pending in batch))
-        return forward_s(self._times.policy, batch)
+            return self._times.training.pass_s(samples)
+        return self._times.policy.forward_s(samples)
 
     async def load(self, version: int, data: object) -> None:
         async with self._weights:
             await asyncio.sleep(self._times.weights.load_s)
             self.version = version
-
-
-def forward_s(policy: PolicyTimes, batch: Sequence[Pending]) -> float:
-    """Seconds of the forward passes for a batch: of all, and of those whose episodes have just ended."""
-    finals = sum(pending.size for pending in batch if pending.request.payload)
-    seconds = policy.forward_s(sum(pending.size for pending in batch))
-    return seconds + (policy.forward_s(finals) if finals else 0.0)
 
 
 class RankWeights:
@@ -87,7 +78,7 @@ class VirtualScorer:
         return {}
 
     async def _ask(self, size: int) -> None:
-        half = self._way.request(size) / 2
+        half = self._way.request_s / 2
         await asyncio.sleep(half)
         asker = 2 * self._settings.plan.shards
         request = ActionRequest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -33,7 +33,6 @@ class VirtualTraining:
 
     def __init__(self, times: TrainingTimes, settings: RunSettings) -> None:
         self._times, self._settings = times, settings
-        self._ranks = settings.plan.learner_ranks
         self.owed: list[Debt] = []
 
     def working(self) -> AbstractContextManager[None]:
@@ -61,14 +60,12 @@ class VirtualTraining:
         return {"advantages": torch.zeros(steps * width)}
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
-        self._owe("micro-batch", self._times.micro_batch_s + size_of(samples) * self._times.sample_s)
+        self._owe("micro-batch", size_of(samples) * self._times.sample_s)
         if steps:
-            self._owe("optimizer step", self._times.step_s(self._ranks))
+            self._owe("optimizer step", self._times.optimizer_step_s)
 
     def train_whole(self, rollout: Tree) -> dict[str, float] | None:
-        """Cut and repeat the batch as the learner itself would, and add the framework's own cost."""
-        self._owe("", self._times.whole_s)
-        return None
+        """Have the batch cut and repeated by the learner itself."""
 
     def note(self, name: str, value: float) -> None:
         """Do nothing: no metric is learnt from."""
@@ -101,17 +98,13 @@ def _shape(rollout: Tree) -> tuple[int, int]:
 
 
 class VirtualPieces:
-    """The buffer as one learner rank sees it: opening pieces takes time. Fills `loops.ports.PiecePort`."""
+    """The buffer as one learner rank sees it. Fills `loops.ports.PiecePort`."""
 
-    def __init__(self, trajectories: TrajectoryBroker, rank: int, *, times: TrainingTimes) -> None:
-        self._trajectories, self._rank, self._times = trajectories, rank, times
+    def __init__(self, trajectories: TrajectoryBroker, rank: int) -> None:
+        self._trajectories, self._rank = trajectories, rank
 
     async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
-        pieces, last = await self._trajectories.take(self._rank, batch, whole=whole)
-        seconds = sum(self._times.piece_s + piece.size * self._times.piece_env_s for piece in pieces)
-        if seconds:
-            await asyncio.sleep(seconds)
-        return pieces, last
+        return await self._trajectories.take(self._rank, batch, whole=whole)
 
 
 class VirtualLearner:
@@ -125,12 +118,11 @@ class VirtualLearner:
         settings: RunSettings,
         pieces: PiecePort,
         together: asyncio.Barrier | None,
-        device: AbstractAsyncContextManager[Any],
         busy: BusyMeter,
         spans: SpanLog,
     ) -> None:
         self._rank, self._settings, self._pieces = rank, settings, pieces
-        self._together, self._device, self._busy, self._spans = together, device, busy, spans
+        self._together, self._busy, self._spans = together, busy, spans
         self._training = VirtualTraining(times, settings)
         self._learner = StreamingLearner(
             self._training,
@@ -160,9 +152,8 @@ class VirtualLearner:
         for kind, seconds in debts:
             if self._together is not None:
                 await self._together.wait()
-            async with self._device:
-                with self._busy.busy(self._rank), self._spans.span(kind) if kind else nullcontext():
-                    await asyncio.sleep(seconds)
+            with self._busy.busy(self._rank), self._spans.span(kind) if kind else nullcontext():
+                await asyncio.sleep(seconds)
             if kind == "micro-batch":
                 self.trained_at = asyncio.get_running_loop().time()
         return result

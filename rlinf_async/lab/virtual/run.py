@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,6 @@ class VirtualRun(InProcessRun):
         super().__init__(settings, busy=busy)
         self._records = Records(run_dir, settings, now=self._now)
         self._weights = settings.weight_broker(self._trajectories.publish)
-        self._devices = self._shared_devices()
         self._reports: list[StepReport] = []
         self._trained_at: list[float] = []
 
@@ -95,31 +94,21 @@ class VirtualRun(InProcessRun):
             reports=tuple(self._reports), trained_at=tuple(self._trained_at), ledger=self.ledger
         )
 
-    def _shared_devices(self) -> list[AbstractAsyncContextManager[Any]]:
-        """One for each rank, that of the same number of inference and of the learner."""
-        ranks = max(self._plan.inference_ranks, self._plan.learner_ranks)
-        return [asyncio.Lock() if self._times.shared_devices else nullcontext() for _ in range(ranks)]
-
     async def _collect(self) -> None:
         await self._weights.published(0)
         hand_over = HandOver(self._trajectories, self._times.way)
-        # Simulators that use a device use that of the inference rank that serves them without level 2.
-        drawing = [
-            device if self._times.shared_devices else asyncio.Lock()
-            for device in self._devices[: self._plan.inference_ranks]
-        ]
         shards = []
         for number in range(self._plan.env_workers):
             worker, spans = Worker(self._times), self._records.log(Process.ENV, number)
             asking = Asking(requests=self._requests, way=self._times.way, worker=worker)
             for shard in self._plan.shards_of_worker(number):
-                env = self._shard(shard, worker, drawing[self._plan.queue(shard)[0]])
+                env = self._shard(shard, worker)
                 recorder = partial(VirtualRecorder, plan=self._plan)
                 parts = {"policy": asking, "trajectories": hand_over, "recorder": recorder, "spans": spans}
                 shards.append(env_loop(self._run_settings, shard, env, **parts))
         await together(shards)
 
-    def _shard(self, number: int, worker: Worker, device: AbstractAsyncContextManager[Any]) -> VirtualShard:
+    def _shard(self, number: int, worker: Worker) -> VirtualShard:
         size = self._plan.envs_per_shard
         return VirtualShard(
             number,
@@ -127,16 +116,13 @@ class VirtualRun(InProcessRun):
             plan=self._plan,
             horizon=self._settings.horizon,
             worker=worker,
-            device=device,
             busy=self._busy["env"],
         )
 
     def _serve(self) -> Iterator[Coroutine[Any, Any, None]]:
         queued = self._records.log(Process.REQUESTS, 0)
         for number in range(self._plan.inference_ranks):
-            rank = VirtualRank(
-                number, self._times, device=self._devices[number], busy=self._busy["inference"]
-            )
+            rank = VirtualRank(number, self._times, busy=self._busy["inference"])
             spans = self._records.log(Process.INFERENCE, number)
             requests = RankPort(self._requests, number, queued)
             yield serve_policy(requests=requests, policy=rank, spans=spans)
@@ -152,7 +138,6 @@ class VirtualRun(InProcessRun):
                 settings=self._settings,
                 pieces=self._pieces(rank),
                 together=barrier,
-                device=self._devices[rank],
                 busy=self._busy["learner"],
                 spans=self._records.log(Process.LEARNER, rank),
             )
@@ -162,7 +147,7 @@ class VirtualRun(InProcessRun):
     def _pieces(self, rank: int) -> PiecePort:
         together = self._settings.pieces_taken_together
         pieces = PrefetchedPieces(
-            VirtualPieces(self._trajectories, rank, times=self._times.training),
+            VirtualPieces(self._trajectories, rank),
             until=self._settings.batches,
             together=together,
         )

@@ -11,7 +11,7 @@ from typing import Any
 from rlinf_async.core.pieces import pieces
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
-from rlinf_async.lab.virtual.simulators import ShardWork, SimulatorBatch
+from rlinf_async.lab.virtual.simulators import Seconds, SimulatorBatch
 from rlinf_async.lab.virtual.times import Times, WayTimes
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -26,15 +26,15 @@ class Worker:
         self._cores = asyncio.Semaphore(times.cores) if times.cores else None
         self._simulator = asyncio.Lock() if times.simulators.vectorised else None
 
-    async def simulate(self, stint: ShardWork) -> None:
-        """Last as long as `stint` does on the cores that are free."""
+    async def simulate(self, each: Seconds) -> None:
+        """Last as long as environments that take `each` do on the cores that are free."""
         if self._simulator is not None:
             async with self._simulator:
-                await asyncio.sleep(max(stint.each))
+                await asyncio.sleep(max(each))
         elif self._cores is None:
-            await asyncio.sleep(max(stint.each))
+            await asyncio.sleep(max(each))
         else:
-            await asyncio.gather(*(self._on_core(self._cores, seconds) for seconds in stint.each))
+            await asyncio.gather(*(self._on_core(self._cores, seconds) for seconds in each))
 
     async def _on_core(self, cores: asyncio.Semaphore, seconds: float) -> None:
         async with cores:
@@ -42,7 +42,7 @@ class Worker:
 
 
 class VirtualShard:
-    """Fills `loops.ports.ShardEnv`; outputs are stints, answers the version that acted."""
+    """Fills `loops.ports.ShardEnv`; outputs are nothing, answers the version that acted."""
 
     def __init__(
         self,
@@ -52,25 +52,22 @@ class VirtualShard:
         plan: ShardPlan,
         horizon: int,
         worker: Worker,
-        device: AbstractAsyncContextManager[Any],
         busy: BusyMeter,
     ) -> None:
-        """`device` is the one that the environments draw on for `Stint.device_s`."""
         self.size, self.horizon = plan.envs_per_shard, horizon
         self._number, self._batch, self._worker = number, batch, worker
-        self._device, self._busy = device, busy
+        self._busy = busy
 
-    async def start(self) -> ShardWork:
+    async def start(self) -> None:
         with self._busy.busy(self._number):
-            return await self._lasting(self._batch.reset())
+            await self._worker.simulate(self._batch.reset())
 
-    async def step(self, answer: int) -> ShardWork:
+    async def step(self, answer: int) -> None:
         with self._busy.busy(self._number):
-            return await self._lasting(self._batch.step())
+            await self._worker.simulate(self._batch.step())
 
-    def observation(self, output: ShardWork) -> bool:
-        """Return True if last observations of episodes have to be valued too."""
-        return output.ends
+    def observation(self, output: None) -> None:
+        """Nothing is shown."""
 
     def take_on(self, place: int, rollout: int) -> None:
         self._batch.take_on(place * self.size)
@@ -81,13 +78,6 @@ class VirtualShard:
     async def restart(self) -> None:
         """Planned environments do not fail."""
 
-    async def _lasting(self, stint: ShardWork) -> ShardWork:
-        await self._worker.simulate(stint)
-        if stint.device_s:
-            async with self._device:
-                await asyncio.sleep(stint.device_s)
-        return stint
-
 
 class VirtualRecorder:
     """Keeps the versions that acted; fills `loops.ports.Recorder`."""
@@ -96,10 +86,10 @@ class VirtualRecorder:
         self._ticket, self._plan = ticket, plan
         self._versions: list[int] = []
 
-    def append(self, output: ShardWork, answer: int) -> None:
+    def append(self, output: None, answer: int) -> None:
         self._versions.append(answer)
 
-    def build(self, output: ShardWork, answer: int) -> Sequence[Piece]:
+    def build(self, output: None, answer: int) -> Sequence[Piece]:
         return pieces(self._ticket, [None] * self._plan.parts, plan=self._plan, versions=self._versions)
 
 
@@ -115,7 +105,7 @@ class Asking:
         return self.requests.rollout(shard)
 
     async def act(self, request: ActionRequest) -> Any:
-        half = self.way.request(request.size) / 2
+        half = self.way.request_s / 2
         await self._handle()
         await _pass(half)
         answer = await self.requests.act(request)
@@ -135,16 +125,12 @@ class HandOver:
 
     def __init__(self, trajectories: TrajectoryBroker, way: WayTimes) -> None:
         self._trajectories, self._way = trajectories, way
-        self._central = asyncio.Lock()
 
     async def admit(self, shard: int) -> Ticket | None:
         return await self._trajectories.admit(shard)
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
         await _pass(self._way.put_s)
-        if self._way.central_env_step_s:
-            async with self._central:
-                await _pass(self._way.central_env_step_s * sum(piece.env_steps for piece in pieces))
         await self._trajectories.put(ticket, pieces)
 
     async def abandon(self, ticket: Ticket, reason: str) -> None:

@@ -5,45 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardWork:
-    """The work of the environments of a shard between two requests."""
-
-    each: tuple[float, ...]
-    """Seconds of every environment, on a core of its own; one number where they are stepped as one."""
-    ends: bool = False
-    """True if an episode ends in it, so that its last observation is valued by a second forward pass."""
-    device_s: float = 0.0
-    """Seconds on the device of the policy, at its end."""
-
-
-class SimulatorBatch(Protocol):
-    """Environments that step together."""
-
-    def reset(self) -> ShardWork:
-        """Begin a rollout."""
-
-    def step(self) -> ShardWork:
-        """Take a decision."""
-
-    def take_on(self, first: int) -> None:
-        """From now on have the tasks of the environments from number `first` on; chance stays their own."""
-
-
-class Simulators(Protocol):
-    """All environments of a run, known by their numbers: an environment draws the same in every shard."""
-
-    @property
-    def vectorised(self) -> bool:
-        """True if an env worker steps its environments in one process, one shard at a time."""
-
-    def batch(self, first: int, size: int) -> SimulatorBatch:
-        """The environments `first` to `first + size`, from their first decision on."""
+Seconds = tuple[float, ...]
+"""What the environments of a shard take between two requests: each on a core of its own, or one number where
+they are stepped as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,69 +47,57 @@ class DurationDraws:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorTimes:
-    """Environments of a few tasks, dealt out by turns; fills `Simulators`.
+    """Environments of a few tasks, dealt out by turns: an environment draws the same in every shard.
 
-    A decision is a chunk of simulator steps. Episodes last for a rollout, and every environment is reset
-    before it, unless `episode` says after how many decisions they end on average: then on the spot.
+    A decision is a chunk of simulator steps. Episodes last for a rollout, before which every environment is
+    reset.
     """
 
     decision: DurationDraws
     reset: DurationDraws = DurationDraws(mean=0.0)
     tasks: tuple[float, ...] = (1.0,)
     """The time of each task, as a multiple of the mean."""
-    episode: float = 0.0
     vectorised: bool = False
-    """True if a worker's environments are stepped as one: in `decision`, and `decision_env_s` for each."""
-    decision_env_s: float = 0.0
+    """True if an env worker's environments are stepped as one, one shard at a time."""
     in_turn: bool = False
     """True if a worker's environments step one after the other, in one process."""
-    device_s: float = 0.0
-    """Seconds that an environment's decision takes on the device of the policy."""
     seed: int = 0
 
     def batch(self, first: int, size: int) -> SimulatorBatch:
-        return _Batch(self, first, size)
+        """The environments `first` to `first + size`, from their first decision on."""
+        return SimulatorBatch(self, first, size)
 
 
-class _Batch:
-    """Fills `SimulatorBatch`."""
+class SimulatorBatch:
+    """Environments that step together."""
 
     def __init__(self, times: SimulatorTimes, first: int, size: int) -> None:
-        self._times, self._size = times, size
-        self._envs = envs = range(first, first + (1 if times.vectorised else size))
+        self._times = times
+        envs = range(first, first + (1 if times.vectorised else size))
         rngs = [np.random.default_rng((times.seed, env)) for env in envs]
         self._own = [self._factor(env) for env in envs]
         self._slower = [1.0 for _ in envs]
         self._decisions = [times.decision.stream(*pair) for pair in zip(rngs, self._own, strict=True)]
         self._resets = [times.reset.stream(np.random.default_rng((times.seed, env, 1))) for env in envs]
-        self._ends = np.random.default_rng((times.seed, first, 2))
 
     def _factor(self, env: int) -> float:
         tasks = self._times.tasks
         return 1.0 if self._times.vectorised else tasks[env % len(tasks)]
 
     def take_on(self, first: int) -> None:
-        factors = (self._factor(first + index) for index in range(len(self._envs)))
+        """From now on have the tasks of the environments from number `first` on; chance stays their own."""
+        factors = (self._factor(first + index) for index in range(len(self._own)))
         self._slower = [factor / own for factor, own in zip(factors, self._own, strict=True)]
 
-    def reset(self) -> ShardWork:
-        if self._times.episode:
-            return ShardWork(each=(0.0,))
-        return self._stint([next(stream) for stream in self._resets], ends=False, device_s=0.0)
+    def reset(self) -> Seconds:
+        """Begin a rollout."""
+        return self._together([next(stream) for stream in self._resets])
 
-    def step(self) -> ShardWork:
-        times = self._times
-        each = [next(stream) * slower for stream, slower in zip(self._decisions, self._slower, strict=True)]
-        if times.vectorised:
-            each[0] += self._size * times.decision_env_s
-        ends = False
-        if times.episode:
-            for index in np.flatnonzero(self._ends.random(len(each)) < 1.0 / times.episode):
-                each[index] += next(self._resets[index])
-                ends = True
-        return self._stint(each, ends=ends, device_s=times.device_s * self._size)
+    def step(self) -> Seconds:
+        """Take a decision."""
+        return self._together(
+            [next(stream) * slower for stream, slower in zip(self._decisions, self._slower, strict=True)]
+        )
 
-    def _stint(self, each: list[float], *, ends: bool, device_s: float) -> ShardWork:
-        if self._times.in_turn:
-            each = [sum(each)]
-        return ShardWork(each=tuple(each), ends=ends, device_s=device_s)
+    def _together(self, each: list[float]) -> Seconds:
+        return (sum(each),) if self._times.in_turn else tuple(each)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from rlinf_async.lab.virtual.simulators import Simulators
+from rlinf_async.lab.virtual.simulators import SimulatorTimes
 
 
 def _check(times: object, what: str) -> None:
@@ -49,33 +49,17 @@ class TrainingTimes:
     """Training on one sample, once: forward and backward."""
     score_share: float = 1 / 3
     """A pass without gradients, which anchors samples, as a share of that."""
-    micro_batch_s: float = 0.0
-    """Seconds of every micro-batch besides its samples."""
     optimizer_step_s: float = 0.0
-    """An optimizer step of one rank."""
-    ranks_log2_s: float = 0.0
-    """Seconds that an optimizer step takes more, for each time that the number of ranks doubles."""
-    anchor_s: float = 0.0
-    """Seconds of anchoring besides its pass, each time that pieces are taken in."""
+    """An optimizer step."""
     batch_s: float = 0.0
     """Seconds of a batch besides all that: metrics, the call that begins the next."""
-    whole_s: float = 0.0
-    """Seconds of a batch that is trained as a whole, by the framework's own training, besides its passes."""
-    piece_s: float = 0.0
-    """Seconds to open one piece; pieces of the next batch that have arrived are opened during training."""
-    piece_env_s: float = 0.0
-    """The same, for each trajectory of the piece."""
 
     def __post_init__(self) -> None:
         _check(self, "training")
 
     def pass_s(self, samples: int) -> float:
         """Seconds of a pass without gradients, which gives samples their anchor."""
-        return self.anchor_s + samples * self.sample_s * self.score_share
-
-    def step_s(self, ranks: int) -> float:
-        """Seconds of an optimizer step of `ranks` ranks together."""
-        return self.optimizer_step_s + self.ranks_log2_s * math.log2(ranks)
+        return samples * self.sample_s * self.score_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,24 +68,14 @@ class WayTimes:
 
     request_s: float = 0.0
     """Seconds from an env worker to inference and back, besides the wait for a batch and the forward pass."""
-    request_env_s: float = 0.0
-    """The same, for each environment of the request: pictures."""
     worker_s: float = 0.0
     """Seconds of the env worker's process for each decision of a shard, half of it with the request and
     half with the answer; one shard at a time."""
-    batch_s: float = 0.0
-    """Seconds of an inference rank for each batch, besides the forward pass."""
     put_s: float = 0.0
     """From an env worker to the buffer, for each rollout."""
-    central_env_step_s: float = 0.0
-    """Seconds of the one process that all trajectories pass, for one decision of one environment."""
 
     def __post_init__(self) -> None:
         _check(self, "way")
-
-    def request(self, envs: int) -> float:
-        """Seconds under way for a request of `envs` environments."""
-        return self.request_s + envs * self.request_env_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +94,7 @@ class WeightTimes:
 class Times:
     """Everything that a planned run takes its time for."""
 
-    simulators: Simulators
+    simulators: SimulatorTimes
     policy: PolicyTimes
     training: TrainingTimes
     way: WayTimes = field(default_factory=WayTimes)
@@ -129,8 +103,6 @@ class Times:
     """Cores of an env worker, which its environments share; 0: as many as are wanted."""
     decision_steps: int = 1
     """Environment steps in one decision."""
-    shared_devices: bool = False
-    """True if inference rank r and learner rank r take turns on one accelerator, pass by pass."""
 
 
 def table(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:

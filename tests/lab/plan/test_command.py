@@ -1,7 +1,6 @@
 """The command: what it finds, says and writes."""
 
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,22 +8,17 @@ from statistics import fmean
 
 import pytest
 import typer
-import yaml
-from rich.console import Console
 from typer.testing import CliRunner
 
 from rlinf_async.lab.commands.planning import plan
-from rlinf_async.lab.outputs import write_json
-from rlinf_async.lab.plan import command
 from rlinf_async.lab.plan.comparison import compare
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.table import verdict
-from rlinf_async.lab.plan.times_file import read_times, write_times
 from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.times import TrainingTimes
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.status import status_of
-from tests.lab.plan.given import CONFIG, FACTS, job, left_by, times
+from tests.lab.plan.given import FACTS, job, left_by, times
 
 APP = typer.Typer()
 APP.command()(plan)
@@ -111,7 +105,6 @@ def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
     assert again.exit_code == 0, again.output
     assert RunDir(out / "run").read_metrics() == steps
     assert RunDir(out / "run" / "earlier" / "1").read_metrics() == steps
-    assert read_times(out / "times.yaml").training.sample_s == pytest.approx(0.0625, rel=0.001)
 
 
 def test_eighty_columns_do_not_break_what_is_to_be_pasted(tmp_path):
@@ -130,102 +123,19 @@ def test_a_doubtful_replay_is_the_exit_status(tmp_path):
     assert "warning" in result.output
 
 
-@pytest.mark.parametrize("arguments", [[], ["-n", "demo"], ["nowhere"], ["nowhere", "-n", "demo"]])
+@pytest.mark.parametrize("arguments", [[], ["nowhere"]])
 def test_what_gives_no_plan_is_an_error_in_a_sentence(arguments):
     result = CliRunner().invoke(APP, arguments)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
 
 
-def test_service_times_are_written_and_read_back(tmp_path):
-    write_times(tmp_path / "times.yaml", times())
-    assert read_times(tmp_path / "times.yaml") == times()
-
-
-def test_a_short_file_of_times_is_enough(tmp_path):
-    path = tmp_path / "times.yaml"
-    content = {
-        "simulators": {"decision": [1.0, 2.0], "reset": 3},
-        "policy": {"by_size": [[1, 0.1], [8, 0.2]]},
-    }
-    path.write_text(yaml.safe_dump({**content, "training": {"sample_s": 0.5}}))
-    found = read_times(path)
-    assert (found.simulators.decision.mean, found.simulators.reset.mean) == (1.5, 3.0)
-    assert found.policy.forward_s(8) == 0.2
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ({"policy": {}}, "lacks simulators, training"),
-        ({"simulators": {"decision": 1}, "policy": {}, "training": {"sample": 1}}, "sample_s"),
-        ({"simulators": {"decision": 1}, "policy": {}, "training": {"sample_s": -1}}, "at least 0"),
-        ({"simulators": {"decision": "long"}, "policy": {}, "training": {"sample_s": 1}}, "must be seconds"),
-        ({"simulators": {"decision": 1}, "policy": 3, "training": {"sample_s": 1}}, "must be a block"),
-        ([1], "holds no parts"),
-    ],
-)
-def test_times_that_cannot_be_read_are_refused_by_name(tmp_path, content, said):
-    path = tmp_path / "times.yaml"
-    path.write_text(yaml.safe_dump(content))
-    with pytest.raises(ValueError, match=said):
-        read_times(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"\xff", "is not UTF-8"),
-        (b"[" * 10_000, "nests too deeply"),
-        (b"simulators: {", "cut off or damaged"),
-        (b" " * (2 << 20), "has more than 1,048,576 bytes"),
-    ],
-)
-def test_a_file_of_times_that_is_damaged_or_endless_is_refused_in_a_sentence(tmp_path, content, said):
-    path = tmp_path / "times.yaml"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=said):
-        read_times(path)
-
-
-def test_times_may_be_named_by_a_link_and_are_not_waited_for_at_a_pipe(tmp_path):
-    write_times(tmp_path / "times.yaml", times())
-    (tmp_path / "link.yaml").symlink_to("times.yaml")
-    assert read_times(tmp_path / "link.yaml") == times()
-    os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(ValueError, match=r"pipe\.yaml cannot be read: it is no file"):
-        read_times(tmp_path / "pipe.yaml")
-
-
 def test_what_is_written_does_not_go_through_a_link(tmp_path):
-    theirs, link = tmp_path / "theirs", tmp_path / "link.yaml"
+    theirs, out = tmp_path / "theirs", tmp_path / "out"
     theirs.write_text("theirs")
-    link.symlink_to(theirs)
-    for write in (lambda: write_json(link, {}), lambda: write_times(link, times())):
-        with pytest.raises(ValueError, match=r"link\.yaml cannot be written: it is a symbolic link"):
-            write()
+    out.mkdir()
+    (out / "plan.json").symlink_to(theirs)
+    result = CliRunner().invoke(APP, [str(left_by(tmp_path / "run")), "--output", str(out)])
+    assert result.exit_code == 2
+    assert "plan.json cannot be written: it is a symbolic link" in " ".join(result.output.split())
     assert theirs.read_text() == "theirs"
-
-
-def test_a_plan_of_a_config_has_no_replay(tmp_path):
-    explained = {
-        "ranks": {"env": 1, "inference": 1, "learner": 1},
-        "shards": {"total": 8, "per_env_worker": 8, "environments_each": 1, "group_size": 1},
-        "inference_batch": {"at_most": 8},
-        "batch": {
-            "trajectories_per_step": 8,
-            "decisions_per_trajectory": 6,
-            "samples_per_step": 48,
-            "global_batch_size": 48,
-            "optimizer_steps_per_step": 1,
-            "micro_batch_size": 12,
-            "env_steps_per_step": 240,
-            "steps": 10,
-        },
-    }
-    write_times(tmp_path / "times.yaml", times())
-    made = command.plan_config(CONFIG, explained, tmp_path / "times.yaml")
-    assert made.replayed is None
-    console = Console(record=True, width=100)
-    command.show(made, console)
-    assert re.search(r"Fastest of these|None of these", console.export_text())

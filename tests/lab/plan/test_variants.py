@@ -2,9 +2,8 @@
 
 import pytest
 
-from rlinf_async.lab.plan.job import of_config
 from rlinf_async.lab.plan.variants import changed
-from tests.lab.plan.given import CONFIG, job
+from tests.lab.plan.given import job
 
 
 def test_overrides_change_levels_shards_and_batches():
@@ -37,31 +36,3 @@ def test_a_job_grows_with_its_ranks_and_micro_batches_shrink_where_they_must():
 def test_what_cannot_be_planned_is_refused_by_name(override, said):
     with pytest.raises(ValueError, match=said):
         changed(job(), [override])
-
-
-def test_a_config_is_read_by_what_its_host_explains():
-    explained = {
-        "ranks": {"env": 2, "inference": 1, "learner": 2},
-        "shards": {"total": 4, "per_env_worker": 2, "environments_each": 4, "group_size": 2},
-        "inference_batch": {"at_most": 16},
-        "batch": {
-            "trajectories_per_step": 32,
-            "decisions_per_trajectory": 6,
-            "samples_per_step": 192,
-            "global_batch_size": 96,
-            "optimizer_steps_per_step": 4,
-            "micro_batch_size": 12,
-            "env_steps_per_step": 960,
-            "steps": 10,
-        },
-    }
-    found = of_config(CONFIG, explained)
-    plan = found.settings.plan
-    assert (plan.total_envs, plan.rollout_epochs, plan.group_size, plan.env_workers) == (16, 2, 2, 2)
-    assert (found.settings.update_epoch, found.decision_steps, found.settings.samples_per_batch) == (
-        2,
-        5,
-        192,
-    )
-    with pytest.raises(ValueError, match=r"async\.mode=full"):
-        of_config(CONFIG, {"shards": None})

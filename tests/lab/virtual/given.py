@@ -34,9 +34,7 @@ def settings(
 
 
 def times(*, decision=1.0, reset=0.5, tasks=(1.0,), forward=0.25, sample=0.0625, score=0.0, **more):
-    simulators = {
-        name: more.pop(name) for name in ("episode", "vectorised", "in_turn", "seed") if name in more
-    }
+    simulators = {name: more.pop(name) for name in ("vectorised", "in_turn", "seed") if name in more}
     return Times(
         simulators=SimulatorTimes(
             decision=decision if isinstance(decision, DurationDraws) else DurationDraws(mean=decision),

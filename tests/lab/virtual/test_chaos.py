@@ -52,12 +52,10 @@ def drawn(seed):
         forward=seconds[2] / 4,
         sample=seconds[3] / 8,
         score=draw((0.0, 0.3)),
-        episode=draw((0.0, 0.0, 2.0)),
         vectorised=rng.random() < 0.2,
-        shared_devices=rng.random() < 0.3,
         cores=draw((0, 0, 2)),
         seed=seed,
-        training={"batch_s": seconds[4], "piece_s": seconds[5] / 4},
+        training={"batch_s": seconds[4], "optimizer_step_s": seconds[5] / 4},
         way=WayTimes(request_s=seconds[6] / 4, worker_s=seconds[7] / 8, put_s=seconds[8]),
         weights=WeightTimes(copy_s=seconds[9] / 4, send_s=3 * seconds[10], load_s=seconds[11]),
     )

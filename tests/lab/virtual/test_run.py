@@ -5,7 +5,7 @@ import pytest
 from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.trace.command import write_trace
 from rlinf_async.lab.virtual.run import predict
-from rlinf_async.lab.virtual.times import TrainingTimes, WayTimes, WeightTimes
+from rlinf_async.lab.virtual.times import WeightTimes
 from rlinf_async.observe.spans import read_spans
 from rlinf_async.observe.status import status_of
 from tests.lab.virtual.given import settings, step_seconds, times
@@ -84,37 +84,17 @@ def test_a_vectorised_simulator_takes_as_long_for_half_of_its_environments():
     assert step_seconds(halves) == pytest.approx([9.0] * 5)
 
 
-def test_cores_and_a_process_that_all_trajectories_pass_are_shared():
+def test_cores_are_shared():
     few = predict(settings({"mode": "rollout"}), times(cores=2, reset=0.0, forward=0.0, sample=0.0))
     assert step_seconds(few) == pytest.approx([4 * 4.0] * 5)
-    central = times(way=WayTimes(central_env_step_s=0.25), sample=0.0)
-    passing = predict(settings({"mode": "streamer"}, micro_batch_size=32), central)
-    assert step_seconds(passing) == pytest.approx([ROLLOUT_S + 32 * 0.25] * 5)
 
 
-def test_a_device_serves_inference_or_the_learner():
-    apart = predict(settings({"mode": "full"}), times(forward=1.0, sample=0.125))
-    shared = predict(settings({"mode": "full"}), times(forward=1.0, sample=0.125, shared_devices=True))
-    assert apart.trained_at[-1] < shared.trained_at[-1]
-    work = 6 * 5 * 1.0 + 6 * 32 * 0.125
-    assert shared.trained_at[-1] >= work
-
-
-def test_learner_ranks_wait_for_each_other_and_take_longer_for_a_step_the_more_they_are():
-    costs = {"optimizer_step_s": 1.0, "ranks_log2_s": 0.5}
-    one = TrainingTimes(sample_s=0.0, **costs)
-    assert (one.step_s(1), one.step_s(2), one.step_s(8)) == (1.0, 1.5, 2.5)
+def test_learner_ranks_wait_for_each_other():
+    costs = {"optimizer_step_s": 1.5}
     planned = predict(
         settings({"mode": "train"}, learner_ranks=2, micro_batch_size=16), times(sample=1.0, training=costs)
     )
     assert step_seconds(planned)[1:] == pytest.approx([16 * 1.0 + 1.5] * 4)
-
-
-def test_episodes_that_end_are_valued_by_a_second_forward_pass():
-    without = predict(settings({"mode": "rollout"}), times(reset=0.0, sample=0.0))
-    ending = predict(settings({"mode": "rollout"}), times(reset=0.0, sample=0.0, episode=1.0))
-    more = [b - a for a, b in zip(step_seconds(without), step_seconds(ending), strict=True)]
-    assert more == pytest.approx([4 * 0.25] * 5)  # in every decision but the one before the first
 
 
 def test_a_deterministic_run_acts_by_one_lag():

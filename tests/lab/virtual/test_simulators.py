@@ -23,25 +23,15 @@ def test_an_environment_draws_the_same_in_every_shard():
     whole = times.batch(0, 4)
     parts = [times.batch(first, 2) for first in (0, 2)]
     for _ in range(3):
-        assert whole.step().each == parts[0].step().each + parts[1].step().each
-        assert whole.reset().each == parts[0].reset().each + parts[1].reset().each
+        assert whole.step() == parts[0].step() + parts[1].step()
+        assert whole.reset() == parts[0].reset() + parts[1].reset()
 
 
 def test_environments_in_one_process_take_the_sum_and_vectorised_ones_the_time_of_one():
     turn = SimulatorTimes(decision=DurationDraws(mean=1.0), in_turn=True)
-    assert turn.batch(0, 4).step().each == (4.0,)
-    at_once = SimulatorTimes(decision=DurationDraws(mean=1.0), vectorised=True, decision_env_s=0.5)
-    assert at_once.batch(0, 4).step().each == (3.0,)
-
-
-def test_episodes_end_as_often_as_is_said_and_are_reset_on_the_spot():
-    batch = SimulatorTimes(
-        decision=DurationDraws(mean=1.0), reset=DurationDraws(mean=4.0), episode=5.0
-    ).batch(0, 1)
-    stints = [batch.step() for _ in range(5000)]
-    assert np.mean([one.ends for one in stints]) == pytest.approx(0.2, abs=0.02)
-    assert {one.each[0] for one in stints if one.ends} == {5.0}
-    assert batch.reset().each == (0.0,)
+    assert turn.batch(0, 4).step() == (4.0,)
+    at_once = SimulatorTimes(decision=DurationDraws(mean=1.0), vectorised=True)
+    assert at_once.batch(0, 4).step() == (1.0,)
 
 
 def test_a_forward_pass_is_read_between_what_was_measured_and_grows_beyond_it():
