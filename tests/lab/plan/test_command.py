@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from rlinf_async.lab.commands.planning import plan
+from rlinf_async.lab.plan import command
 from rlinf_async.lab.plan.comparison import compare
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.table import verdict
