@@ -66,6 +66,14 @@ def test_a_shard_is_the_environments_of_its_stage():
     assert [env.rollouts for env in worker.env_list] == [0, 1]
 
 
+def test_work_of_a_shard_counts_as_that_of_its_stage():
+    shard, worker = shard_of(stage=1)
+    worker._busy.pop()
+    rollout(shard)
+    other, own = worker._busy.pop()
+    assert (other, own > 0) == (0, True)
+
+
 def test_environments_that_reset_themselves_go_on_where_the_last_rollout_was_cut():
     shard, _ = shard_of("env.train.auto_reset=true")
     before = None
