@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from rlinf_async.cli.arguments import console, or_exit
+from rlinf_async.cli.arguments import RunDir, console, or_exit
 
 
 def plan(
-    run: Annotated[Path, typer.Argument(help="The directory of a run to calibrate from, with a trace.")],
+    run: RunDir,
     tried: Annotated[
         list[str] | None,
         typer.Option("--try", help="Overrides to predict too, separated by commas; may be repeated."),
@@ -26,7 +26,7 @@ def plan(
         ),
     ] = None,
 ) -> None:
-    """Predict other settings of a run, without running them."""
+    """Predict other settings of a run from its trace, without running them."""
     from rlinf_async.lab.plan import command
 
     proposal = or_exit(lambda: command.plan_run(run, tries=tried or []))

@@ -1,4 +1,4 @@
-"""The command `rlinf-async sweep`: run the cells in turn, and keep table, chart and report up to date."""
+"""The command `rlinf-async sweep`: run the cells in turn, and keep table and report up to date."""
 
 from __future__ import annotations
 
