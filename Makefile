@@ -44,6 +44,12 @@ TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_run
 	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
 	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py
 
+# verl-vla's packages, a folder that goes before veRL's environment; see CONTRIBUTING.md.
+VERL_VLA := .venv-verl-vla
+SETUP_VERL_VLA := $(VERL_VLA)/.setup
+VERL_VLA_SOURCES ?= $(abspath ../shared/verl-vla)
+VERL_VLA_PATH := $(CURDIR)/tests/verl_vla/site:$(CURDIR):$(CURDIR)/$(VERL_VLA)
+
 # The supported Pythons beside that of the main environment, in an environment each: `make test-pythons`, or
 # `make test-pythons OTHER_PYTHONS=3.12`. pip's torch for them is built for CUDA and brings gigabytes, unless
 # TORCH_INDEX_URL is set.
@@ -60,8 +66,8 @@ SETUP_VLA := $(VLA)/.setup
 VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 VLA_DEMO_PATH := $(CURDIR)/tests/vla/openpi_site:$(CURDIR)/$(VLA)/openpi:$(CURDIR):$(CURDIR)/rlinf_async/_hydra
 
-.PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl demo demo-vla demo-verl \
-	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA) $(TEST_PYTHONS)
+.PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl setup-verl-vla demo demo-vla demo-verl \
+	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA) $(TEST_PYTHONS)
 
 setup: $(SETUP)
 
@@ -100,6 +106,19 @@ $(SETUP_VERL): pyproject.toml .ci/constraints-verl.txt .ci/requirements.py
 	$(INSTALL_VERL) -r $(VENV_VERL)/requirements.txt
 	$(PIP_VERL) install -qq --no-deps --no-build-isolation -e .
 	touch $@
+
+setup-verl-vla: $(SETUP_VERL_VLA)
+
+$(SETUP_VERL_VLA): $(SETUP_VERL) .ci/verl-vla.txt
+	rm -rf $(VERL_VLA)
+	$(PIP_VERL) install -qq --no-deps --target $(VERL_VLA) -r .ci/verl-vla.txt
+	rm -rf $(VERL_VLA)/tests # of a package; ours are meant
+	touch $@
+
+# What simulates, draws and starts Ray as well: some minutes.
+test-verl-vla: setup-verl-vla
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 VERL_PLATFORM=cpu VLA_SOURCES=$(VERL_VLA_SOURCES) PYTHONPATH=$(VERL_VLA_PATH) \
+		$(BIN_VERL)/python -m pytest tests/verl_vla $(ARGS)
 
 setup-vla test-vla $(TESTS_VLA): export VLA_SOURCES := $(VLA_SOURCES)
 
@@ -250,5 +269,5 @@ release-check:
 		&& bin/rlinf-async explain metaworld_ppo_mlp && bin/rlinf-async configs
 
 clean:
-	rm -rf $(VENV) $(VENV_VERL) $(VLA) $(OTHER_PYTHONS:%=.venv-%) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV_VERL) $(VLA) $(VERL_VLA) $(OTHER_PYTHONS:%=.venv-%) build dist site mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

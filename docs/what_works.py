@@ -64,6 +64,7 @@ RUNS = (
     Run("libero_object_grpo_openvlaoft", CPU, "tests/vla/families.py"),
     Run("metaworld_50_ppo_openpi_pi05", GPU, "docs/models.md#on-a-gpu"),
     Run("maniskill_ppo_mlp", CPU, "tests/runs/test_maniskill.py"),
+    Run("verl_vla_libero_ppo", CPU, "tests/verl_vla/test_runs.py", cell=("MLP, CNN", "LIBERO")),
     Run(
         "metaworld_ppo_mlp",
         LEARNED,

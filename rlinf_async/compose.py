@@ -93,6 +93,8 @@ def _composed(name: str, overrides: Sequence[str], directory: Path | None) -> Di
     with warnings.catch_warnings():
         # RLinf's configs leave the order of their defaults to this version base, and Hydra says so each time.
         warnings.filterwarnings("ignore", message=r"(?s).*(missing `_self_`|version_base=)")
+        # What is missing there is named by the error that follows, if anything is.
+        warnings.filterwarnings("ignore", message=r"provider=hydra.searchpath .* is not available")
         with _initialized(directory), _checked_files():
             return compose(name, overrides=list(overrides))
 

@@ -103,10 +103,13 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     from rlinf_async.compose_errors import refusal, sentence
     from rlinf_async.config_files import unreadable
     from rlinf_async.core.nested import dotted
+    from rlinf_async.hosts.host import recognised_file
 
     try:
         return compose_config(name, overrides or [], directory)
     except (HydraException, OmegaConfBaseException) as error:
+        if directory is not None and (said := recognised_file(directory / f"{name}.yaml")):
+            fail(said)
         text = sentence(
             error,
             name,

@@ -8,7 +8,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.loops.run_settings import RunSettings
 
 EXACT_VERDICT, NOT_EXAMINED = "exact", "not examined"
-OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla")
+OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla", "verl_vla")
 """Entry points of this package: each draws for every sample by itself."""
 
 

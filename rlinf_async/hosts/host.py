@@ -8,11 +8,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import yaml
 from rich.console import Console
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
+from rlinf_async.observe.files import read_named
+from rlinf_async.observe.plain_data import MAX_YAML_BYTES
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -133,6 +136,23 @@ def load(name: str) -> Host:
 def every() -> list[Host]:
     """All hosts, by their names."""
     return [load(name) for name in sorted(entry_points(group=HOSTS_GROUP).names)]
+
+
+def recognised_file(path: Path) -> str:
+    """Return what a host says of a file that it does not serve and that cannot be composed; empty if none.
+
+    It is read by itself: what it is made of may be of a package that is not here.
+    """
+    from omegaconf import OmegaConf
+
+    try:
+        tree = yaml.safe_load(read_named(path, limit=MAX_YAML_BYTES))
+    except (OSError, yaml.YAMLError):
+        return ""
+    if not isinstance(tree, dict):
+        return ""
+    cfg = OmegaConf.create(tree)
+    return next((said for host in every() if (said := host.recognised(cfg))), "")
 
 
 def host_of(cfg: DictConfig) -> Host:

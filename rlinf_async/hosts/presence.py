@@ -5,14 +5,19 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
 
 from rlinf_async.core.nested import lookup
+from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.hosts.reasons import Reason, unknown
+
+ENVS_GROUP = "rlinf_async.envs"
+CHECKS_GROUP = "rlinf_async.env_checks"
+"""Entry points by the names of environments: functions that yield what stands against building them of a
+section, before Ray starts."""
 
 
 def is_here(package: str) -> bool:
@@ -26,12 +31,26 @@ def is_here(package: str) -> bool:
 
 
 def unknown_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the environment classes in `cfg` (plain data) that no package provides."""
-    classes = sorted(entry_points(group="rlinf_async.envs").names)
+    """Yield the environment classes in `cfg` (plain data) that no package provides, and what is wrong with
+    the sections of others.
+    """
+    train = lookup(cfg, "env.train")
     for mode in ("train", "eval"):
-        name = lookup(cfg, f"env.{mode}.env_class")
-        if name and name not in classes:
-            yield unknown(f"env.{mode}.env_class", name, classes, "an entry point of rlinf_async.envs")
+        section, key = lookup(cfg, f"env.{mode}"), f"env.{mode}"
+        if isinstance(section, Mapping) and (mode == "train" or section != train):
+            yield from unfit_environments(section, key=key)
+
+
+def unfit_environments(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
+    """Yield why the class that `section` names, which stands at `key`, is unknown or cannot be built of it.
+
+    A class of which its package declares no check is not looked at, and not imported.
+    """
+    name, classes = section.get("env_class"), names_of(ENVS_GROUP)
+    if name and name not in classes:
+        yield unknown(f"{key}.env_class", name, classes, f"an entry point of {ENVS_GROUP}")
+    elif name in names_of(CHECKS_GROUP):
+        yield from load_class(CHECKS_GROUP, str(name))(section, key=key)
 
 
 def unknown_loggers(key: str, choice: object, loggers: Sequence[str], *, what: str) -> Iterator[Reason]:

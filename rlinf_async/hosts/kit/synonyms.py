@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+VERL_VLA = ("", "rollout.", "env_loop.")
+"""The blocks in which verl-vla, and veRL's experiment before it, have had their number of stages."""
+
 SYNONYMS = (
     ("runner.max_epochs", "runner.max_steps", "trainer.total_training_steps", "settings.batches"),
     ("runner.logger.log_path", "vla.run_dir", "run_dir"),
-    ("env.train.total_num_envs", "settings.total_envs"),
+    ("env.train.total_num_envs", "settings.total_envs", "env.train.num_envs"),
     ("env.train.rollout_epoch", "algorithm.rollout_epoch", "settings.rollout_epochs"),
     ("env.train.max_episode_steps", "env.train.max_steps_per_rollout_epoch", "settings.horizon"),
     ("env.train.env_class", "env.env_class"),
@@ -27,7 +30,8 @@ SYNONYMS = (
         "settings.micro_batch_size",
     ),
     ("actor.model.model_type", "vla.model.model_type", "model.model_type"),
-    ("rollout.pipeline_stage_num", "env.stages"),
+    ("actor.model.model_path", "vla.model.model_path", "env.actor.model.path"),
+    ("rollout.pipeline_stage_num", "env.stages", *(f"env.{where}pipeline_stage_num" for where in VERL_VLA)),
     ("runner.save_interval", "trainer.save_freq"),
     ("runner.val_check_interval", "trainer.test_freq"),
     ("runner.ckpt_path", "vla.ckpt_path"),

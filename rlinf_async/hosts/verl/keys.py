@@ -14,6 +14,7 @@ from rlinf_async.core.names import nearest
 from rlinf_async.core.nested import dotted
 from rlinf_async.hosts.kit.keys import Key, Table, rows, shortened
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Real, Text, Whole
+from rlinf_async.hosts.kit.synonyms import counterparts
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.verl.estimators import ESTIMATOR_NAMES as ESTIMATORS
 from rlinf_async.hosts.verl.policy_losses import AGGREGATION_MODES
@@ -117,7 +118,9 @@ CHOICES = (
     *rows(
         Text(),
         "env.eval.env_class",
+        "env.eval.simulator_type",
         "env.train.env_class",
+        "env.train.simulator_type",
         "trainer.default_local_dir",
         "trainer.experiment_name",
         "trainer.project_name",
@@ -252,7 +255,9 @@ def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         section = key.partition(".")[0]
         if _is_known(key, known) or section not in {*known, "vla", "env"}:
             continue
-        near = nearest(key, [name for name in names if name.startswith(f"{section}.")], cutoff=0.8)
+        near = next((one for one in counterparts(key) if TABLE.find(one)), None) or nearest(
+            key, [name for name in names if name.startswith(f"{section}.")], cutoff=0.8
+        )
         hint = f"; did you mean {near}?" if near else "; remove it"
         yield Reason(f"neither veRL nor rlinf-async reads {key}={shortened(value)}{hint}", f"~{key}")
 

@@ -35,7 +35,7 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
     if not block.get("env_class"):
         raise ValueError(f"env.{mode}.env_class is missing; name an entry point of rlinf_async.envs")
     return {
-        "env_type": block["env_class"],
+        "env_type": block.get("simulator_type") or block["env_class"],
         "group_size": group_size(cfg) if mode == "train" else 1,
         "seed": lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0,
         "auto_reset": False,

@@ -8,7 +8,9 @@ import pytest
 pytest.importorskip("omegaconf", reason="OmegaConf is not installed")
 
 from omegaconf import OmegaConf
+from typer.testing import CliRunner
 
+from rlinf_async import cli
 from rlinf_async.hosts import host
 from rlinf_async.hosts.verl.block import another_mode
 from rlinf_async.hosts.verl.checkpoint import note_latest, resumed, step_folder
@@ -46,6 +48,27 @@ def test_a_config_of_a_program_near_verl_is_told_what_it_is_and_where_to_go(conf
     config = OmegaConf.create({**config, "async": {"mode": "full"}})
     with pytest.raises(ValueError, match=f"{said}.*trainer_mode=vla_async.*docs/verl.md"):
         host.host_of(config)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # As of verl-vla's act_sac.yaml, and of an example that changes nothing of what it is made of.
+        "defaults: [/train/sac@_global_]\ncluster: {actor_rollout_ref: {actor: {}}}\n",
+        "hydra: {searchpath: ['pkg://verl_vla.workflows.config']}\ndefaults: [/train/sft@_global_]\n",
+    ],
+)
+def test_a_file_of_verl_vlas_is_known_though_what_it_is_made_of_is_not_here(text, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    result = CliRunner().invoke(cli.app, ["explain", "--config-dir", str(tmp_path), "-n", "mine"])
+    assert result.exit_code == 2
+    assert "error: this is a config of verl-vla" in " ".join(result.output.split())
+
+
+def test_a_file_of_nobody_that_cannot_be_composed_is_answered_as_before(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [nowhere]\n")
+    result = CliRunner().invoke(cli.app, ["explain", "--config-dir", str(tmp_path), "-n", "mine"])
+    assert "mine asks for nowhere, which is nowhere on the search path" in " ".join(result.output.split())
 
 
 def test_a_key_of_the_old_experiment_in_a_config_of_ours_is_left_to_the_check_of_keys():

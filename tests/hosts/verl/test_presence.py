@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 pytest.importorskip("verl", reason="veRL is not installed")
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 
 from rlinf_async import cli
 from rlinf_async.hosts.verl.host import VerlHost
+from rlinf_async.hosts.verl.sizes import section
 
 pytestmark = pytest.mark.verl
 MISTAKES = {
@@ -47,3 +50,22 @@ def test_a_mistake_is_answered_in_five_lines_before_anything_starts(words, tmp_p
     assert "Traceback" not in result.output
     assert len(result.output.strip().splitlines()) <= 5
     assert begun == []
+
+
+@pytest.mark.skipif(bool(find_spec("verl_vla")), reason="verl-vla is here")
+def test_an_environment_whose_package_is_missing_is_named_with_how_to_install_it():
+    result = CliRunner().invoke(cli.app, ["explain", "verl_vla_libero_ppo"])
+    assert result.exit_code == 2
+    assert "verl-vla; install it: pip install --no-deps git+" in " ".join(result.output.split())
+
+
+def test_a_word_of_verl_vlas_is_answered_with_ours():
+    words = ["verl_metaworld_ppo_mlp", "+env.rollout.pipeline_stage_num=2", "++env.train.num_envs=2"]
+    said = " ".join(CliRunner().invoke(cli.app, ["explain", *words]).output.split())
+    assert "env.rollout.pipeline_stage_num=2; did you mean env.stages?" in said
+
+
+def test_the_simulator_that_a_class_is_asked_for_decides_how_it_is_divided():
+    env = {"env_class": "several", "simulator_type": "libero"}
+    assert section({"env": {"train": env}}, "train")["env_type"] == "libero"
+    assert section({"env": {"train": {"env_class": "several"}}}, "train")["env_type"] == "several"

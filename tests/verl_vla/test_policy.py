@@ -1,0 +1,107 @@
+"""verl-vla's GaussianActor acts and scores as its own class does."""
+
+import pytest
+
+from tests.verl_vla.conftest import without_lerobot
+
+if why := without_lerobot():
+    pytest.skip(why, allow_module_level=True)
+
+import torch
+from verl_vla.models.gaussian_actor.modeling import TanhMultivariateNormalDiag
+
+from rlinf_async.hosts.decisions import decided
+from rlinf_async.hosts.verl.verl_vla.policy import build
+
+pytestmark = pytest.mark.verl
+
+SECTION = {
+    "model_type": "verl_vla",
+    "action_dim": 7,
+    "image_size": 64,
+    "hidden_dims": [16, 16],
+    "config": {"latent_dim": 8, "image_encoder_hidden_dim": 4, "freeze_vision_encoder": False},
+}
+
+
+def seen(size=3):
+    draw = torch.Generator().manual_seed(5)
+    pictures = torch.randint(0, 255, (2, size, 64, 64, 3), dtype=torch.uint8, generator=draw)
+    states = torch.randn(size, 8, generator=draw)
+    return {"states": states, "main_images": pictures[0], "wrist_images": pictures[1]}
+
+
+@pytest.fixture
+def policy():
+    torch.manual_seed(1)
+    return build(SECTION, None)
+
+
+def test_its_log_probability_is_verl_vlas(policy):
+    actions, result = decided(policy.predict_action_batch(seen()), 3)
+    drawn = result["forward_inputs"]["drawn"]
+    features = policy.model.sac_forward_state_features(_data(seen()), None)
+    _, _, mean, std = policy.model.policy.actor(features)
+    theirs = TanhMultivariateNormalDiag(loc=mean, scale_diag=std)
+    squashed = theirs.transforms[0](drawn)
+    torch.testing.assert_close(actions[:, 0], squashed)
+    ours = result["prev_logprobs"].sum(dim=(1, 2))
+    torch.testing.assert_close(ours, theirs.log_prob(squashed).detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_the_learner_scores_as_inference_did_though_it_trains(policy):
+    policy.train()
+    _, result = policy.predict_action_batch(seen())
+    scores = policy(forward_inputs=result["forward_inputs"])
+    torch.testing.assert_close(scores["logprobs"].detach(), result["prev_logprobs"])
+    torch.testing.assert_close(scores["values"].detach(), result["prev_values"])
+
+
+def test_evaluation_takes_the_mode(policy):
+    first, second = (policy.predict_action_batch(seen(), mode="eval")[0] for _ in range(2))
+    torch.testing.assert_close(first, second)
+    assert not torch.equal(first, policy.predict_action_batch(seen())[0])
+
+
+def test_losses_of_actions_and_values_reach_every_weight(policy):
+    _, result = policy.predict_action_batch(seen())
+    scores = policy(forward_inputs=result["forward_inputs"])
+    (scores["logprobs"].sum() + scores["values"].sum()).backward()
+    assert [name for name, each in policy.named_parameters() if each.grad is None] == []
+
+
+def test_an_artifact_of_verl_vlas_acts_as_what_was_saved(policy, tmp_path):
+    policy.model.export_policy(tmp_path)
+    again = build({"model_type": "verl_vla", "action_dim": 7, "model_path": str(tmp_path)}, None)
+    actions = [each.predict_action_batch(seen(), mode="eval")[0] for each in (policy, again)]
+    torch.testing.assert_close(*actions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_action_chunks": 5}, "decides on one action at a time; use 1"),
+        ({"model_path": "/nowhere"}, "holds no config.json of verl-vla"),
+        ({"config": {"num_discrete_actions": 3}}, "a discrete action has no log-probability"),
+    ],
+)
+def test_what_it_cannot_be_is_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        build({**SECTION, **changes}, None)
+
+
+def test_an_artifact_of_another_architecture_is_refused_by_name(tmp_path):
+    (tmp_path / "config.json").write_text('{"_class_name": "PI0Policy"}')
+    with pytest.raises(ValueError, match="holds a PI0Policy of verl-vla; use a gaussian_actor"):
+        build({"model_type": "verl_vla", "action_dim": 7, "model_path": str(tmp_path)}, None)
+
+
+def _data(observation):
+    from verl import DataProto
+
+    names = {
+        "observation.state": "states",
+        "observation.images.image": "main_images",
+        "observation.images.wrist_image": "wrist_images",
+    }
+    return DataProto.from_dict(tensors={theirs: observation[ours] for theirs, ours in names.items()})
