@@ -60,6 +60,18 @@ def ratios(rounds: Rounds = 5, file: File = None) -> None:
     _report("ratios", measure(rounds), file, packages=("torch",))
 
 
+@app.command()
+def weights(
+    rounds: Rounds = 5,
+    megabytes: Annotated[int, typer.Option(help="The size of the weights, in bfloat16.")] = 1024,
+    file: File = None,
+) -> None:
+    """New weights from a learner to two inference ranks: past Ray, and through Ray's object store."""
+    from benchmarks.micro.weights import measure
+
+    _report("weights", measure(rounds, megabytes), file, packages=("ray", "torch", "numpy"))
+
+
 def _report(name: str, result: dict[str, Any], file: Path | None, *, packages: tuple[str, ...]) -> None:
     versions = {"python": platform.python_version(), **{package: version(package) for package in packages}}
     command = " ".join(["python -m benchmarks.micro", *sys.argv[1:]])

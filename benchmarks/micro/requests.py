@@ -8,16 +8,15 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import psutil
 import ray
 import torch
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 
+from benchmarks.micro.cpu import cpu_seconds
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
@@ -202,21 +201,6 @@ def _settings() -> RunSettings:
     )
 
 
-@contextmanager
-def _cpu_seconds(spent: list[float]) -> Iterator[None]:
-    """Appends the CPU time of this process and its children, which here is Ray and all its workers."""
-    before = _cpu_so_far()
-    yield
-    after = _cpu_so_far()
-    spent.append(sum(seconds - before.get(process, 0.0) for process, seconds in after.items()))
-
-
-def _cpu_so_far() -> dict[psutil.Process, float]:
-    me = psutil.Process()
-    times = {process: process.cpu_times() for process in (me, *me.children(recursive=True))}
-    return {process: spent.user + spent.system for process, spent in times.items()}
-
-
 def _percentile(times: Sequence[float], percent: int) -> float:
     return sorted(times)[min(len(times) - 1, len(times) * percent // 100)]
 
@@ -245,7 +229,7 @@ def _compare(trips: Trips, case: Case, rounds: int) -> dict[str, Any]:
 def _observe(trip: Any, case: Case) -> dict[str, float]:
     cpu: list[float] = []
     began = time.perf_counter()
-    with _cpu_seconds(cpu):
+    with cpu_seconds(cpu):
         times = trip(case)
     elapsed, count = time.perf_counter() - began, case.shards * case.requests
     shares = {f"p{percent}_ms": 1000 * _percentile(times, percent) for percent in (50, 90, 99)}

@@ -13,6 +13,8 @@ from rlinf_async.loops.run_settings import RunSettings
 BILLION = 10**9
 GIGABYTE = 10**9
 UNKNOWN_SIZE = ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
+PUBLISHED_VERSIONS = 2
+"""Of what is trained: the newest version, and the next."""
 NOT_COUNTED = "activations, gathered layers, transport buffers, CUDA contexts and simulators come on top"
 
 
@@ -39,6 +41,8 @@ def facts(
     """
     known = model.source != UNKNOWN_SIZE.source
     copies = settings.remembered_versions(learner.trained if known else 0)
+    # As it is sent: in the receiver's type, unless the learner's is narrower.
+    sent = min(inference // model.parameters, learner.stored)
     capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
     away = {f"{role}_leaves": leaves[role] for role in ("learner", "inference")}
     kinds = [
@@ -59,6 +63,7 @@ def facts(
         "gpu_bytes": capacity,
         "per_gpu": kinds,
         "in_turn": any(leaves.values()),
+        "sent_bytes": sent * (PUBLISHED_VERSIONS * learner.trainable + model.parameters - learner.trainable),
         "remembered": copies,
         "remembered_bytes": copies * learner.trained,
         "compares": settings.asynchrony.off_policy and settings.asynchrony.advanced.measure_ratios,
@@ -86,6 +91,9 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         if memory["gpu_bytes"] is not None:
             text += f" of {memory['gpu_bytes'] / GIGABYTE:.3g} GB{_verdict(kind, memory['gpu_bytes'])}"
         lines.append((f"  each of {kind['gpus']}", text))
+    lines.append(
+        ("  shared, a node", f"new weights on their way: {memory['sent_bytes'] / GIGABYTE:.3g} {unit}")
+    )
     if memory["remembered"]:
         size = f"{memory['remembered_bytes'] / GIGABYTE:.3g} {unit}"
         unless = (

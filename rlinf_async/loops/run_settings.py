@@ -163,12 +163,11 @@ class RunSettings:
         )
 
     def weight_broker(self, on_published: Callable[[int], None]) -> WeightBroker:
-        """Return the broker of new weights, which keeps them for ranks that are started again."""
+        """Return the broker of new weights."""
         return WeightBroker(
             ranks=self.plan.inference_ranks,
             on_published=on_published,
             deadline_s=self.asynchrony.advanced.deadline_s,
-            keeps="inference" in self.restartable,
         )
 
     async def may_offer(self, version: int, trajectories: TrajectoryBroker) -> None:

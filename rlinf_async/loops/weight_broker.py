@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rlinf_async.core.generations import Generations
@@ -17,9 +17,8 @@ class WeightBroker:
 
     The learner `offer`s and goes on; each rank waits for its `next` and says when it has `applied` it.
     Whenever a version becomes published, `on_published` is called with it, before any waiter is woken. Of the
-    payloads only the newest is kept, until every rank has applied it; with `keeps`, it and the last one that
-    holds all weights are kept for the successors of ranks that die. Every call of a rank bears its
-    generation; calls of a lost generation are ignored.
+    payloads only the newest is kept, also for the successors of ranks that die. Every call of a rank bears
+    its generation; calls of a lost generation are ignored.
     """
 
     def __init__(
@@ -28,18 +27,12 @@ class WeightBroker:
         ranks: int,
         on_published: Callable[[int], None],
         deadline_s: float = math.inf,
-        keeps: bool = False,
     ) -> None:
         self._board = PublicationBoard(ranks=ranks)
         self._generations = Generations()
         self._on_published = on_published
-        self._keeps = keeps
         self._bell = Bell(deadline_s=deadline_s)
-        self._payload: Sequence[Any] = ()
-        self._whole: Sequence[Any] = ()
-        """The last payload with all weights, if the newest has not."""
-        self._successors: set[int] = set()
-        """Ranks that were lost and have no weights yet."""
+        self._payload: Any = None
         self._offered_at: dict[int, float] = {}
         self._lags: dict[int, float] = {}
         self._closed = False
@@ -49,35 +42,21 @@ class WeightBroker:
         """The newest published version, None before the first."""
         return self._board.published
 
-    def offer(self, version: int, payload: Sequence[Any], *, whole: bool = True) -> None:
-        """The weights of `version` are there; `payload`, their parts, takes the place of the one before.
-
-        `whole`: True if it holds all weights. If not, a rank needs the weights of an earlier payload, too.
-        """
+    def offer(self, version: int, payload: Any) -> None:
+        """The weights of `version` are there: `payload` is, or says where, in place of the one before."""
         self._board.offer(version)
-        if self._keeps:
-            # A partial payload follows the whole one before it, which a successor needs first; a later
-            # partial one replaces the earlier, as it holds all that training changes.
-            self._whole = () if whole else self._whole or self._payload
         self._payload = payload
         self._offered_at[version] = asyncio.get_running_loop().time()
         self._bell.ring()
 
-    async def next(self, rank: int, generation: int = 0) -> tuple[int, Sequence[Any]] | None:
-        """Wait for weights that are newer than those of `rank`; None when there will be no more.
+    async def next(self, rank: int, generation: int = 0) -> tuple[int, Any] | None:
+        """Wait for weights that are newer than those of `rank`; None when there will be no more."""
 
-        Their parts are to be applied in order.
-        """
-
-        def attempt() -> tuple[tuple[int, Sequence[Any]] | None] | None:
+        def attempt() -> tuple[tuple[int, Any] | None] | None:
             if self._closed or not self._generations.lives(rank, generation):
                 return (None,)
             version = self._board.wanted(rank)
-            if version is None:
-                return None
-            # A partial payload alone would leave the frozen weights of a successor as it was built.
-            new = rank in self._successors
-            return ((version, [*self._whole, *self._payload] if new and self._whole else self._payload),)
+            return None if version is None else ((version, self._payload),)
 
         (offered,) = await self._bell.first(
             attempt, waiting_for=lambda: f"new weights on inference rank {rank}: {self._board}"
@@ -91,7 +70,6 @@ class WeightBroker:
     def applied(self, rank: int, version: int, generation: int = 0) -> None:
         """`rank` acts by `version` from now on."""
         if self._generations.lives(rank, generation):
-            self._successors.discard(rank)
             before = self._board.published
             self._board.applied(rank, version)
             self._tell(before)
@@ -99,7 +77,6 @@ class WeightBroker:
     def rank_lost(self, rank: int, generation: int) -> None:
         """Stop waiting for `rank`, which has died, until its successor, as `generation`, fetches weights."""
         self._generations.begin([rank], generation)
-        self._successors.add(rank)
         before = self._board.published
         self._board.rank_lost(rank)
         self._tell(before)
@@ -110,9 +87,6 @@ class WeightBroker:
         published = self._board.published
         if published is None or published == before:
             return
-        # Without these references Ray can free the memory in its store.
-        if published == self._board.offered and not self._keeps:
-            self._payload = ()
         now = asyncio.get_running_loop().time()
         for reached in [offered for offered in self._offered_at if offered <= published]:
             self._lags[reached] = now - self._offered_at.pop(reached)

@@ -17,14 +17,16 @@ from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.trajectory_broker import TrainedBatch
 from rlinf_async.observe.failures import in_words
+from rlinf_async.ray_runtime.connection import Address
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.saved_buffer import Resumed, resume_buffer, save_buffer
+from rlinf_async.ray_runtime.weight_file import Place
 from rlinf_async.ray_runtime.wire import pack, unpack
 
 
 class Coordinator(Inspectable):
-    """The process that holds the gate, the buffer and the ledger, and references to the newest weights."""
+    """The process that holds the gate, the buffer and the ledger, and says where the newest weights are."""
 
     def __init__(self, settings: RunSettings, version: int) -> None:
         self._settings = settings
@@ -32,6 +34,8 @@ class Coordinator(Inspectable):
         self._weights = settings.weight_broker(self._broker.publish)
         self._workers: dict[str, Handle] = {}
         """Ray's handles of the env workers, by the names of their clients."""
+        self._mirrors: dict[str, tuple[int, Address]] = {}
+        """The inference rank of each node whose mirror others of the node ask, and its address."""
 
     async def introduce(self, client: str, worker: Handle) -> None:
         """Note whose `give_rollout` gives what `client` hands over.
@@ -71,6 +75,7 @@ class Coordinator(Inspectable):
 
     async def rank_lost(self, rank: int, generation: int) -> None:
         """Note that inference rank `rank` has died, and that calls of its successor bear `generation`."""
+        self._mirrors = {node: mirror for node, mirror in self._mirrors.items() if mirror[0] != rank}
         self._weights.rank_lost(rank, generation)
 
     async def take_pieces(self, rank: int, batch: int, whole: bool) -> tuple[list[Piece], bool]:
@@ -103,18 +108,25 @@ class Coordinator(Inspectable):
         """Wait until no rollout needs the weights before `version` any more."""
         await self._broker.collected(version)
 
-    async def offer_weights(self, version: int, payload: Sequence[Any], whole: bool) -> None:
-        """`payload` holds references, so that the weights themselves do not come here.
-
-        `whole`: whether they are all weights, and not only those that training has changed.
-        """
+    async def offer_weights(self, version: int, places: Sequence[Place]) -> None:
+        """The weights of `version` are at `places`, in the memory of the learner."""
         # The first version has no rollouts before it to wait for.
         if self._weights.version is not None:
             await self._settings.may_offer(version, self._broker)
-        self._weights.offer(version, payload, whole=whole)
+        self._weights.offer(version, places)
 
-    async def next_weights(self, rank: int, generation: int) -> tuple[int, Sequence[Any]] | None:
-        return await self._weights.next(rank, generation)
+    async def next_weights(
+        self, rank: int, generation: int, node: str, address: Address
+    ) -> tuple[int, Sequence[Place], Address] | None:
+        """The newest version for `rank`, where it is, and the address of who mirrors it on `node`.
+
+        `address` is that of the mirror that the rank has itself.
+        """
+        offered = await self._weights.next(rank, generation)
+        if offered is None:
+            return None
+        # The first rank of a node mirrors for all of its ranks, as long as it lives.
+        return (*offered, self._mirrors.setdefault(node, (rank, address))[1])
 
     async def weights_applied(self, rank: int, version: int, generation: int) -> None:
         self._weights.applied(rank, version, generation)

@@ -6,22 +6,26 @@ from collections.abc import Collection, Iterable, Mapping
 
 import torch
 
-from rlinf_async.ray_runtime.weights import Chunk, Types, chunks_of, places_for
+from rlinf_async.ray_runtime.weight_file import Tensors, WeightVersions, bytes_of, write_head
+from rlinf_async.ray_runtime.weights import Taken, Types
 
 
 class CopiedWeights:
     """The part of a `WeightCopy` that is the same in every host, which reads the tensors of its learner.
 
     The first copy holds all weights, so that the receivers' frozen ones are the learner's, too; later copies
-    hold the tensors that training changes: trained parameters and buffers. The memory of later copies is
-    allocated once, page-locked where there is an accelerator, and written again by each copy.
+    hold the tensors that training changes: trained parameters and buffers. There is memory for two of these,
+    page-locked where there is an accelerator, which are written by turns.
     """
 
     def __init__(self) -> None:
         self.types: Types = {}
-        self._memory: Chunk = {}
+        self.keeps = False
+        self._frozen, self._changing = WeightVersions(changes=False), WeightVersions(changes=True)
         self._complete = False
         self._later: list[str] = []
+        self._places: Tensors = {}
+        self._finite: dict[torch.device, torch.Tensor] = {}
 
     def choose(self, names: Iterable[str], *, changing: Collection[str]) -> list[str]:
         """Return the names of the tensors that are sent next; training changes those in `changing`.
@@ -39,23 +43,55 @@ class CopiedWeights:
             raise ValueError(f"none of the learner's {len(every)} tensors has a name that inference knows")
         return tensors
 
-    def places(self, tensors: Mapping[str, torch.Tensor], types: Types | None = None) -> Chunk:
-        """CPU memory to copy `tensors` to, in its `types`: those that the receivers have, or others."""
-        self._memory = places_for(tensors, self.types if types is None else types, self._memory)
-        return self._memory
+    def places(self, tensors: Mapping[str, torch.Tensor], types: Types | None = None) -> Tensors:
+        """Memory to `write` the `tensors` to.
 
-    def copied(self) -> list[Chunk]:
-        """The copy is complete: what is in its places, in chunks of bounded size."""
-        chunks = chunks_of(self._memory)
+        A floating-point tensor is held in its type of `types`, unless that is wider than its own; others, and
+        those that `types` does not name, in their own. By default they are the types of the receivers.
+        """
+        types = self.types if types is None else types
+        later = set(self._later)
+        self._places = {}
+        for versions in (self._frozen, self._changing):
+            kinds = {
+                name: (tensor.shape, _no_wider(types.get(name, tensor.dtype), tensor.dtype))
+                for name, tensor in tensors.items()
+                if (name in later) == (versions is self._changing)
+            }
+            if kinds:
+                head, size = bytes_of(kinds)
+                device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
+                self._places |= write_head(versions.begin(size, device=device), head)
+        if self._complete and not self.keeps:
+            # Every rank has applied the first version before there is a second.
+            self._frozen.clear()
+        self._finite = {}
+        return self._places
+
+    def write(self, place: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Copy `tensor` to its place, and look if it is finite; both may go on after this has returned."""
+        if tensor.device.type == "cpu":
+            converted = place.copy_(tensor.detach())
+        else:
+            # On its device first, so that fewer bytes travel; the caller waits for the stream before anything
+            # reads `place`.
+            converted = tensor.detach().to(place.dtype)
+            place.copy_(converted, non_blocking=True)
+        if converted.is_floating_point() or converted.is_complex():
+            # A sum is quick, and finite if all numbers are, unless it overflows.
+            finite = torch.isfinite(converted.sum())
+            device = converted.device
+            self._finite[device] = finite & self._finite[device] if device in self._finite else finite
+
+    def copied(self) -> Taken | None:
+        """The copy is complete: what is in its places; None if there were none."""
         self._complete = True
-        if self._memory.keys() != set(self._later):
-            # The first copy is larger than all later ones: its memory would stay unused.
-            self._memory = {}
-        return chunks
+        if not self._places:
+            return None
+        finite = all(bool(found) for found in self._finite.values())
+        taken, self._places = Taken(self._places, finite, (self._frozen, self._changing)), {}
+        return taken
 
 
-def write(place: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy `tensor`, converted on its own device; it may go on after this has returned."""
-    # Converted on the device first, so that fewer bytes travel; the caller waits for the stream before
-    # anything reads `place`.
-    place.copy_(tensor.detach().to(place.dtype), non_blocking=True)
+def _no_wider(target: torch.dtype, dtype: torch.dtype) -> torch.dtype:
+    return target if dtype.is_floating_point and target.itemsize <= dtype.itemsize else dtype

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -24,6 +25,7 @@ from rlinf_async.ray_runtime.request_channel import RequestServer
 from rlinf_async.ray_runtime.seeding import seed_version
 from rlinf_async.ray_runtime.shown_memory import Reader
 from rlinf_async.ray_runtime.threads import hand_over_quickly
+from rlinf_async.ray_runtime.weight_file import Tensors
 from rlinf_async.ray_runtime.weights import WeightClient, apply, types_of
 from rlinf_async.ray_runtime.wire import read_sealed
 
@@ -132,8 +134,11 @@ class InferenceWorker(Inspectable):
         """The dtypes of the weights that the policy takes, by the names of its state dict."""
         return types_of(self.policy_module())
 
-    async def load(self, version: int, data: Sequence[dict[str, Any]]) -> None:
-        """Write new weights into the policy, between two forward passes and in their thread."""
+    async def load(self, version: int, data: Sequence[AbstractContextManager[Tensors]]) -> None:
+        """Write new weights into the policy, between two forward passes and in their thread.
+
+        `data` are the parts that differ from those that it has, in order.
+        """
         await self.between_passes(self._load, version, data)
 
     async def between_passes(self, function: Callable[..., object], *arguments: object) -> None:
@@ -153,8 +158,10 @@ class InferenceWorker(Inspectable):
         """The share of time spent in forward passes since the last call."""
         return self._busy.pop()
 
-    def _load(self, version: int, chunks: Sequence[dict[str, Any]]) -> None:
-        apply(self.policy_module(), chunks)
+    def _load(self, version: int, data: Sequence[AbstractContextManager[Tensors]]) -> None:
+        for part in data:
+            with part as tensors:
+                apply(self.policy_module(), tensors)
         self._version_held = version
         self.weights_changed(version)
         self.begin_sampling(version)

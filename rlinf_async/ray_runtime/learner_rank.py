@@ -138,11 +138,13 @@ class LearnerRank(Inspectable):
         """Go on with what `known_premise` has given."""
         self.premise = Premise(**premise) if premise else None
 
-    async def expect_receivers(self, types: dict[str, torch.dtype]) -> None:
+    async def expect_receivers(self, types: dict[str, torch.dtype], keeps: bool) -> None:
         """Take the types of the tensors that inference ranks hold, by name: others are not sent, nor wider
         types.
+
+        `keeps`: True if ranks may be started again, and need all weights then.
         """
-        self.sender.expect(types)
+        self.sender.expect(types, keeps=keeps)
 
     async def offer_weights(self, version: int, coordinator: Handle) -> float:
         """Copy the weights, to be sent as those of `version` during later work, and return the seconds

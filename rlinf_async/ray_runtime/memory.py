@@ -12,6 +12,7 @@ import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from io import FileIO
 from itertools import accumulate
 from typing import Any
 
@@ -36,7 +37,7 @@ class MemoryFile:
         head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         parts = [buffer.raw() for buffer in buffers]
         lengths = [part.nbytes for part in parts]
-        *starts, size = _starts(lengths)
+        *starts, size = starts_of(lengths)
         if len(self._map) < size:
             # The file grows and keeps its inode: readers of the value before still see their own mapping.
             self._map.resize(size)
@@ -77,27 +78,35 @@ def read(place: Sequence[Any]) -> Any:
     Raises:
         PeerError: it does not hold it any more, or this process may not look into it.
     """
-    where, process, number, inode, head, lengths = place
-    if where != machine():
-        raise PeerError(f"process {process} is on another machine")
-    try:
-        file = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise PeerError(f"cannot read what process {process} holds: {error.strerror}") from error
-    try:
-        status = os.fstat(file)
-        if status.st_ino != inode:
-            raise PeerError(f"process {process} does not hold any more what it has sent")
+    *file_of, head, lengths = place
+    with opened(*file_of) as file:
         # Whoever writes to it writes to a copy.
-        mapped = memoryview(mmap.mmap(file, status.st_size, access=mmap.ACCESS_COPY))
-    finally:
-        os.close(file)
-    *starts, _ = _starts(lengths)
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    *starts, _ = starts_of(lengths)
     buffers = [mapped[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
 
 
-def _starts(lengths: Sequence[int]) -> list[int]:
+def opened(where: str, process: int, number: int, inode: int) -> FileIO:
+    """Open, for reading, the memory file that is descriptor `number` of `process`, on the machine `where`.
+
+    Raises:
+        PeerError: it does not hold it any more, or this process may not look into it.
+    """
+    if where != machine():
+        raise PeerError(f"process {process} is on another machine")
+    try:
+        found = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise PeerError(f"cannot read what process {process} holds: {error.strerror}") from error
+    file = FileIO(found)
+    if os.fstat(found).st_ino != inode:
+        file.close()
+        raise PeerError(f"process {process} does not hold any more what it has sent")
+    return file
+
+
+def starts_of(lengths: Sequence[int]) -> list[int]:
     """Return the offsets at which parts of these lengths begin, and the end of the last one."""
     return [0, *accumulate(-(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for length in lengths)]

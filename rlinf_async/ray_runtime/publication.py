@@ -14,13 +14,16 @@ class Publication:
     The learner offers its weights at the end of `learn` and goes on, and inference ranks fetch them.
     """
 
-    def __init__(self, fleet: Fleet, coordinator: Handle) -> None:
+    def __init__(self, fleet: Fleet, coordinator: Handle, *, keeps: bool) -> None:
+        """`keeps`: True if inference ranks may be started again, and need all weights then."""
         self._fleet = fleet
         self._coordinator = coordinator
+        self._keeps = keeps
 
     def first(self, version: int) -> None:
         """Give every inference rank the weights with which the run begins."""
-        self._fleet.run("learner", "expect_receivers", self._fleet.run("inference", "weight_types")[0])
+        types = self._fleet.run("inference", "weight_types")[0]
+        self._fleet.run("learner", "expect_receivers", types, self._keeps)
         self._fleet.run("learner", "offer_weights", version, self._coordinator)
         self.wait(version, self.follow(version))
 

@@ -49,7 +49,7 @@ class AsyncRun:
         groups = {**launched.workers, "requests": [requests], "coordinator": [coordinator]}
         self.fleet = Fleet(groups, deadline_s=settings.asynchrony.advanced.deadline_s)
         self.saver = Saver(self.fleet, settings, hooks, run_dir, say=say)
-        self._publication = Publication(self.fleet, coordinator)
+        self._publication = Publication(self.fleet, coordinator, keeps="inference" in settings.restartable)
         turns = Turns(self.fleet, coordinator, batches=settings.batches)
         self._turns = turns if launched.takes_turns else None
         self._reporter = StepReporter(

@@ -1,5 +1,4 @@
-"""The transport of weights from the learner to inference while both work: in chunks, in Ray's object
-store.
+"""The transport of weights from the learner to inference while both work: in memory that inference maps.
 
 A host chooses the tensors, by a `WeightCopy`.
 """
@@ -8,54 +7,63 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
-import ray
 import torch
 
-from rlinf_async.core.host_memory import BLOCK_BYTES, host_tensors
+from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.observe.spans import SpanLog
+from rlinf_async.ray_runtime.connection import Address, this_node
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.wire import borrow, pack
+from rlinf_async.ray_runtime.weight_file import OpenedWeights, Place, Tensors, WeightsGone, WeightVersions
+from rlinf_async.ray_runtime.weight_mirror import WeightMirror, WeightServer
 
-Chunk = dict[str, torch.Tensor]
 Types = Mapping[str, torch.dtype]
 
 
+@dataclass(frozen=True)
+class Taken:
+    """A copy of the weights of a learner, which is not published yet."""
+
+    tensors: Tensors
+    finite: bool
+    """False if some of them may not be finite."""
+    parts: Sequence[WeightVersions]
+    """Where they are, in the order in which who has nothing is to load them."""
+
+
 class WeightCopy(Protocol):
-    """The weights of one learner rank in CPU memory, as they are when `take` is called."""
+    """The weights of one learner rank in memory that others map, as they are when `take` is called."""
 
     types: Types
     """The receivers' tensors by name, and their types: no others are sent, and these in no wider type."""
+    keeps: bool
+    """True if inference ranks that are started again will need all weights, not only those that change."""
 
-    def take(self) -> list[Chunk]:
-        """The weights in chunks of bounded size; every rank takes part, as their shards are gathered.
-
-        The memory may be that of the copy before. There are no chunks on ranks that do not send.
-        """
+    def take(self) -> Taken | None:
+        """Copy the weights; every rank takes part, as shards are gathered. None on those that do not send."""
 
 
 class WeightSender:
     """Copies the weights of one learner rank, and offers them to inference from a thread of its own.
 
-    Every rank takes part in a copy, because shards are gathered for it; the one that `sends` keeps it.
     An error in the thread is raised by `sent`, and by the next `offer`.
     """
 
-    def __init__(self, copy: WeightCopy, *, sends: bool) -> None:
+    def __init__(self, copy: WeightCopy) -> None:
         self._copy = copy
-        self._sends = sends
+        self._server = WeightServer()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights")
         self._sending: Future[None] | None = None
-        self._all: set[str] = set()
-        """The names of all weights: of those in the first copy."""
 
-    def expect(self, types: Types) -> None:
-        """The receivers' tensors by name, and their types: no others are sent, and these in no wider type."""
-        self._copy.types = types
+    def expect(self, types: Types, *, keeps: bool = False) -> None:
+        """Know the receivers: see `WeightCopy`."""
+        self._copy.types, self._copy.keeps = types, keeps
 
     async def offer(
         self,
@@ -70,30 +78,25 @@ class WeightSender:
         `copied` is called before anything is sent.
         """
         began = time.monotonic()
-        await self.sent()  # the memory of one copy serves all: it must have left
+        await self.sent()
         with spans.span("copy", version=version):
             # On every rank, even if it does not send: gathering shards is a collective.
-            chunks = self._copy.take()
+            taken = self._copy.take()
         copied()
-        if self._sends:
-            names = {name for chunk in chunks for name in chunk}
-            # The first copy holds all weights; a later one that names fewer is partial.
-            self._all = self._all or names
-            whole = names == self._all
-            self._sending = self._thread.submit(_send, coordinator, version, chunks, spans, whole)
+        if taken is not None:
+            address = self._server.address
+            self._sending = self._thread.submit(_send, coordinator, version, taken, address, spans)
         return time.monotonic() - began
 
     async def sent(self) -> None:
-        """Wait until what was offered last has left this process."""
+        """Wait until what was taken last is offered."""
         if self._sending is not None:
             await asyncio.wrap_future(self._sending)
 
 
-def apply(model: torch.nn.Module, chunks: Sequence[dict[str, Any]]) -> None:
-    """Write a copy, packed, into `model`: in place, types converted; what it does not name stays as it is."""
-    for chunk in chunks:
-        # `borrow` maps read-only memory of Ray's store; `load_state_dict` only reads from it.
-        model.load_state_dict(borrow(chunk), strict=False)
+def apply(model: torch.nn.Module, tensors: Tensors) -> None:
+    """Write a copy into `model`: in place, types converted; what it does not name stays as it is."""
+    model.load_state_dict(tensors, strict=False)
 
 
 def types_of(model: torch.nn.Module) -> dict[str, torch.dtype]:
@@ -107,58 +110,65 @@ class WeightClient:
     def __init__(self, coordinator: Handle, *, rank: int, generation: int = 0) -> None:
         self._coordinator = coordinator
         self._rank, self._generation = rank, generation
+        self._mirror = WeightMirror()
+        self._loaded: Sequence[Place] = ()
 
-    async def next(self) -> tuple[int, list[dict[str, Any]]] | None:
-        """The newest version and its chunks, packed: arrays in the object store's own memory."""
-        offered = await self._coordinator.next_weights.remote(self._rank, self._generation)
-        if offered is None:
-            return None
-        version, references = offered
-        # Awaiting a reference leaves the event loop free, which `ray.get` would block.
-        return version, list(await asyncio.gather(*references))
+    async def next(self) -> tuple[int, list[OpenedWeights]] | None:
+        """The newest version, and what this rank lacks of it, to be loaded in order and closed."""
+        gone = -1
+        while True:
+            offered = await self._coordinator.next_weights.remote(
+                self._rank, self._generation, this_node(), self._mirror.address
+            )
+            if offered is None:
+                return None
+            version, places, nearby = offered
+            found: list[OpenedWeights] = []
+            try:
+                for place in places:
+                    if place not in self._loaded:
+                        found.append(await self._open(place, nearby))
+            except WeightsGone:
+                for opened in found:
+                    opened.close()
+                if version == gone:
+                    raise  # the newest version is never written over
+                gone = version
+            else:
+                self._loaded = places
+                return version, found
 
     async def applied(self, version: int) -> None:
         await self._coordinator.weights_applied.remote(self._rank, version, self._generation)
 
-
-def chunks_of(memory: Chunk) -> list[Chunk]:
-    """Parts of `memory` of about a block each, for what travels whole: one object of the store."""
-    chunks: list[Chunk] = [{}]
-    filled = 0
-    for name, tensor in memory.items():
-        if filled and filled + tensor.nbytes > BLOCK_BYTES:
-            chunks.append({})
-            filled = 0
-        chunks[-1][name] = tensor
-        filled += tensor.nbytes
-    return [chunk for chunk in chunks if chunk]
+    async def _open(self, place: Place, nearby: Address) -> OpenedWeights:
+        """Open the memory at `place`, or that of a mirror on this node: of who is `nearby`, or our own."""
+        with _another_way():
+            return OpenedWeights(place)
+        if nearby != self._mirror.address:
+            with _another_way():
+                return OpenedWeights(await self._mirror.ask(nearby, place))
+        return OpenedWeights(await self._mirror.hold(place))
 
 
-def places_for(tensors: Mapping[str, torch.Tensor], types: Types, present: Chunk) -> Chunk:
-    """CPU memory to copy `tensors` to: `present`, if it holds the same names, or else new.
-
-    It is page-locked where there is a CUDA device. A floating-point tensor is held in its type of `types`,
-    unless that is wider than its own; others, and those that `types` does not name, in their own.
-    """
-    if present.keys() == tensors.keys():
-        return present
-    pinned = any(tensor.is_cuda for tensor in tensors.values())
-    like = [
-        (tensor.shape, _no_wider(types.get(name, tensor.dtype), tensor.dtype))
-        for name, tensor in tensors.items()
-    ]
-    return dict(zip(tensors, host_tensors(like, pinned=pinned), strict=True))
+@contextmanager
+def _another_way() -> Iterator[None]:
+    """Go on behind the block where memory is on another machine, or hidden, or who has it has died."""
+    try:
+        yield
+    except WeightsGone:
+        raise
+    except PeerError:
+        pass
 
 
-def _no_wider(target: torch.dtype, dtype: torch.dtype) -> torch.dtype:
-    return target if dtype.is_floating_point and target.itemsize <= dtype.itemsize else dtype
-
-
-def _send(coordinator: Handle, version: int, chunks: Sequence[Chunk], spans: SpanLog, whole: bool) -> None:
+def _send(coordinator: Handle, version: int, taken: Taken, address: Address, spans: SpanLog) -> None:
     with spans.span("send", version=version):
-        for chunk in chunks:
+        if not taken.finite:
             # Here, off the learner's path: a NaN is found before any rank acts by it.
-            check_weights(version, chunk)
-        references = [ray.put(pack(chunk)) for chunk in chunks]
+            check_weights(version, taken.tensors)
+        for part in taken.parts:
+            part.publish(version)
+        places = [place for part in taken.parts if (place := part.place(address)) is not None]
         # Not ray.get, which in the process of an asynchronous actor warns of blocking its event loop.
-        coordinator.offer_weights.remote(version, references, whole).future().result()
+        coordinator.offer_weights.remote(version, places).future().result()

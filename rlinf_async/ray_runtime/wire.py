@@ -112,28 +112,6 @@ def unpack(value: Any) -> Any:
     return value
 
 
-def borrow(packed: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Tensors of a flat dict that was packed, in the very memory of its arrays: for reading only."""
-    return {name: unpack(_unmarked(item)) for name, item in packed.items()}
-
-
-def _unmarked(item: Any) -> Any:
-    """The same array or `_Raw` without numpy's mark that it is read-only, which torch would warn about."""
-    if isinstance(item, _Raw):
-        return _Raw(_unmarked(item.data), item.dtype)
-    return np.asarray(_Unmarked(item))
-
-
-class _Unmarked:
-    """A source for numpy: an array in the memory of another."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
-        # The flag says writable, which is not true of the store's pages: a write would end the process.
-        # `self._array` keeps the memory alive.
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
-
-
 def _size(packed: object) -> int:
     """Bytes of the arrays and texts in `packed`."""
     if isinstance(packed, np.ndarray):

@@ -1,9 +1,11 @@
+import asyncio
 import json
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from benchmarks.micro import brokers, core, ratios, spans
+from benchmarks.micro import brokers, core, ratios, spans, weights
 from benchmarks.micro.__main__ import app
 from rlinf_async.observe.spans import read_spans
 
@@ -37,3 +39,12 @@ def test_ratios_measure_copies_of_the_versions_that_are_kept(monkeypatch):
     seconds, held = ratios.seconds_per_batch("cpu", 2, 3)
     assert len(seconds) == 3
     assert held == 3 * 40_000
+
+
+def test_weights_change_by_the_share_that_is_said():
+    learner = weights.Learner(32)
+    (before,) = (tensor.clone() for tensor in learner._model.state_dict().values())
+    asyncio.run(learner.train())
+    (after,) = learner._model.state_dict().values()
+    changed = (before.view(torch.int16) != after.view(torch.int16)).double().mean().item()
+    assert changed == pytest.approx(weights.CHANGED, rel=0.05)

@@ -129,9 +129,7 @@ class Schedule:
             version=self.first,
             ledger=ledger,
         )
-        self.weights = WeightBroker(
-            ranks=self.plan.inference_ranks, on_published=self.broker.publish, keeps=self.deaths
-        )
+        self.weights = WeightBroker(ranks=self.plan.inference_ranks, on_published=self.broker.publish)
         self.requests = self._requests()
         serve = partial(mortal.inference_rank, self) if self.deaths else self._serve
         served = [

@@ -10,8 +10,8 @@ from rlinf_async.loops.weight_broker import WeightBroker
 from tests.loops.virtual import now, run, settle
 
 
-def broker_of(ranks=1, *, deadline_s=60.0, on_published=lambda version: None, keeps=False):
-    return WeightBroker(ranks=ranks, on_published=on_published, deadline_s=deadline_s, keeps=keeps)
+def broker_of(ranks=1, *, deadline_s=60.0, on_published=lambda version: None):
+    return WeightBroker(ranks=ranks, on_published=on_published, deadline_s=deadline_s)
 
 
 class Rank:
@@ -97,7 +97,7 @@ def test_a_slow_rank_leaves_versions_out_and_those_who_wait_for_them_are_told_al
     run(main())
 
 
-def test_weights_that_nobody_can_need_any_more_are_let_go():
+def test_of_all_weights_the_newest_are_kept():
     class Weights:
         pass
 
@@ -121,7 +121,7 @@ def test_weights_that_nobody_can_need_any_more_are_let_go():
             assert held() == 1
             await broker.next(rank)
             broker.applied(rank, 1)
-        assert held() == 0
+        assert held() == 1
 
     run(main())
 
@@ -177,7 +177,7 @@ def test_a_failing_callback_is_raised_to_the_rank_and_nobody_is_told():
 
 def test_the_successor_of_a_lost_rank_is_given_the_newest_weights():
     async def main():
-        broker = broker_of(2, keeps=True)
+        broker = broker_of(2)
         broker.offer(0, "old")
         broker.offer(1, "new")
         for rank in (0, 1):
@@ -194,7 +194,7 @@ def test_the_successor_of_a_lost_rank_is_given_the_newest_weights():
 def test_a_loss_publishes_what_the_others_have_and_tells_those_who_wait():
     async def main():
         told = []
-        broker = broker_of(2, on_published=told.append, keeps=True)
+        broker = broker_of(2, on_published=told.append)
         broker.offer(0, "weights")
         broker.applied(0, 0)
         broker.applied(1, 0)
@@ -212,7 +212,7 @@ def test_a_loss_publishes_what_the_others_have_and_tells_those_who_wait():
 
 def test_of_a_lost_rank_nothing_counts_and_its_wait_ends():
     async def main():
-        broker = broker_of(keeps=True)
+        broker = broker_of()
         broker.offer(0, "old")
         broker.applied(0, 0)
         dead = asyncio.create_task(broker.next(0, 0))
@@ -229,7 +229,7 @@ def test_of_a_lost_rank_nothing_counts_and_its_wait_ends():
 
 def test_a_successor_that_fetches_holds_publication_up_until_it_has_applied():
     async def main():
-        broker = broker_of(2, keeps=True)
+        broker = broker_of(2)
         broker.offer(0, "weights")
         broker.applied(0, 0)
         broker.applied(1, 0)
@@ -246,30 +246,10 @@ def test_a_successor_that_fetches_holds_publication_up_until_it_has_applied():
     run(main())
 
 
-def test_a_successor_is_given_all_weights_where_the_newest_are_a_part():
-    async def main():
-        broker = broker_of(2, keeps=True)
-        broker.offer(0, ["all"], whole=True)
-        for version in (1, 2):
-            broker.offer(version, [f"trained {version}"], whole=False)
-        assert await broker.next(0) == (2, ["trained 2"])
-        broker.applied(0, 2)
-        broker.rank_lost(0, 1)
-        assert await broker.next(0, 1) == (2, ["all", "trained 2"])
-        broker.applied(0, 2, 1)
-        broker.offer(3, ["trained 3"], whole=False)
-        assert await broker.next(0, 1) == (3, ["trained 3"])
-        broker.rank_lost(1, 1)
-        broker.offer(4, ["all 4"])
-        assert await broker.next(1, 1) == (4, ["all 4"])
-
-    run(main())
-
-
 def test_a_loss_that_publishes_nothing_is_no_publication():
     async def main():
         told = []
-        broker = broker_of(2, on_published=told.append, keeps=True)
+        broker = broker_of(2, on_published=told.append)
         broker.offer(0, "weights")
         for rank in (0, 1):
             broker.applied(rank, 0)
@@ -281,7 +261,7 @@ def test_a_loss_that_publishes_nothing_is_no_publication():
 
 def test_who_names_no_generation_is_of_the_first():
     async def main():
-        broker = broker_of(2, keeps=True)
+        broker = broker_of(2)
         broker.offer(0, "weights")
         broker.applied(0, 0)
         broker.rank_lost(1, 1)
@@ -302,22 +282,5 @@ def test_how_long_weights_were_on_their_way_is_counted_from_their_offer():
         await asyncio.sleep(2.0)
         broker.applied(0, 0)
         assert await broker.published(0) == 2.0
-
-    run(main())
-
-
-def test_weights_are_let_go_where_nobody_asks_for_them_to_be_kept():
-    class Weights:
-        pass
-
-    async def main():
-        broker = WeightBroker(ranks=1, on_published=lambda version: None)
-        weights = Weights()
-        kept = weakref.ref(weights)
-        broker.offer(0, [weights])
-        del weights
-        broker.applied(0, 0)
-        gc.collect()
-        assert kept() is None
 
     run(main())

@@ -127,6 +127,27 @@ def test_a_learner_rank_gets_the_data_of_its_own_part_where_a_rollout_is_for_sev
     run(main())
 
 
+MIRROR = "node", ("its mirror", b"token")
+
+
+def test_the_first_rank_of_a_node_mirrors_weights_for_it_until_it_is_lost():
+    async def main():
+        coordinator = Coordinator(run_settings(plan=plan(inference_ranks=3)), 0)
+        await coordinator.offer_weights(0, ["first"])
+        asked = [(2, "one"), (0, "one"), (1, "other"), (1, "other")]
+        said = [(await coordinator.next_weights(rank, 0, node, rank))[2] for rank, node in asked]
+        assert said == [2, 2, 1, 1]
+        await coordinator.rank_lost(2, 1)
+        assert await coordinator.next_weights(2, 0, "one", 2) is None  # of the dead
+        said = [
+            await coordinator.next_weights(rank, generation, node, rank)
+            for rank, generation, node in [(0, 0, "one"), (2, 1, "one"), (1, 0, "other")]
+        ]
+        assert said == [(0, ["first"], mirror) for mirror in (0, 0, 1)]
+
+    run(main())
+
+
 def test_weights_of_a_deterministic_run_are_offered_when_nobody_needs_those_before():
     asynchrony = AsyncConfig.from_mapping({"mode": "train", "deterministic": True})
     of = plan(shards_per_worker=1)
@@ -134,12 +155,12 @@ def test_weights_of_a_deterministic_run_are_offered_when_nobody_needs_those_befo
 
     async def main():
         coordinator = Coordinator(settings, 0)
-        await coordinator.offer_weights(0, ["first"], True)  # nobody has any yet
-        assert (await coordinator.next_weights(0, 0))[0] == 0
+        await coordinator.offer_weights(0, ["first"])  # nobody has any yet
+        assert (await coordinator.next_weights(0, 0, *MIRROR))[0] == 0
         await coordinator.introduce("worker", Holding())
         await coordinator.weights_applied(0, 0, 0)
-        offering = asyncio.ensure_future(coordinator.offer_weights(1, ["second"], True))
-        waiting = asyncio.ensure_future(coordinator.next_weights(0, 0))
+        offering = asyncio.ensure_future(coordinator.offer_weights(1, ["second"]))
+        waiting = asyncio.ensure_future(coordinator.next_weights(0, 0, *MIRROR))
         for _ in range(2):  # batches 0 and 1 are acted by version 0
             await asyncio.wait([offering, waiting], timeout=1)
             assert not offering.done()

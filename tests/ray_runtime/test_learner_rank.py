@@ -40,8 +40,8 @@ class Sender:
     def __init__(self):
         self.types, self.offered = None, []
 
-    def expect(self, types):
-        self.types = types
+    def expect(self, types, *, keeps):
+        self.types, self.keeps = types, keeps
 
     async def offer(self, version, coordinator, spans):
         self.offered.append(version)
@@ -160,6 +160,6 @@ def test_the_premise_of_a_run_is_known_to_the_one_that_goes_on():
 
 def test_what_receivers_hold_is_known_before_the_first_offer():
     rank = Rank()
-    asyncio.run(rank.expect_receivers({"weight": "float32"}))
+    asyncio.run(rank.expect_receivers({"weight": "float32"}, True))
     assert rank.sender.types == {"weight": "float32"}
     assert len(rank.senders) == 1

@@ -27,10 +27,10 @@ class Fleet:
 
 def test_the_learner_knows_its_receivers_before_it_offers_anything():
     fleet = Fleet()
-    Publication(fleet, "coordinator").first(4)
+    Publication(fleet, "coordinator", keeps=True).first(4)
     assert fleet.said == [
         ("inference", "weight_types"),
-        ("learner", "expect_receivers", "answer to weight_types"),
+        ("learner", "expect_receivers", "answer to weight_types", True),
         ("learner", "offer_weights", 4, "coordinator"),
         ("learner", "weights_sent"),
         ("coordinator", "weights_published", 4),
@@ -39,6 +39,6 @@ def test_the_learner_knows_its_receivers_before_it_offers_anything():
 
 def test_a_version_that_cannot_be_sent_is_noticed_while_others_wait():
     fleet = Fleet()
-    published = Publication(fleet, "coordinator").follow(5)
+    published = Publication(fleet, "coordinator", keeps=True).follow(5)
     assert published == ["coordinator.weights_published"]
     assert fleet.watched == ["learner.weights_sent"]

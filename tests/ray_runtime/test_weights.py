@@ -3,20 +3,18 @@
 import asyncio
 import copy
 import threading
-import warnings
-import weakref
 from concurrent.futures import Future
 from unittest import mock
 
-import numpy as np
 import pytest
 import ray
 import torch
 
+from rlinf_async.core.failures import PeerError
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime import weights
 from rlinf_async.ray_runtime.copied_weights import CopiedWeights
-from rlinf_async.ray_runtime.wire import pack
+from rlinf_async.ray_runtime.weight_file import OpenedWeights
 
 
 def layer(seed):
@@ -28,18 +26,21 @@ def same(one, other):
     return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
-class Copy:
+class Copy(CopiedWeights):
     """The least that a host has to fill in."""
 
-    def __init__(self, model):
-        self.model, self.types, self.memory = model, {}, {}
+    def __init__(self, model, changing, sends):
+        super().__init__()
+        self.model, self.sends = model, sends
+        self.changing = model.state_dict() if changing is None else changing
 
     def take(self):
-        chosen = {name: tensor for name, tensor in self.model.state_dict().items() if name in self.types}
-        self.memory = weights.places_for(chosen, self.types, self.memory)
-        for name, tensor in chosen.items():
-            self.memory[name].copy_(tensor)
-        return weights.chunks_of(self.memory)
+        state = self.model.state_dict()
+        names = self.choose(state, changing=self.changing)
+        if self.sends:
+            for name, place in self.places({name: state[name] for name in names}).items():
+                self.write(place, state[name])
+        return self.copied()
 
 
 class Channel:
@@ -47,12 +48,11 @@ class Channel:
 
     def __init__(self):
         self.answers = [Future(), Future()]
-        self.offered, self.whole = [], []
+        self.offered = []
         self.offer_weights = self
 
-    def remote(self, version, payload, whole):
-        self.whole.append(whole)
-        self.offered.append((version, payload, threading.current_thread().name))
+    def remote(self, version, places):
+        self.offered.append((version, places, threading.current_thread().name))
         answer = mock.Mock()
         answer.future.return_value = self.answers[len(self.offered) - 1]
         return answer
@@ -60,14 +60,18 @@ class Channel:
 
 @pytest.fixture
 def channel():
-    with mock.patch.object(weights.ray, "put", side_effect=copy.deepcopy):
-        yield Channel()
+    return Channel()
 
 
-def sender_of(model, *, sends=True):
-    sender = weights.WeightSender(Copy(model), sends=sends)
-    sender.expect(weights.types_of(model))
+def sender_of(model, *, sends=True, changing=None, keeps=False):
+    sender = weights.WeightSender(Copy(model, changing, sends))
+    sender.expect(weights.types_of(model), keeps=keeps)
     return sender
+
+
+def read(place):
+    with OpenedWeights(place) as tensors:
+        return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(channel):
@@ -79,9 +83,9 @@ def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(chan
             model.weight += 1
         channel.answers[0].set_result(None)
         await sender.sent()
-        ((version, chunks, thread),) = channel.offered
+        ((version, (place,), thread),) = channel.offered
         assert (version, thread) == (3, "weights_0")
-        weights.apply(receiver, chunks)
+        weights.apply(receiver, read(place))
         assert same(then, receiver)
 
     asyncio.run(main())
@@ -115,22 +119,28 @@ def test_weights_that_are_not_finite_are_not_offered(channel):
     asyncio.run(main())
 
 
-def test_only_copies_that_name_all_weights_of_the_first_are_offered_as_whole(channel):
+@pytest.mark.parametrize("keeps", [False, True])
+def test_what_training_does_not_change_is_copied_once_and_kept_for_ranks_that_come_later(channel, keeps):
     async def main():
         model = layer(0)
-        sender, every = sender_of(model), weights.types_of(model)
+        sender = sender_of(model, changing={"bias"}, keeps=keeps)
         channel.answers.append(Future())
-        for version, names in enumerate((every, ["bias"], every)):
-            sender.expect({name: every[name] for name in names})
+        for version in range(3):
             channel.answers[version].set_result(None)
             await sender.offer(version, channel, SpanLog(None))
             await sender.sent()
-        assert channel.whole == [True, False, True]
-        assert [{name for chunk in chunks for name in chunk} for _, chunks, _ in channel.offered] == [
-            {"weight", "bias"},
-            {"bias"},
-            {"weight", "bias"},
-        ]
+            with torch.no_grad():
+                model.bias.fill_(version)
+        (_, first, _), (_, second, _), (_, third, _) = channel.offered
+        assert [place.changes for place in first] == [False, True]
+        assert [(place.changes, place.version) for place in third] == [(False, 0), (True, 2)][not keeps :]
+        assert first[:keeps] == second[:keeps] == third[:keeps]
+        assert [read(place)["bias"][0].item() for place in (second[-1], third[-1])] == [0.0, 1.0]
+        if keeps:
+            assert torch.equal(read(third[0])["weight"], model.weight)
+        else:
+            with pytest.raises(PeerError, match=r"cannot read what|any more"):
+                OpenedWeights(first[0])
 
     asyncio.run(main())
 
@@ -169,54 +179,44 @@ def test_what_is_to_be_done_after_the_copy_is_done_before_anything_is_sent(chann
 def test_a_tensor_is_held_in_the_receivers_type_unless_that_is_wider_or_no_number_of_its_kind(
     own, wanted, held
 ):
+    copied = Copy(layer(0), None, True)
     types = {} if wanted is None else {"one": wanted}
-    places = weights.places_for({"one": torch.zeros(2, 3, dtype=own)}, types, {})
+    places = copied.places({"one": torch.zeros(2, 3, dtype=own)}, types)
     assert (places["one"].dtype, places["one"].shape) == (held, (2, 3))
 
 
-def test_memory_is_used_again_as_long_as_the_names_agree():
-    chosen = layer(0).state_dict()
-    first = weights.places_for(chosen, {}, {})
-    assert weights.places_for(chosen, {}, first) is first
-    assert weights.places_for({"weight": chosen["weight"]}, {}, first).keys() == {"weight"}
+@pytest.mark.parametrize(
+    ("numbers", "finite"),
+    [
+        ([1.0, 2.0], True),
+        ([1.0, float("nan")], False),
+        ([float("inf"), -float("inf")], False),
+        ([3e38, 3e38], False),  # are, and their sum is not: whoever sends them looks again
+        ([3.4e38, 0.0], False),  # not in the type in which they are sent
+    ],
+)
+def test_a_copy_says_if_what_it_holds_may_not_be_finite(numbers, finite):
+    copied = CopiedWeights()
+    tensors = {"bad": torch.tensor(numbers), "good": torch.ones(3), "count": torch.tensor(2**40)}
+    copied.choose(tensors, changing=tensors)
+    places = copied.places(tensors, {"bad": torch.bfloat16})
+    for name, place in places.items():
+        copied.write(place, tensors[name])
+    assert copied.copied().finite is finite
 
 
-def test_the_memory_of_the_first_copy_is_let_go_where_later_ones_hold_less():
-    state, copied = layer(0).state_dict(), CopiedWeights()
+def test_large_numbers_that_are_finite_are_offered(channel):
+    async def main():
+        model = layer(0)
+        with torch.no_grad():
+            model.bias.fill_(3e38)
+        channel.answers[0].set_result(None)
+        sender = sender_of(model)
+        await sender.offer(3, channel, SpanLog(None))
+        await sender.sent()
+        assert [version for version, _, _ in channel.offered] == [3]
 
-    def take():
-        names = copied.choose(state, changing={"bias"})
-        memory = weakref.ref(copied.places({name: state[name] for name in names})[names[0]])
-        copied.copied()
-        return names, memory
-
-    first, whole = take()
-    assert whole() is None
-    later, part = take()
-    assert (first, later) == (["weight", "bias"], ["bias"])
-    assert part() is not None
-
-
-def test_chunks_are_bounded_and_hold_everything_once(monkeypatch):
-    monkeypatch.setattr(weights, "BLOCK_BYTES", 100)
-    memory = {str(index): torch.zeros(index) for index in range(1, 12)}
-    chunks = weights.chunks_of(memory)
-    assert [name for chunk in chunks for name in chunk] == list(memory)
-    assert all(sum(tensor.nbytes for tensor in chunk.values()) <= 100 for chunk in chunks)
-    assert weights.chunks_of({}) == []
-
-
-def test_reading_a_chunk_copies_nothing_and_warns_of_nothing():
-    chunk = pack({"plain": torch.arange(6.0).reshape(2, 3), "brain": torch.ones(4).bfloat16()})
-    for array in chunk.values():  # as in Ray's object store
-        (array if isinstance(array, np.ndarray) else array.data).setflags(write=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = weights.borrow(chunk)
-    assert torch.equal(found["plain"], torch.arange(6.0).reshape(2, 3))
-    assert torch.equal(found["brain"], torch.ones(4).bfloat16())
-    assert found["plain"].data_ptr() == chunk["plain"].ctypes.data
-    assert found["brain"].data_ptr() == chunk["brain"].data.ctypes.data
+    asyncio.run(main())
 
 
 def test_what_a_test_forgets_to_stand_in_for_starts_no_cluster():

@@ -1,4 +1,4 @@
-"""Two Ray nodes on one machine, with a rank of every worker on each."""
+"""Two Ray nodes on one machine that pass for two machines, with a rank of every worker on each."""
 
 import signal
 import subprocess
@@ -8,6 +8,7 @@ import pytest
 
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
+from tests.runs.apart import FETCHED
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
 pytestmark = pytest.mark.ray
@@ -19,7 +20,8 @@ PLACED = tuple(f"cluster.component_placement.{name}.placement=0-1" for name in (
 def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it_and_both_learners_get_scores(
     runs: Runner,
 ) -> None:
-    directory = runs.directory / "run"
+    directory, fetched = runs.directory / "run", runs.directory / "fetched"
+    runs.environment |= {"RLINF_EXT_MODULE": "tests.runs.apart", FETCHED: str(fetched)}
     process = runs.start_module(
         *("tests.runs.two_nodes", *COMMAND, "train", "-n", "metaworld_ppo_mlp"),
         *(*SMALL, "cluster.num_nodes=2", *PLACED, *SCORED),
@@ -41,6 +43,10 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it_and_bo
     # Each learner rank begins a batch with the first of its two pieces of two trajectories.
     assert sum(span["size"] for span in spans if span["kind"] == "score") == 3 * 2 * 2 * (4 + 1)
     assert all(abs(line["train/actor/grad_norm"]) > 0 for line in run.metrics)
+    # One of the two inference ranks is not on the learner's machine: it has fetched each version.
+    lines = [line.split() for line in fetched.read_text().splitlines()]
+    assert len({process for process, _, _ in lines}) == 1
+    assert [int(version) for _, changes, version in lines if changes == "1"] == [0, 1, 2, 3]
 
 
 def started_on_two_nodes(runs: Runner, **ranks: str) -> subprocess.Popen[str]:

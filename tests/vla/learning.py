@@ -23,7 +23,7 @@ from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.ray_runtime.weights import apply
-from rlinf_async.ray_runtime.wire import pack
+from rlinf_async.ray_runtime.wire import pack, unpack
 from tests.hosts.rlinf.learners import actor_of, ended, learner_of, watched
 from tests.hosts.rlinf.synthetic import parts
 from tests.making import piece, ticket
@@ -86,12 +86,13 @@ def _train_stock(cfg: Any, settings: Any, rank: int) -> tuple[dict[str, Any], An
 
 def _act(actor: Any, cfg: Any) -> dict[str, Any]:
     """What a policy does that starts with other weights and receives the actor's; the same on all ranks."""
-    published = [[pack(chunk) for chunk in Snapshot(actor).take()]]
+    taken = Snapshot(actor).take()
+    published = [pack(taken.tensors) if taken else None]
     dist.broadcast_object_list(published)
     random.seed(1)
     torch.manual_seed(1000)
     model = get_model(cfg.actor.model)
-    apply(model, published[0])
+    apply(model, unpack(published[0]))
     shown = [observations(ENVS, seed=step, side=64) for step in range(DECISIONS + 1)]
     fields, last = rollout(inference(model, cfg), shown)
     chunk = cfg.actor.model.num_action_chunks

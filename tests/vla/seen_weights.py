@@ -3,10 +3,17 @@
 Publication N of a process lies in the folder that SEEN_WEIGHTS names, as `N.pt`: weights by their names.
 """
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from rlinf_async.hosts.rlinf.weights import Snapshot
+    from rlinf_async.ray_runtime.weights import Taken
 
 FOLDER = "SEEN_WEIGHTS"
 
@@ -16,11 +23,11 @@ def register() -> None:
 
     take, folder = Snapshot.take, Path(os.environ[FOLDER])
 
-    def keep(snapshot: Snapshot) -> list:
-        chunks = take(snapshot)
-        made = {name: weight.clone() for chunk in chunks for name, weight in chunk.items()}
+    def keep(snapshot: Snapshot) -> Taken | None:
+        taken = take(snapshot)
+        made = {name: weight.clone() for name, weight in taken.tensors.items()} if taken else {}
         torch.save(made, folder / f"{len(list(folder.iterdir()))}.pt")
-        return chunks
+        return taken
 
     Snapshot.take = keep
 

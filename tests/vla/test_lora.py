@@ -16,7 +16,6 @@ from rlinf_async.hosts.rlinf.proximal import samples_of, score
 from rlinf_async.hosts.rlinf.refusals import WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.ray_runtime.weights import apply, types_of
-from rlinf_async.ray_runtime.wire import pack
 from tests.vla.classes import inference, learner, observations, off_by, rescored, rollout
 
 SIZE = 2
@@ -53,9 +52,9 @@ def pair(case, cfg):
 
 def publish(pair):
     """The names that were sent."""
-    chunks = pair.snapshot.take()
-    apply(pair.other, [pack(chunk) for chunk in chunks])
-    return {name for chunk in chunks for name in chunk}
+    tensors = pair.snapshot.take().tensors
+    apply(pair.other, tensors)
+    return set(tensors)
 
 
 def act(pair, seed):

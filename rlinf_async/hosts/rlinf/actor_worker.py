@@ -52,7 +52,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return fsdp_learner(self, settings, busy)
 
     def make_sender(self) -> WeightSender:
-        return WeightSender(Snapshot(self), sends=self._rank == 0)
+        return WeightSender(Snapshot(self))
 
     def scoring_inputs(self, payload: Any) -> Tree:
         return scoring_inputs(payload)

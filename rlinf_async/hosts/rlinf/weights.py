@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from rlinf_async.core.host_memory import wait_for
 from rlinf_async.hosts.rlinf.shards import reshard
-from rlinf_async.ray_runtime.copied_weights import CopiedWeights, write
-from rlinf_async.ray_runtime.weights import Chunk, Types
+from rlinf_async.ray_runtime.copied_weights import CopiedWeights
+from rlinf_async.ray_runtime.weights import Taken, Types
 
 TYPES = {
     **dict.fromkeys(("fp32", "float32"), torch.float32),
@@ -23,7 +23,7 @@ TYPES = {
 
 
 class Snapshot(CopiedWeights):
-    """The weights of an RLinf actor in CPU memory, as they are when `take` is called; a `WeightCopy`.
+    """The weights of an RLinf actor, as they are when `take` is called; a `WeightCopy`.
 
     What is sent and what the receiver has in the end is what RLinf's own weight syncers would send and
     leave, whatever `weight_syncer.type` says. One tensor at a time is gathered from its shards, so that no
@@ -34,8 +34,7 @@ class Snapshot(CopiedWeights):
         super().__init__()
         self._actor = actor
 
-    def take(self) -> list[Chunk]:
-        """The weights in chunks of bounded size; nothing on ranks that do not send."""
+    def take(self) -> Taken | None:
         # What a forward pass without gradients has left gathered may be another version's.
         reshard(self._actor.model)
         state = self._actor.get_rollout_state_dict()
@@ -46,7 +45,7 @@ class Snapshot(CopiedWeights):
         for name, shard in tensors.items():
             tensor = whole(shard)
             if places:
-                write(places[name], tensor)
+                self.write(places[name], tensor)
         wait_for(*tensors.values())
         return self.copied()
 

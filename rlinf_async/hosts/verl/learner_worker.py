@@ -55,8 +55,7 @@ class LearnerWorker(LearnerRank, TrainingWorker):
         return settings.estimator in WITH_VALUES
 
     def make_sender(self) -> WeightSender:
-        sends = self.rank == 0
-        return WeightSender(EngineWeights(self.engine, sends=sends), sends=sends)
+        return WeightSender(EngineWeights(self.engine, sends=self.rank == 0))
 
 
 def join_group() -> None:

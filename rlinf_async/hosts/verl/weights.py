@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rlinf_async.core.host_memory import wait_for
 from rlinf_async.hosts.verl.engine import PolicyEngine
-from rlinf_async.ray_runtime.copied_weights import CopiedWeights, write
-from rlinf_async.ray_runtime.weights import Chunk
+from rlinf_async.ray_runtime.copied_weights import CopiedWeights
+from rlinf_async.ray_runtime.weights import Taken
 
 
 class EngineWeights(CopiedWeights):
-    """Copies a policy's weights to CPU memory; fills `ray_runtime.weights.WeightCopy`.
+    """Copies a policy's weights to memory that inference maps; fills `ray_runtime.weights.WeightCopy`.
 
     One tensor at a time is gathered from its shards, so that no second copy of the model is made on the
     device.
@@ -20,8 +20,7 @@ class EngineWeights(CopiedWeights):
         self._engine = engine
         self._sends = sends
 
-    def take(self) -> list[Chunk]:
-        """The weights in chunks of bounded size; nothing on ranks that do not send."""
+    def take(self) -> Taken | None:
         self._engine.reshard()
         module = self._engine.module
         state = module.state_dict()
@@ -31,6 +30,6 @@ class EngineWeights(CopiedWeights):
         parameters, _ = self._engine.get_per_tensor_param(names=set(names))
         for name, tensor in parameters:  # every rank takes part
             if places:
-                write(places[name], tensor)
+                self.write(places[name], tensor)
                 wait_for(tensor)  # before the gathered tensor is freed
         return self.copied()

@@ -225,8 +225,8 @@ def _train_ours(job, *, alter=None):
             for start in range(0, len(arriving), together):
                 learner.accept(arriving[start : start + together])
         training.metrics.append(learner.finish())
-        chunks = snapshot.take()
-        training.published.append({n: tensor.clone() for part in chunks for n, tensor in part.items()})
+        taken = snapshot.take()
+        training.published.append({n: tensor.clone() for n, tensor in taken.tensors.items()} if taken else {})
     return ended(actor, training)
 
 

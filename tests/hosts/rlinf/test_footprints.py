@@ -48,7 +48,8 @@ def test_without_a_checkpoint_it_says_so_and_counts_per_billion_parameters():
     assert (kind["gpus"], kind["learner_ranks"], kind["inference_ranks"]) == (8, 1, 1)
     assert gigabytes(kind) == {"weights": 0.25, "gradients": 0.25, "optimizer": 0.5, "inference": 2}
     assert kind["fits"] is None
-    row, _ = rows(memory(gpu_memory=30))[1:-1]
+    row, shared, _ = rows(memory(gpu_memory=30))[1:-1]
+    assert shared == ("  shared, a node", "new weights on their way: 4 GB per billion parameters")
     assert row[1].endswith("3 GB per billion parameters of 30 GB, which 10 billion parameters fill")
 
 
@@ -138,6 +139,12 @@ def test_pi0_is_counted_as_its_class_casts_it_and_its_vlm_as_frozen(tmp_path):
     assert adapted["bytes"] == expert_only  # RLinf's adapters are the VLM's alone
     assert whole == {"weights": 440, "gradients": 440, "optimizer": 880, "inference": 440}
     assert expert_only == {"weights": 440, "gradients": 40, "optimizer": 80, "inference": 440}
+    trained, narrower = (
+        memory({**own, "actor.model.openpi": {"train_expert_only": True}, **others}, gpus=1)["sent_bytes"]
+        for others in ({}, {"actor.model.model_type": "openvla_oft", "actor.model.precision": "fp32"})
+    )
+    assert trained == 2 * (2 * 20 + 200)  # in bfloat16: two versions of the expert, and the VLM once
+    assert narrower == 4 * 2 * 220
     (unknown,) = memory({**unsaid, "actor.fsdp_config": {"strategy": "fsdp2"}}, gpus=1)["per_gpu"]
     assert gigabytes(unknown) == {"weights": 2, "gradients": 2, "optimizer": 4, "inference": 2}
 

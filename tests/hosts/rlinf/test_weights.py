@@ -4,7 +4,6 @@ import asyncio
 import copy
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -17,7 +16,7 @@ from rlinf.utils.utils import collect_param_names_need_sync
 from rlinf_async.hosts.rlinf import weights
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.ray_runtime import weights as transport
-from rlinf_async.ray_runtime.wire import pack
+from rlinf_async.ray_runtime.weight_file import OpenedWeights
 
 PATCH = {"type": "patch", "patch": {"init_sync": {"enabled": True}}}
 """What all but one of RLinf's examples have: nothing that a bucket syncer could be made from."""
@@ -65,12 +64,15 @@ def same(one, other):
     return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
-def there(chunks):
-    """Chunks as they are after their way through Ray's object store, which makes them read-only."""
-    arrived = [pack(copy.deepcopy(chunk)) for chunk in chunks]
-    for chunk in arrived:
-        for array in chunk.values():
-            (array if isinstance(array, np.ndarray) else array.data).setflags(write=False)
+def there(taken, version=0):
+    """The tensors of a copy as another process reads them, which is published first."""
+    arrived = {}
+    for part in taken.parts:
+        part.publish(version)
+        if (place := part.place(("nobody", b""))) is not None and place.version == version:
+            with OpenedWeights(place) as tensors:
+                arrived |= {name: tensor.clone() for name, tensor in tensors.items()}
+    assert arrived.keys() == taken.tensors.keys()
     return arrived
 
 
@@ -118,10 +120,10 @@ def test_later_snapshots_hold_what_rlinf_synchronises_and_the_first_all_else_too
     transport.apply(receiver, there(snapshot.take()))
     assert same(sender, receiver)
     shift(sender)
-    (chunk,) = snapshot.take()
-    assert set(chunk) == set(collect_param_names_need_sync(sender))
-    assert "encoder.weight" not in chunk
-    transport.apply(receiver, there([chunk]))
+    later = there(snapshot.take(), 1)
+    assert set(later) == set(collect_param_names_need_sync(sender))
+    assert "encoder.weight" not in later
+    transport.apply(receiver, later)
     assert same(sender, receiver)
 
 
@@ -129,49 +131,44 @@ def test_a_receiver_of_narrower_type_is_sent_no_more_than_it_keeps():
     sender, receiver = Tied(0), Tied(1).bfloat16()
     snapshot = Snapshot(Actor(sender))
     snapshot.types = transport.types_of(receiver)
-    (chunk,) = snapshot.take()
-    assert chunk["inner.weight"].dtype == torch.bfloat16
-    assert chunk["norm.num_batches_tracked"].dtype == torch.int64
-    transport.apply(receiver, there([chunk]))
+    sent = there(snapshot.take())
+    assert sent["inner.weight"].dtype == torch.bfloat16
+    assert sent["norm.num_batches_tracked"].dtype == torch.int64
+    transport.apply(receiver, sent)
     assert same(copy.deepcopy(sender).bfloat16(), receiver)
 
 
 def test_names_that_the_receiver_does_not_have_are_not_sent_and_having_none_is_an_error():
     snapshot = Snapshot(Actor(Tied(0)))
     snapshot.types = {"table": torch.float32}
-    assert [set(chunk) for chunk in snapshot.take()] == [{"table"}]
+    assert set(snapshot.take().tensors) == {"table"}
     snapshot.types = {"other": torch.float32}
     with pytest.raises(ValueError, match="none of the learner's 10 tensors"):
         snapshot.take()
 
 
-def test_large_models_travel_in_chunks_and_arrive_whole(monkeypatch):
-    monkeypatch.setattr(transport, "BLOCK_BYTES", 100)
-    sender, receiver = Tied(0), Tied(1)
-    chunks = Snapshot(Actor(sender)).take()
-    assert len(chunks) > 4
-    transport.apply(receiver, there(chunks))
-    assert same(sender, receiver)
-
-
 def test_a_snapshot_stays_as_it_is_when_the_learner_goes_on():
     sender, receiver = Tied(0), Tied(1)
     snapshot = Snapshot(Actor(sender))
-    for _ in range(2):
+    for version in range(3):
         taken, then = snapshot.take(), copy.deepcopy(sender)
         shift(sender)
-        transport.apply(receiver, there(taken))
+        transport.apply(receiver, there(taken, version))
         assert same(then, receiver)
 
 
-def test_the_memory_of_a_snapshot_is_that_of_the_one_before():
+def test_the_memory_of_a_snapshot_is_that_of_the_last_but_one():
     snapshot = Snapshot(Actor(Tied(0)))
-    places = [[chunk["inner.weight"].data_ptr() for chunk in snapshot.take()] for _ in range(4)]
-    assert places[1] == places[2] == places[3]
+    places = []
+    for version in range(5):
+        taken = snapshot.take()
+        places.append(taken.tensors["inner.weight"].data_ptr())
+        there(taken, version)
+    assert places[0] == places[2] == places[4] != places[1] == places[3]
 
 
 def test_a_rank_that_does_not_send_takes_part_and_keeps_nothing():
     actor = Actor(Tied(0), sends=False)
     with mock.patch.object(weights, "whole", side_effect=lambda tensor: tensor) as gathered:
-        assert Snapshot(actor).take() == []
+        assert Snapshot(actor).take() is None
     assert gathered.call_count == len(actor.model.state_dict())

@@ -1,6 +1,7 @@
 """Answers of one inference rank: whose they are, who made them, and what padding leaves of them."""
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 
@@ -16,7 +17,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.workers import inference_actor, policy
 from rlinf_async.loops.request_broker import Pending
-from rlinf_async.ray_runtime.wire import pack, seal
+from rlinf_async.ray_runtime.wire import seal
 from tests.hosts.workers.given import ACTION, CHUNK, settings
 from tests.making import request
 
@@ -119,7 +120,7 @@ def test_a_policy_without_a_critic_says_no_values(actor):
 
 def test_answers_name_the_version_whose_weights_made_them(actor):
     worker = actor()
-    asyncio.run(worker.load(4, [pack({"weight": torch.tensor([2.0])})]))
+    asyncio.run(worker.load(4, [nullcontext({"weight": torch.tensor([2.0])})]))
     (answer,) = answers(worker, asked(1, 2))
     assert answer["version"] == 4
     assert answer["values"].tolist() == [20.0, 22.0]
@@ -167,7 +168,7 @@ def test_sampling_begins_anew_with_every_version_in_a_deterministic_run(actor, d
 
 def test_scores_are_asked_for_one_request_at_a_time_and_bear_the_version(actor):
     worker = actor()
-    asyncio.run(worker.load(3, [pack({"weight": torch.tensor([2.0])})]))
+    asyncio.run(worker.load(3, [nullcontext({"weight": torch.tensor([2.0])})]))
     samples = [{"forward_inputs": {"states": torch.tensor([[1.0], [5.0]]) * shard}} for shard in (1, 2)]
     batch = [
         Pending(number=shard, request=request(shard, 2, payload=seal(payload), mode="score"))

@@ -1,0 +1,272 @@
+"""New weights from a learner to two inference ranks: past Ray, as they travel, and by Ray's object store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import ray
+import torch
+
+from benchmarks.micro.cpu import cpu_seconds
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.host_memory import copy_all, host_tensors
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.loops.finite import check_weights
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.spans import SpanLog
+from rlinf_async.ray_runtime import memory, weight_file, weight_mirror
+from rlinf_async.ray_runtime.coordinator import Coordinator
+from rlinf_async.ray_runtime.copied_weights import CopiedWeights
+from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.weight_parts import Part, unpack_part
+from rlinf_async.ray_runtime.weights import Taken, WeightClient, WeightSender, apply
+from rlinf_async.ray_runtime.wire import pack
+
+RANKS = 2
+CHANGED = 0.02
+"""The share of the numbers that differs from version to version."""
+CHUNK_BYTES = 2**28
+WARM_UP = 3
+"""Versions: all memory is allocated by then, and Ray's store holds two."""
+
+Seen = dict[str, float]
+
+
+class Weights(CopiedWeights):
+    """A learner's copy of weights that are all trained."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._model = model
+
+    def take(self) -> Taken | None:
+        state = self._model.state_dict()
+        names = self.choose(state, changing=state.keys())
+        for name, place in self.places({name: state[name] for name in names}).items():
+            self.write(place, state[name])
+        return self.copied()
+
+
+class Learner:
+    """Has the weights, and sends them either way."""
+
+    def __init__(self, megabytes: int) -> None:
+        torch.set_num_threads(1)
+        self._model, self._draw = model_of(megabytes), np.random.default_rng(0)
+        self._sender = WeightSender(Weights(self._model))
+        self._thread, self._version = ThreadPoolExecutor(1), -1
+        self._memory: list[torch.Tensor] = []
+
+    async def train(self) -> None:
+        """Change some of the weights."""
+        for tensor in self._model.state_dict().values():
+            words = tensor.view(torch.int16).flatten().numpy()
+            words[self._draw.integers(0, len(words), int(CHANGED * len(words)))] ^= 1
+
+    async def offer(self, coordinator: Any) -> tuple[float, float]:
+        """Past Ray: the seconds that the learner waits, and those until the weights are announced."""
+        began, self._version = time.perf_counter(), self._version + 1
+        blocked = await self._sender.offer(self._version, coordinator, SpanLog(None))
+        await self._sender.sent()
+        return blocked, time.perf_counter() - began
+
+    async def put(self) -> tuple[float, float, list[Any]]:
+        """By Ray's object store, as before: a copy in this process, then objects made of it."""
+        began = time.perf_counter()
+        tensors = list(self._model.state_dict().values())
+        self._memory = self._memory or host_tensors((tensor.shape, tensor.dtype) for tensor in tensors)
+        copy_all(self._memory, tensors)
+        blocked = time.perf_counter() - began
+        references = await asyncio.get_running_loop().run_in_executor(self._thread, self._put)
+        return blocked, time.perf_counter() - began, references
+
+    def _put(self) -> list[Any]:
+        chunks: list[dict[str, torch.Tensor]] = [{}]
+        for name, tensor in zip(self._model.state_dict(), self._memory, strict=True):
+            if sum(held.nbytes for held in chunks[-1].values()) + tensor.nbytes > CHUNK_BYTES:
+                chunks.append({})
+            chunks[-1][name] = tensor
+        for chunk in chunks:
+            check_weights(0, chunk)
+        return [ray.put(pack(chunk)) for chunk in chunks]
+
+
+class Rank:
+    """An inference rank; `apart`, it takes itself to be on another machine."""
+
+    def __init__(self, megabytes: int, rank: int, coordinator: Any, *, apart: bool) -> None:
+        torch.set_num_threads(1)
+        self._model, self._sent = model_of(megabytes), 0
+        self._coordinator, self._rank = coordinator, rank
+        self._client: WeightClient | None = None
+        if apart:
+            for module in (memory, weight_file):
+                vars(module)["machine"] = lambda: "another"
+            vars(weight_mirror)["unpack_part"] = self._unpack_part
+
+    def _unpack_part(self, part: Part, *arguments: Any) -> bool:
+        self._sent += len(part.content) if isinstance(part.content, bytes) else part.content.nbytes
+        return unpack_part(part, *arguments)
+
+    async def load(self) -> tuple[float, int]:
+        """The newest version past Ray: the seconds that inference waits, and bytes from another machine."""
+        self._sent = 0
+        # Here, as an event loop runs by now.
+        self._client = self._client or WeightClient(self._coordinator, rank=self._rank)
+        offered = await self._client.next()
+        assert offered is not None
+        began = time.perf_counter()
+        for part in offered[1]:
+            with part as tensors:
+                apply(self._model, tensors)
+        await self._client.applied(offered[0])
+        return time.perf_counter() - began, self._sent
+
+    async def get(self, references: Sequence[Any]) -> tuple[float, int]:
+        """The same from Ray's object store."""
+        chunks = list(await asyncio.gather(*references))
+        began = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the store's memory is for reading, which is all that is done
+            for chunk in chunks:
+                tensors = {n: torch.from_numpy(raw.data).view(raw.dtype) for n, raw in chunk.items()}
+                apply(self._model, tensors)
+        return time.perf_counter() - began, 0
+
+
+def model_of(megabytes: int) -> torch.nn.Module:
+    """Layers of 32 MB in bfloat16."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16) for _ in range(megabytes // 32)]
+    return torch.nn.Sequential(*layers)
+
+
+class Ways:
+    """A learner, and ranks that take its weights past Ray, or by Ray's object store."""
+
+    def __init__(self, megabytes: int) -> None:
+        os.environ.setdefault("RAY_ADDRESS", "local")
+        store = 4 * megabytes * 10**6
+        ray.init(num_cpus=8, object_store_memory=store, include_dashboard=False, log_to_driver=False)
+        self._megabytes = megabytes
+        self._learner: Handle = _start(Learner, megabytes)
+        self.start_ranks(apart=False)
+        self._references: list[Any] = []
+
+    def start_ranks(self, *, apart: bool) -> None:
+        """Begin with other ranks; `apart`, they take themselves to be on another machine."""
+        self._coordinator = _start(Coordinator, _settings(), 0)
+        self._ranks: list[Handle] = [
+            _start(Rank, self._megabytes, rank, self._coordinator, apart=apart) for rank in range(RANKS)
+        ]
+
+    def publish(self, way: str) -> Seen:
+        """One version by `way`; what it took."""
+        ray.get(self._learner.train.remote())
+        cpu: list[float] = []
+        began = time.perf_counter()
+        with cpu_seconds(cpu):
+            if way == "object store":
+                blocked, offered, references = ray.get(self._learner.put.remote())
+                loads = ray.get([rank.get.remote(references) for rank in self._ranks])
+                # Two versions are there at a time: the newest, and the one on its way.
+                self._references = references
+            else:
+                coming = [rank.load.remote() for rank in self._ranks]
+                blocked, offered = ray.get(self._learner.offer.remote(self._coordinator))
+                loads = ray.get(coming)
+        return {
+            "learner_blocked_s": blocked,
+            "offered_s": offered,
+            "rank_blocked_s": statistics.mean(seconds for seconds, _ in loads),
+            "everywhere_s": time.perf_counter() - began,
+            "cpu_s": cpu[0],
+            "mb_between_machines": sum(sent for _, sent in loads) / 1e6,
+        }
+
+    def forget(self) -> None:
+        """End the ranks, and give back what Ray's store holds."""
+        self._references = []
+        for rank in self._ranks:
+            ray.kill(cast(Any, rank))
+
+    def close(self) -> None:
+        ray.shutdown()
+
+
+def measure(rounds: int, megabytes: int) -> dict[str, Any]:
+    """Past Ray and by its store by turns, then between machines; of each number the median of the rounds."""
+    shared, ways = _shared(), Ways(megabytes)
+    seen: dict[str, list[Seen]] = {"past Ray": [], "object store": []}
+    grown: dict[str, float] = {}
+    for way in seen:
+        for _ in range(WARM_UP):
+            ways.publish(way)
+        grown[way], shared = (_shared() - shared) / 1e6, _shared()
+    for _ in range(rounds):
+        for way, observed in seen.items():
+            observed.append(ways.publish(way))
+    ways.forget()
+    ways.start_ranks(apart=True)
+    shared = _shared()
+    for _ in range(WARM_UP):
+        ways.publish("another machine")
+    grown["another machine"] = (_shared() - shared) / 1e6
+    seen["another machine"] = [ways.publish("another machine") for _ in range(rounds)]
+    ways.close()
+    medians = {way: _medians(observed) for way, observed in seen.items()}
+    names = ("learner_blocked_s", "everywhere_s", "cpu_s")
+    return {
+        "mib": megabytes,
+        "changed": CHANGED,
+        "ranks": RANKS,
+        "rounds": rounds,
+        "ways": {way: {**found, "mb_shared": round(grown[way])} for way, found in medians.items()},
+        "past Ray / object store": {
+            name: round(medians["past Ray"][name] / medians["object store"][name], 3) for name in names
+        },
+    }
+
+
+def _start(kind: type, *arguments: Any, **keywords: Any) -> Any:
+    """Start a process with an object of that kind in it."""
+    started: Any = ray.remote(kind)
+    return started.options(max_concurrency=100).remote(*arguments, **keywords)
+
+
+def _shared() -> float:
+    """Bytes of shared memory on this machine: of memory files, and of Ray's store."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    (kilobytes,) = [line.split()[1] for line in lines if line.startswith("Shmem:")]
+    return 1024 * float(kilobytes)
+
+
+def _settings() -> RunSettings:
+    plan = ShardPlan(
+        total_envs=RANKS, env_workers=1, inference_ranks=RANKS, learner_ranks=1, shards_per_worker=1
+    )
+    return RunSettings(
+        asynchrony=AsyncConfig.from_mapping({"mode": "full"}),
+        plan=plan,
+        horizon=1,
+        batches=10**6,
+        global_batch_size=RANKS,
+        micro_batch_size=RANKS,
+        update_epoch=1,
+        max_batch_size=RANKS,
+        normalizes=False,
+        seed=0,
+    )
+
+
+def _medians(observed: Sequence[Seen]) -> Seen:
+    return {name: round(statistics.median(one[name] for one in observed), 3) for name in observed[0]}
