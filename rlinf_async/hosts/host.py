@@ -143,15 +143,15 @@ def recognised_file(path: Path) -> str:
 
     It is read by itself: what it is made of may be of a package that is not here.
     """
-    from omegaconf import OmegaConf
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     try:
-        tree = yaml.safe_load(read_named(path, limit=MAX_YAML_BYTES))
-    except (OSError, yaml.YAMLError):
+        cfg = OmegaConf.create(yaml.safe_load(read_named(path, limit=MAX_YAML_BYTES)))
+    except (OSError, OmegaConfBaseException, yaml.YAMLError):
+        return ""  # the error of composing it says what is wrong
+    if not isinstance(cfg, DictConfig):
         return ""
-    if not isinstance(tree, dict):
-        return ""
-    cfg = OmegaConf.create(tree)
     return next((said for host in every() if (said := host.recognised(cfg))), "")
 
 
