@@ -21,7 +21,7 @@ class Comparison:
 
     now: Prediction
     others: tuple[Prediction, ...]
-    """What the user asked for, then the presets that differ from the run."""
+    """Those that the user asked for, then the presets that differ from the run."""
 
     @property
     def fastest(self) -> Prediction:

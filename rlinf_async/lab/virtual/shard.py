@@ -67,7 +67,7 @@ class VirtualShard:
             await self._worker.simulate(self._batch.step())
 
     def observation(self, output: None) -> None:
-        """Nothing is shown."""
+        """Show nothing."""
 
     def take_on(self, place: int, rollout: int) -> None:
         self._batch.take_on(place * self.size)

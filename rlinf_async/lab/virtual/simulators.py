@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 Seconds = tuple[float, ...]
-"""What the environments of a shard take between two requests: each on a core of its own, or one number where
-they are stepped as one."""
+"""Durations of the environments of a shard between two requests: each on a core of its own, or one number
+where they are stepped as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
