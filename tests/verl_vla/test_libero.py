@@ -69,7 +69,7 @@ def test_members_of_a_group_start_alike_and_groups_do_not(build):
         pictures = observation["main_images"].astype(int)
         assert np.abs(pictures[0] - pictures[1]).max() <= 2  # of the same scene, drawn by another process
         np.testing.assert_allclose(observation["states"][::2], observation["states"][1::2], atol=1e-4)
-        starts.append(ids[:, 0])
+        starts.append(ids[:, 0].tolist())
         env.chunk_step(torch.zeros(4, 1, 7))
     assert len({*starts[0], *starts[1]}) > 2
 
