@@ -73,8 +73,9 @@ class Learner:
     def begin(self, batch: int) -> None:
         self.sum = 0
 
-    def accept(self, pieces: Sequence[Piece]) -> None:
+    def accept(self, pieces: Sequence[Piece]) -> bool:
         self.sum += sum(sum(piece.payload) * piece.size for piece in pieces)
+        return False
 
     def finish(self) -> dict[str, float]:
         return {"sum": self.sum}

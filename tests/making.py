@@ -1,6 +1,7 @@
 """Records with defaults, so that a test names only what it is about."""
 
 import itertools
+from concurrent.futures import Future
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
@@ -24,6 +25,19 @@ def piece(of, *, part=0, rank=0, size=1, oldest=None, newest=None, env_steps=1, 
         env_steps=env_steps,
         payload=payload,
     )
+
+
+def given(result):
+    """A future that has its result, as of scores that have come."""
+    future = Future()
+    future.set_result(result)
+    return future
+
+
+def accept(learner, pieces):
+    """Give a learner pieces, as many of which are taken in as can be."""
+    while learner.accept(pieces):
+        pieces = ()
 
 
 def rollout(plan, of, *, oldest=None, newest=None):

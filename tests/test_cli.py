@@ -202,7 +202,7 @@ def test_a_remedy_of_the_doctor_is_one_line_that_can_be_copied(monkeypatch):
 def test_a_correction_is_explained_with_its_bound_and_its_anchor():
     facts = explain("metaworld_ppo_mlp", "async.train.correction=tis")
     assert (facts["correction"], facts["max_weight"], facts["proximal"]) == ("tis", 2.0, "recomputed")
-    facts = explain("metaworld_ppo_mlp", "async.train.proximal=loglinear")
+    facts = explain("metaworld_ppo_mlp", "async.advanced.proximal=loglinear")
     assert (facts["max_weight"], facts["proximal"]) == (None, "loglinear")
     assert "interpolated proximal policy" in facts["exactness"]["train"]
     assert any("sampling policies', not recomputed" in remark for remark in facts["remarks"])

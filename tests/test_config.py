@@ -142,7 +142,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.advanced", {"accept_bias": "no"}, "async.advanced.accept_bias='no'"),
         ("async.train", {"correction": "decouple"}, "did you mean 'decoupled'"),
         ("async.train", {"correction": None}, "async.train.correction=None must be one of"),
-        ("async.train", {"proximal": "log-linear"}, "did you mean 'loglinear'"),
+        ("async.advanced", {"proximal": "log-linear"}, "did you mean 'loglinear'"),
         ("async.advanced", {"measure_ratios": 1}, "async.advanced.measure_ratios=1 must be true or false"),
         (
             "async.advanced",
@@ -200,22 +200,6 @@ def test_a_wrong_value_is_refused_with_its_name(path, block, message):
 
 def uncorrected(**train):
     return AsyncConfig.from_mapping({"mode": "full", "train": {"correction": "none", **train}})
-
-
-@pytest.mark.parametrize(
-    ("block", "named"),
-    [
-        ({"mode": "train"}, "use async.mode=full, or async.train.scorer=learner"),
-        ({"mode": "full", "streamer": {"enabled": False}}, "takes levels 2 and 3"),
-        ({"mode": "full", "train": {"proximal": "loglinear"}}, "use proximal=recomputed, or scorer=learner"),
-    ],
-)
-def test_inference_scores_only_what_is_recomputed_piece_by_piece(block, named):
-    train = {**block.get("train", {}), "scorer": "inference"}
-    with pytest.raises(ValueError, match=rf"async.train.scorer=inference.*{named}"):
-        AsyncConfig.from_mapping({**block, "train": train})
-    on_policy = {**block, "train": {"scorer": "inference", "max_staleness": 0}}
-    assert not AsyncConfig.from_mapping(on_policy).recomputes
 
 
 def test_training_off_policy_without_correction_is_refused_with_both_ways_out():

@@ -56,8 +56,10 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
     """
     if setting.correction:
         correction = dict(setting.correction)
-        advanced = {"max_weight": correction.pop("max_weight")} if "max_weight" in correction else {}
-        train = {"max_staleness": setting.lag, "proximal": RECOMPUTED, **correction}
+        advanced = {"proximal": RECOMPUTED} | {
+            name: correction.pop(name) for name in ("max_weight", "proximal") if name in correction
+        }
+        train = {"max_staleness": setting.lag, **correction}
         return {"mode": "train", "deterministic": True, "train": train, "advanced": advanced}
     piece = task.envs // task.shards * task.horizon
     return {
@@ -65,10 +67,9 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
         "train": {
             "max_staleness": setting.lag,
             "balance": setting.balance,
-            "proximal": setting.proximal or RECOMPUTED,
         },
         "rollout": {"shards": task.shards},
-        "advanced": {"normalization": "running"},
+        "advanced": {"normalization": "running", "proximal": setting.proximal or RECOMPUTED},
         "streamer": {"micro_batch_size": piece}
         | {name: value for name, value in setting.streamer.items() if name != "steps"},
     }

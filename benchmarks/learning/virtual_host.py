@@ -140,7 +140,9 @@ class TimedLearner:
         self._learner, self._settings, self._sample_seconds = learner, settings, sample_seconds
         self.seen: dict[int, BatchSeen] = defaultdict(BatchSeen)
 
-    async def train(self, batch: int, pieces: PiecePort) -> dict[str, float]:
+    async def train(
+        self, batch: int, pieces: PiecePort, fail: Callable[[BaseException], None]
+    ) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
         metrics = await learn_batch(
             batch=batch,

@@ -27,7 +27,7 @@ RESULTS = Path(__file__).with_name("held_out.json")
 RUNS = Path("runs/held_out")
 KNOWN = "full"
 """The mode of the run that the plan begins with."""
-HELD_OUT = ("train", "rollout", "streamer", "full-loglinear", "full-scorer")
+HELD_OUT = ("train", "rollout", "streamer", "full-loglinear")
 """Modes that are planned from it; the others change which environments a batch is made of."""
 
 

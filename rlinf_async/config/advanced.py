@@ -27,6 +27,8 @@ class AdvancedConfig:
     """True confirms `train.correction: none`: off-policy data is trained as if it were on-policy."""
     max_weight: float | Literal["auto"] = "auto"
     """The bound of the weight that `train.correction: tis` gives a sample; auto: 2."""
+    proximal: Literal["recomputed", "loglinear"] = "recomputed"
+    """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
     normalization: Literal["auto", "running", "deferred"] = "auto"
     """Advantages (GAE) in the first optimizer step: by the batch before (streams), or by the batch (exact).
 
@@ -65,6 +67,7 @@ class AdvancedConfig:
     def __post_init__(self) -> None:
         check_flag("async.advanced.accept_bias", self.accept_bias)
         check_above_zero("async.advanced.max_weight", self.max_weight, auto=True)
+        check_choice("async.advanced.proximal", self.proximal, ("recomputed", "loglinear"))
         check_choice("async.advanced.normalization", self.normalization, ("auto", "running", "deferred"))
         check_whole("async.advanced.keep_checkpoints", self.keep_checkpoints, least=1, or_else="all")
         if self.measure_ratios != "auto":

@@ -52,21 +52,11 @@ class AsyncConfig:
                 "async.train.balance=tasks gives each place in a batch to whoever is first, "
                 "which async.deterministic=true rules out; use async.train.balance=exact"
             )
-        self._check_scorer()
         if self.off_policy and self.train.correction == "none" and not self.advanced.accept_bias:
             raise ValueError(
                 f"async.train.correction=none with max_staleness={self.max_staleness} trains off-policy data "
                 "without any correction; use correction=decoupled, or also set "
                 "async.advanced.accept_bias=true"
-            )
-
-    def _check_scorer(self) -> None:
-        if self.train.scorer == "learner" or not self.off_policy:
-            return
-        if not (self.rollout.enabled and self.streamer.enabled):
-            raise ValueError(
-                "async.train.scorer=inference has a batch scored piece by piece between other requests, "
-                "which takes levels 2 and 3; use async.mode=full, or async.train.scorer=learner"
             )
 
     @classmethod
@@ -131,7 +121,7 @@ class AsyncConfig:
         return Weighting(
             correction=self.correction,
             max_weight=self.advanced.weight_bound(self.correction),
-            interpolates=self.train.proximal == "loglinear",
+            interpolates=self.advanced.proximal == "loglinear",
         )
 
     @property

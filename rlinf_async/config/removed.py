@@ -6,7 +6,7 @@ from typing import Any
 
 _MOVED = {
     **{f"async.{name}": name for name in ("deadline_s", "stall_s")},
-    **{f"async.train.{name}": name for name in ("accept_bias", "max_weight", "measure_ratios")},
+    **{f"async.train.{name}": name for name in ("accept_bias", "max_weight", "measure_ratios", "proximal")},
     "async.streamer.normalization": "normalization",
     "async.survive.keep": "keep_checkpoints",
     **{
@@ -53,9 +53,13 @@ REMOVED_KEYS = {
         "it learned 17.5 % less with action tokens and no more with anything; use decoupled, or tis, whose "
         "weights are bounded too"
     ),
-    "async.train.proximal=first_visit": (
-        "with several optimizer steps a pass it learned 28 % less; use recomputed, whose pass "
-        "async.train.scorer=inference takes off the learner, or loglinear, which needs no pass"
+    "async.train.scorer": (
+        "idle inference ranks score what the learner has not come to, where that gives the same; leave the "
+        "key out, `rlinf-async explain` says who scores"
+    ),
+    "async.advanced.proximal=first_visit": (
+        "with several optimizer steps a pass it learned 28 % less; use recomputed, whose pass idle "
+        "inference ranks share, or loglinear, which needs no pass"
     ),
     "async.streamer.steps": (
         "every optimizer step of a pass has an equal share of every rollout (what spread did), as steps in "

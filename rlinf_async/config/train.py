@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from rlinf_async.config.checks import check_choice, check_flag, check_whole
 from rlinf_async.core.types import Balance, Correction
@@ -31,12 +31,6 @@ class TrainConfig:
     """Policy versions that a trained sample may be old, counted in global steps."""
     correction: Correction = "decoupled"
     """The weight of a sample that an older policy has drawn; see `core.objectives.importance_weight`."""
-    proximal: Literal["recomputed", "loglinear"] = "recomputed"
-    """The policy at the start of the update: recomputed in a pass without gradients, or interpolated."""
-    scorer: Literal["learner", "inference"] = "learner"
-    """The part that recomputes the anchor: the learner, in a pass before it trains, or the inference
-    ranks, which have the same weights, while the learner trains on the first samples. That is of use
-    where they wait for the learner."""
     balance: Balance = "exact"
     """The way in which environments contribute equally to every batch: each with its own task (exact),
     or the next free one with the next task (tasks)."""
@@ -46,10 +40,3 @@ class TrainConfig:
         check_whole("async.train.max_staleness", self.max_staleness, least=0)
         check_choice("async.train.correction", self.correction, get_args(Correction))
         check_choice("async.train.balance", self.balance, get_args(Balance))
-        check_choice("async.train.proximal", self.proximal, ("recomputed", "loglinear"))
-        check_choice("async.train.scorer", self.scorer, ("learner", "inference"))
-        if self.scorer == "inference" and self.proximal != "recomputed":
-            raise ValueError(
-                f"async.train.scorer=inference with proximal={self.proximal}: nothing is scored again; use "
-                "proximal=recomputed, or scorer=learner"
-            )

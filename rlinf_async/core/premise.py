@@ -42,6 +42,8 @@ class Premise:
     values: float = 0.0
     keeps_values: bool = False
     """Values scored again are not those that were stored, which therefore stay."""
+    alike: bool = True
+    """Log-probabilities differ by rounding alone, so that inference can score for the learner."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -107,11 +109,13 @@ def judge(
             "(frozen weights that no checkpoint gives?), or the model scores other actions than it took; "
             "async.advanced.measure_ratios=false leaves this check out"
         )
-    if logprobs > tolerance.logprobs:
+    alike = logprobs <= tolerance.logprobs
+    if not alike:
         warn(
             f"{field} of the first batch, scored again at the weights that acted, are off by "
             f"{logprobs:.3g} on average, where rounding explains {tolerance.logprobs:g}; importance weights "
-            "correct it, at the price of variance: see train/mismatch"
+            "correct it, at the price of variance: see train/mismatch; the learner scores every batch by "
+            "itself"
         )
     # As above: NaN counts as a difference.
     keeps_values = not values <= tolerance.values
@@ -121,4 +125,4 @@ def judge(
             f"{values:.0%} of their size, where rounding explains {tolerance.values:.0%}; the values that "
             "inference stored are kept"
         )
-    return Premise(logprobs=logprobs, values=values, keeps_values=keeps_values)
+    return Premise(logprobs=logprobs, values=values, keeps_values=keeps_values, alike=alike)

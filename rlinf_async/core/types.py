@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
@@ -72,8 +73,9 @@ class Piece:
     newest: int
     env_steps: int
     payload: Any
-    scores: Any = None
-    """Scores of the piece by the policy that anchors it, [T + 1, B, ...], once inference has sent them."""
+    scores: Future[Any] | None = None
+    """Scores of the piece by the policy that anchors it, [T + 1, B, ...], where inference is asked for them:
+    whoever cancels it takes the piece back."""
 
     @property
     def key(self) -> tuple[int, int, int]:

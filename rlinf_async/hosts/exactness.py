@@ -20,8 +20,8 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
     if not asynchrony.off_policy:
         return f"{EXACT_VERDICT} (max_staleness is 0: every sample is on-policy)"
     how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
-    if train.correction != "none" and train.proximal == "loglinear":
-        how += " around an interpolated proximal policy; async.train.proximal=recomputed is exact in that"
+    if train.correction != "none" and asynchrony.advanced.proximal == "loglinear":
+        how += " around an interpolated proximal policy; async.advanced.proximal=recomputed is exact in that"
     age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
     fixed = "exactly" if asynchrony.deterministic else "up to"
     return f"approximate (samples are {fixed} {age} old, {how})"

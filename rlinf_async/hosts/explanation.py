@@ -21,6 +21,10 @@ PROXIMAL_SENTENCES = {
     "recomputed": "recomputed: a pass without gradients over every batch",
     "loglinear": "loglinear: interpolated, without that pass; train/proximal_error says how far it is off",
 }
+SHARED_SCORING = (
+    "idle inference ranks score what the learner has not come to, from the second batch on, if the first "
+    "shows that both compute alike"
+)
 
 Row = tuple[str, str]
 
@@ -35,7 +39,7 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
         "max_staleness": asynchrony.max_staleness,
         "correction": train.correction if asynchrony.off_policy else "none needed",
         "max_weight": None if math.isinf(bound) else bound,
-        "proximal": train.proximal if weighting else None,
+        "proximal": asynchrony.advanced.proximal if weighting else None,
         "deterministic": asynchrony.deterministic,
     }
 
@@ -46,7 +50,23 @@ def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
     Args:
         why: the reason for the number of shards, in a sentence.
     """
-    return {**_size_facts(settings, why=why), "publication": PUBLICATION_SENTENCE, "deaths": deaths(settings)}
+    return {
+        **_size_facts(settings, why=why),
+        "publication": PUBLICATION_SENTENCE,
+        "deaths": deaths(settings),
+        "scorer": scorer(settings),
+        "learner_scores": settings.learner_scores,
+    }
+
+
+def scorer(settings: RunSettings) -> str | None:
+    """Return who makes the pass that anchors a batch, None where it is not made."""
+    if not settings.asynchrony.recomputes:
+        return None
+    if settings.scored_by_inference:
+        return SHARED_SCORING
+    without = "only with levels 2 and 3 on inference can take pieces of it"
+    return f"the learner scores every batch by itself: {settings.learner_scores or without}"
 
 
 def _size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
@@ -130,15 +150,6 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "async.train.balance=tasks: a free simulator takes on the tasks of the next place in the batch, "
             "those that took longest first, so that a batch has the tasks and groups of the synchronous loop"
         )
-    if asynchrony.recomputes and asynchrony.train.scorer == "inference":
-        yield (
-            "async.train.scorer=inference: inference ranks score a batch while the learner trains on what "
-            f"comes first; its own passes are for the first {settings.pieces_taken_together} of "
-            f"{settings.plan.pieces_per_rank} pieces of a rank"
-            if settings.scored_by_inference
-            else "async.train.scorer=inference does nothing here, as nothing is trained on before a batch is "
-            "complete, or inference leaves its accelerator to the learner"
-        )
     if asynchrony.off_policy and not asynchrony.recomputes:
         yield "values, and the advantages made of them, are the sampling policies', not recomputed"
     elif asynchrony.off_policy and auto_reset:
@@ -170,6 +181,8 @@ def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
     yield "correction", facts["correction"]
     if facts["proximal"]:
         yield "  proximal", PROXIMAL_SENTENCES[facts["proximal"]]
+    if facts.get("scorer"):
+        yield "  scored by", facts["scorer"]
     partly = facts.get("scored")
     if partly or facts["max_weight"]:
         bound = f"at most {facts['max_weight']:g}" if facts["max_weight"] else ""

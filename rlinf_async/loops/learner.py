@@ -53,7 +53,8 @@ async def learn_batch(
             if not last:
                 taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
             with spans.span("accept", batch=batch, pieces=[_facts(piece) for piece in arrived]):
-                await compute(learner.accept, arrived)
+                while await compute(learner.accept, arrived):
+                    arrived = ()
         with spans.span("finish", batch=batch):
             metrics: dict[str, float] = await compute(learner.finish)
         return {**metrics, WAITING_METRIC: waited}

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from rlinf_async.core.tensors import Tree
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 
 
@@ -144,22 +143,15 @@ class PiecePort(Protocol):
         """
 
 
-class Scorer(Protocol):
-    """Inference, as a learner rank asks it what it thinks of actions that were taken."""
-
-    async def score(self, piece: Piece, version: int) -> Tree:
-        """Return the scores of the piece by the policy of `version`, [T + 1, B, ...], once all ranks have
-        it.
-        """
-
-
 class Learner(Protocol):
     """One learner rank."""
 
     def begin(self, batch: int) -> None: ...
 
-    def accept(self, pieces: Sequence[Piece]) -> None:
-        """Train on, or keep, what has arrived."""
+    def accept(self, pieces: Sequence[Piece]) -> bool:
+        """Train on, or keep, as many of the pieces that have arrived as are taken in together; True while
+        there are more.
+        """
 
     def finish(self) -> dict[str, float]:
         """The batch is complete: the remaining optimizer steps, and the metrics."""

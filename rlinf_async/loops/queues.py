@@ -78,7 +78,8 @@ class SharedQueues:
         self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
         self._scores: list[Queue[DynamicBatcher[Any]]] = []
         """The queue of learner ranks, if they ask. A rank serves it and env shards by turns, while both
-        wait: the many requests for actions would otherwise leave no time for scores."""
+        wait: no request for actions waits for more than one of scores, and the many requests for actions
+        leave time for scores."""
         self._scores_next: set[int] = set()
         """Ranks whose last batch was one of actions."""
 

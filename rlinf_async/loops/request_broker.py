@@ -179,6 +179,12 @@ class RequestBroker:
             self.again += 1
         self._queues.ring()
 
+    def give_up(self, shard: int, number: int) -> None:
+        """Forget the request that `shard` has asked under its own `number`, if it is not answered yet."""
+        for own, (pending, _) in self._asked.items():
+            if (pending.shard, pending.request.number) == (shard, number):
+                return self._forget(own)
+
     def shards_lost(self, shards: Collection[int], generation: int) -> None:
         """Forget the requests of `shards`, whose env worker has died; its successor is `generation`."""
         self._shards.begin(shards, generation)
@@ -199,18 +205,23 @@ class RequestBroker:
             return []
         now = _now()
         for queue in self._queues.open_to(rank, node):
-            batch: list[Pending] = queue.batcher.drain() if self._closed else queue.batcher.take(now)
-            if batch:
+            if batch := self._wanted(queue, now):
                 self._queues.taken(rank, queue)
-                numbers = (pending.number for pending in batch)
-                # A request whose asker has given up is still in its batcher, and is answered for nothing: to
-                # remove it would cost a search of the queue.
-                self._taken.update({number: rank for number in numbers if number in self._asked})
+                self._taken.update({pending.number: rank for pending in batch})
                 if batch[0].request.mode != "score":
                     self.batch_size.add(sum(pending.size for pending in batch))
                     self.batch_wait.add(now - min(pending.arrived for pending in batch))
                 return batch
         return [] if self._closed else None
+
+    def _wanted(self, queue: Queue[Any], now: float) -> list[Pending]:
+        """The next batch of a queue. A request whose asker has given up is still in its batcher, as to
+        remove it would cost a search of the queue: it is left out here.
+        """
+        while taken := queue.batcher.drain() if self._closed else queue.batcher.take(now):
+            if batch := [pending for pending in taken if pending.number in self._asked]:
+                return batch
+        return []
 
     def _tell(self, number: int, answer: Any, error: Exception | None) -> None:
         if number in self._asked:

@@ -47,6 +47,8 @@ class RunSettings:
     they are captured as CUDA graphs."""
     save_every: int = 0
     """Steps from one checkpoint to the next; 0 where none are written, or only after the last step."""
+    learner_scores: str = ""
+    """The reason for which inference ranks are not to score for the learner, if there is one."""
 
     @property
     def samples_per_batch(self) -> int:
@@ -84,10 +86,8 @@ class RunSettings:
 
     @property
     def scored_by_inference(self) -> bool:
-        """True if inference scores the pieces with which the learner does not begin a batch; only a run
-        that streams gains by it.
-        """
-        return self.asynchrony.recomputes and self.streams and self.asynchrony.train.scorer == "inference"
+        """True if inference ranks that are idle score pieces while the learner is busy with others."""
+        return self.anchors_ahead and self.asynchrony.rollout.enabled and not self.learner_scores
 
     @property
     def pieces_taken_together(self) -> int:
@@ -150,6 +150,7 @@ class RunSettings:
             "max_wait_s": self.asynchrony.rollout.max_wait,
             "micro_batch_size": self.micro_batch_size,
             "optimizer_steps": self.optimizer_steps,
+            "learner_scores": self.learner_scores,
         }
 
     def request_broker(self) -> RequestBroker:

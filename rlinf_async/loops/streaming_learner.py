@@ -20,8 +20,9 @@ the batch began.
 Advantages are normalised when they are trained on, by what is known then: those of a first step that begins
 before the batch is complete by the batch before, all others by the batch itself.
 
-Every decision is taken from counts and never from arrival times, so that all ranks of a sharded model make
-the same forward passes and the same optimizer steps.
+Decisions are taken from counts and never from arrival times, so that all ranks of a sharded model make the
+same forward passes and the same optimizer steps. The one that follows from arrival, how many of the next
+pieces inference has scored (`loops.scoring`), all ranks take together.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class StreamingLearner:
                 self._past if compares else None,
                 training.score,
                 max_staleness=settings.asynchrony.max_staleness,
-                interpolates=settings.asynchrony.train.proximal == "loglinear",
+                interpolates=settings.asynchrony.advanced.proximal == "loglinear",
                 size=probe_size,
             )
 
@@ -156,7 +157,7 @@ class StreamingLearner:
         self._kept: dict[tuple[int, int, int], Tree] = {}
         self._samples: list[Tree] = []
         self._trained = self._streamed = self._seen = 0
-        self._anchored = self._anchored_ahead = 0
+        self._anchored = self._anchored_ahead = self._scored = 0
         self._later: list[list[Tree]] = [[] for _ in range(self._settings.optimizer_steps)]
         # Seeded by batch, so that a resumed run shuffles as the one that was interrupted; 1009 keeps
         # the seeds of up to that many ranks apart.
@@ -170,33 +171,64 @@ class StreamingLearner:
         if self._probe is not None:
             self._probe.begin(batch)
 
-    def accept(self, pieces: Sequence[Piece]) -> None:
-        with self._busy.busy(), self.training.working():
+    def accept(self, pieces: Sequence[Piece]) -> bool:
+        if pieces:
             # Whatever was done until now was done before these pieces, perhaps the last, had come.
             self._streamed, self._anchored_ahead = self._trained, self._anchored
-            for piece in pieces:
-                self._arrived.append(piece)
-                self._missing -= 1
-                if len(self._arrived) == self._settings.pieces_taken_together or not self._missing:
-                    # Sorted, so that pieces that are taken in together have one order, whichever came first.
-                    self._take_in(sorted(self._arrived, key=lambda piece: piece.key))
-                    self._arrived.clear()
+            self._arrived += pieces
+            self._missing -= len(pieces)
+        if self._completes():
+            with self._busy.busy(), self.training.working():
+                self._take_in(*self._next())
+        return self._completes()
+
+    def _completes(self) -> bool:
+        """Return True if the pieces that have arrived are enough to be taken in."""
+        least = self._settings.pieces_taken_together if self._missing else 1
+        return len(self._arrived) >= least
+
+    def _next(self) -> tuple[list[Piece], list[Piece]]:
+        """The pieces to take in: those that are scored here, and those that inference has scored."""
+        together = min(self._settings.pieces_taken_together, len(self._arrived))
+        if self._arrived[0].scores is None:  # and so are those of all others, on every rank
+            own, self._arrived = self._arrived[:together], self._arrived[together:]
+            return own, []
+        # Counted before they are sorted: meanwhile there may be more.
+        scored = sum(map(_is_scored, self._arrived))
+        left = together - self._most_of_ranks(max(0, together - scored))
+        # Inference scores in order of arrival: what it would get to last is taken back.
+        order = sorted(self._arrived, key=lambda piece: not _is_scored(piece))
+        stop = len(order) - (together - left)
+        self._arrived = order[left:stop]
+        for piece in order[stop:]:
+            piece.scores.cancel()  # type: ignore[union-attr]
+        return order[stop:], order[:left]
+
+    def _most_of_ranks(self, count: int) -> int:
+        """The largest `count` of all ranks: those of a sharded model make the same passes."""
+        counts = {str(rank): 0.0 for rank in range(self._settings.plan.learner_ranks)}
+        return int(max(self.training.summed({**counts, str(self._rank): float(count)}).values()))
 
     def finish(self) -> dict[str, float]:
         with self._busy.busy(), self.training.working():
             metrics = self._finish()
             if self._settings.anchors_ahead:
                 metrics["train/anchored"] = self._anchored_ahead / self._settings.plan.pieces_per_rank
+            if self._settings.scored_by_inference:
+                metrics["train/scored_by_inference"] = self._scored / self._settings.plan.pieces_per_rank
             if self._probe is not None:
                 ratios = averages(self.training.summed(self._probe.finish(self.training.scored)))
                 metrics |= {f"train/{name}": value for name, value in ratios.items()}
             return metrics
 
-    def _take_in(self, pieces: Sequence[Piece]) -> None:
+    def _take_in(self, own: Sequence[Piece], scored: Sequence[Piece]) -> None:
+        # Sorted, so that pieces that are taken in together have one order, whichever came first.
+        pieces = [piece for part in (own, scored) for piece in sorted(part, key=lambda piece: piece.key)]
         rollout = self.training.rollout(pieces)
         if self._settings.asynchrony.recomputes:
-            self.training.anchor(rollout, _scores_of(pieces))
+            rollout = self._anchored_by_both(rollout, pieces[: len(own)], pieces[len(own) :])
             self._anchored += len(pieces)
+            self._scored += len(scored)
         if self._probe is not None:
             self._probe.add(*self.training.probe_samples(rollout))
         if self._settings.streams and (self._scale.ready or not self._settings.normalizes):
@@ -207,6 +239,21 @@ class StreamingLearner:
         for piece in pieces:
             self._kept[piece.key] = slice_samples(rollout, start, start + piece.size, dim=1)
             start += piece.size
+
+    def _anchored_by_both(self, rollout: Tree, own: Sequence[Piece], scored: Sequence[Piece]) -> Tree:
+        """The rollout of `own` pieces, which the present weights score, and beside them of the `scored`."""
+        if not scored:
+            self.training.anchor(rollout)
+            return rollout
+        scores = concatenate([piece.scores.result() for piece in scored], dim=1)  # type: ignore[union-attr]
+        if not own:
+            self.training.anchor(rollout, scores)
+            return rollout
+        width, end = (sum(piece.size for piece in some) for some in (own, [*own, *scored]))
+        parts = [slice_samples(rollout, *each, dim=1) for each in ((0, width), (width, end))]
+        self.training.anchor(parts[0])
+        self.training.anchor(parts[1], scores)
+        return concatenate(parts, dim=1)
 
     def _estimate(self, rollout: Tree) -> None:
         mask = self.training.estimate(rollout)
@@ -292,7 +339,5 @@ class StreamingLearner:
         return map_tensors(lambda tensor: tensor[order.to(tensor.device)], samples)
 
 
-def _scores_of(pieces: Sequence[Piece]) -> Tree | None:
-    """The scores of pieces that are taken in together, side by side; all of them have some, or none."""
-    scores = [piece.scores for piece in pieces if piece.scores is not None]
-    return concatenate(scores, dim=1) if scores else None
+def _is_scored(piece: Piece) -> bool:
+    return piece.scores is not None and piece.scores.done()

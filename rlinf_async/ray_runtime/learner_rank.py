@@ -18,7 +18,7 @@ from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.loops.prefetching import PrefetchedPieces
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.loops.scoring import scored_pieces
+from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.loops.skipped_steps import SkippedSteps
 from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
@@ -50,6 +50,7 @@ class LearnerRank(Inspectable):
         self.skipped = SkippedSteps()
         self._learner: Learner | None = None
         self._pieces: PiecePort | None = None
+        self._asks = False
         self._weight_sender: WeightSender | None = None
         self._learning_thread = ThreadPoolExecutor(
             1, thread_name_prefix="learner", initializer=initializer, initargs=initargs
@@ -71,8 +72,8 @@ class LearnerRank(Inspectable):
         )
 
     def scoring_inputs(self, payload: Any) -> Tree:
-        """Return the tensors by which inference scores a piece; see `loops.scoring.InferenceScorer`. A
-        host gives it.
+        """Return the tensors by which inference scores a piece; see `loops.scoring.Inputs`. A host gives
+        it.
         """
         raise NotImplementedError
 
@@ -89,7 +90,15 @@ class LearnerRank(Inspectable):
         """
         if self._learner is None or self._pieces is None:
             self._learner = self.make_learner(settings, self._busy)
-            self._pieces = self._make_pieces(settings, requests, coordinator)
+            self._pieces = PrefetchedPieces(
+                PieceClient(coordinator, rank=self._learner_rank),
+                until=settings.batches,
+                together=settings.pieces_taken_together,
+            )
+        # The first batch has shown whether inference computes what the learner does.
+        if settings.scored_by_inference and not self._asks and self.premise and self.premise.alike:
+            self._asks = True
+            self._pieces = self._scored(self._pieces, settings, requests, coordinator)
         self.skipped.begin(batch, settings.asynchrony.advanced)
         if settings.asynchrony.deterministic:
             await self.compute(seed_version, settings.seed + 1 + self._learner_rank, batch)
@@ -104,15 +113,10 @@ class LearnerRank(Inspectable):
         metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
 
-    def _make_pieces(self, settings: RunSettings, requests: Handle, coordinator: Handle) -> PiecePort:
-        pieces = PrefetchedPieces(
-            PieceClient(coordinator, rank=self._learner_rank),
-            until=settings.batches,
-            together=settings.pieces_taken_together,
-        )
-        if not settings.scored_by_inference:
-            return pieces
-        return scored_pieces(
+    def _scored(
+        self, pieces: PiecePort, settings: RunSettings, requests: Handle, coordinator: Handle
+    ) -> PiecePort:
+        return ScoredPieces(
             pieces,
             RequestClient(requests),
             settings,

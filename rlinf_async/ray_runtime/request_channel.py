@@ -73,6 +73,8 @@ class RequestChannel(Inspectable):
             case "answer", (rank, generation, numbers, answers, why):
                 if broker.serves(rank, generation):
                     broker.reply(numbers, answers) if why is None else broker.fail(numbers, why)
+            case "give up", (shard, number):
+                broker.give_up(shard, number)
             case "begin", (shard, generation):
                 broker.begin(shard, generation)
             case "end", (shard, generation):
@@ -114,7 +116,12 @@ class RequestClient:
     async def act(self, request: ActionRequest) -> Any:
         with sealed(request.payload, self._memory) as payload:
             own = replace(request, payload=payload, node=self._node, generation=self._generation)
-            return opened(await self._caller.call(request.number, "ask", own))
+            connection = await self._caller.connection()
+            try:
+                return opened(await self._caller.call(request.number, "ask", own))
+            except asyncio.CancelledError:
+                connection.send("give up", request.shard, request.number)
+                raise
 
 
 class RequestServer:

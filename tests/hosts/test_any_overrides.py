@@ -43,7 +43,7 @@ ASYNC = (
     "train.max_staleness",
     "train.correction",
     "advanced.max_weight",
-    "train.scorer",
+    "advanced.proximal",
     "rollout",
     "rollout.shards",
     "rollout.max_batch_size",

@@ -76,7 +76,7 @@ def trained(monkeypatch):
 
     def noting_accept(self, pieces):
         seen.extend((self.batch_under_test, piece) for piece in pieces)
-        accept(self, pieces)
+        return accept(self, pieces)
 
     monkeypatch.setattr(StreamingLearner, "begin", noting_begin)
     monkeypatch.setattr(StreamingLearner, "accept", noting_accept)

@@ -16,6 +16,7 @@ from rlinf_async.hosts.local.learner import LocalTraining, local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
+from tests.making import accept
 
 HORIZON, ENVS = 4, 6
 
@@ -183,7 +184,7 @@ def note_gradients(learner, gradients):
 
 @pytest.mark.parametrize("cls", [GaussianPolicy, ByDimension])
 def test_interpolated_anchors_move_with_the_policy_and_need_no_pass(cls):
-    block = {"mode": "train", "train": {"proximal": "loglinear"}}
+    block = {"mode": "train", "advanced": {"proximal": "loglinear"}}
     actor, current = policy(0, cls), opinionated(1, cls)
     learner = learner_of(settings_of(block), current)
     before = copy.deepcopy(current)
@@ -365,7 +366,7 @@ def test_metrics_are_means_over_pieces_and_micro_batches():
     given = [piece(policy(0), seed=seed, place=seed) for seed in (1, 2)]
     learner = learner_of(settings_of({"mode": "train"}, total_envs=2 * ENVS, env_workers=2), policy(0))
     learner.begin(0)
-    learner.accept(given)
+    accept(learner, given)
     metrics = learner.finish()
     # What is rewarded after the end of an episode counts nothing.
     returns = [
@@ -392,9 +393,9 @@ def test_the_weights_that_a_batch_leaves_are_those_that_the_next_begins_with():
     assert learner._past.present == 1
 
 
-def whether_versions_are_compared(measure_ratios, **train):
+def whether_versions_are_compared(measure_ratios, **advanced):
     """The kinds of ratios that the second of two batches has, a version old, and the copies kept for them."""
-    block = {"mode": "train", "train": train, "advanced": {"measure_ratios": measure_ratios}}
+    block = {"mode": "train", "advanced": {"measure_ratios": measure_ratios, **advanced}}
     learner = learner_of(settings_of(block), policy(0))
     for batch in range(2):
         learner.begin(batch)

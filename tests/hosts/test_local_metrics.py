@@ -23,15 +23,16 @@ from tests.hosts.test_local_learner import (
     samples_of,
     settings_of,
 )
+from tests.making import accept, given
 
 NONE = {"mode": "train", "train": {"correction": "none"}, "advanced": {"accept_bias": True}}
-SCORED = {"mode": "full", "train": {"scorer": "inference"}, "rollout": {"shards": 1}}
-LOGLINEAR = {"mode": "train", "train": {"proximal": "loglinear"}}
+SCORED = {"mode": "full", "rollout": {"shards": 1}}
+LOGLINEAR = {"mode": "train", "advanced": {"proximal": "loglinear"}}
 
 
 def told(learner, *pieces, batch=0):
     learner.begin(batch)
-    learner.accept(pieces)
+    accept(learner, pieces)
     return learner.finish()
 
 
@@ -77,18 +78,19 @@ def test_without_a_correction_the_policy_is_told_to_have_moved_from_the_one_that
 @pytest.mark.parametrize("cls", [None, ByDimension])
 def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores(cls):
     classes = (cls,) if cls else ()
-    given, left = piece(policy(0, *classes)), []
+    one, left = piece(policy(0, *classes)), []
     for scored in (False, True):
         current = opinionated(1, *classes)
         if scored:
-            inputs = scoring_inputs(given.payload)
+            inputs = scoring_inputs(one.payload)
             with torch.no_grad():
                 logprobs, values = current.evaluate(inputs["states"], inputs["actions"])
             assert len(logprobs) == len(values) == (HORIZON + 1) * ENVS
             scores = {"logprobs": logprobs, "values": values}
-            given = replace(given, scores=map_tensors(lambda tensor: tensor.unflatten(0, (-1, ENVS)), scores))
+            shaped = map_tensors(lambda tensor: tensor.unflatten(0, (-1, ENVS)), scores)
+            one = replace(one, scores=given(shaped))
         settings = settings_of(SCORED)
-        samples = samples_of(learner_of(settings, current), given)
+        samples = samples_of(learner_of(settings, current), one)
         left.append([*samples.values(), *(one.detach() for one in current.parameters())])
         assert not torch.equal(samples["proximal"], samples["logprobs"])
     for learnt, helped in zip(*left, strict=True):

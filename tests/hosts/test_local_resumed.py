@@ -119,7 +119,7 @@ class SavingRun(LocalRun):
 
     async def _learn(self):
         for batch in range(self.start, self._settings.batches):
-            self._metrics.append(await self._learner.train(batch, self._pieces))
+            self._metrics.append(await self._learner.train(batch, self._pieces, self._trajectories.fail))
             await self._publish(batch + 1)
             if (batch + 1) % EVERY == 0:
                 await self._save(batch + 1)

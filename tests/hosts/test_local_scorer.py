@@ -1,6 +1,7 @@
-"""`async.train.scorer=inference` on the local host: the anchor is that of the learner's own pass."""
+"""Pieces that inference has scored, on the local host: the anchor is that of the learner's own pass."""
 
 import copy
+from concurrent.futures import wait
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
 from rlinf_async.hosts.local.estimates import anchored
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining
+from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.spans import read_spans
 
 pytestmark = pytest.mark.timeout(60)
@@ -18,12 +20,8 @@ pytestmark = pytest.mark.timeout(60)
 ENVS, HORIZON, EPOCHS, BATCHES, MICRO = 16, 5, 2, 4, 20
 
 
-def settings(scorer="inference", **changes):
-    block = {
-        "mode": "full",
-        "train": {"scorer": scorer},
-        "rollout": {"shards": 4},
-    }
+def settings(**changes):
+    block = {"mode": "full", "rollout": {"shards": 4}}
     sizes = {
         "total_envs": ENVS,
         "env_workers": 2,
@@ -50,7 +48,7 @@ class Comparing:
             self.first = copy.deepcopy(training.model)
             begin(training, batch)
 
-        def anchoring(training, rollout, scores):
+        def anchoring(training, rollout, scores=None):
             expected = anchored(rollout, self.first)
             anchor(training, rollout, scores)
             for name, value in expected.items():
@@ -64,26 +62,43 @@ class Comparing:
         monkeypatch.setattr(LocalTraining, "anchor", anchoring)
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """The learner waits for the scores of all that has arrived, so that inference scores everything."""
+    following = StreamingLearner._next
+
+    def patiently(learner):
+        waited = wait([piece.scores for piece in learner._arrived], timeout=30)
+        assert not waited.not_done
+        return following(learner)
+
+    monkeypatch.setattr(StreamingLearner, "_next", patiently)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_inference_scores_a_batch_by_the_weights_with_which_it_begins(monkeypatch, ranks, tmp_path):
+def test_inference_scores_a_batch_by_the_weights_with_which_it_begins(monkeypatch, ranks, epochs, tmp_path):
     compared = Comparing(monkeypatch)
-    run = settings(inference_ranks=ranks)
+    run = settings(inference_ranks=ranks, update_epoch=epochs)
     result = LocalTrainer(run, point_reach(seed=1), run_dir=tmp_path).run()
     assert result.ledger.trained == ENVS * EPOCHS * BATCHES
-    first = run.run.pieces_taken_together * run.plan.piece_size
-    assert (compared.own, compared.given) == (first * BATCHES, (ENVS * EPOCHS - first) * BATCHES)
+    assert (compared.own, compared.given) == (0, ENVS * EPOCHS * BATCHES)
     kinds = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "score"]
     assert sum(span["size"] for span in kinds) == compared.given * (HORIZON + 1)
     batches = [report.batch_size for report in result.reports]
     assert max(batch.high for batch in batches) <= run.max_batch_size
 
 
-def test_a_batch_that_is_kept_whole_is_scored_by_the_learner(monkeypatch):
+def test_whoever_scores_a_piece_its_anchor_is_that_of_the_weights_with_which_the_batch_begins(monkeypatch):
     compared = Comparing(monkeypatch)
-    LocalTrainer(settings(update_epoch=2), point_reach(seed=1)).run()
-    assert (compared.own, compared.given) == (ENVS * EPOCHS * BATCHES, 0)
+    result = LocalTrainer(settings(), point_reach(seed=1)).run()
+    assert compared.own + compared.given == ENVS * EPOCHS * BATCHES
+    told = [step["train/scored_by_inference"] for step in result.metrics]
+    assert sum(told) == pytest.approx(compared.given / (ENVS * EPOCHS))
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_policy_that_fails_to_score_ends_the_run_with_its_error(monkeypatch):
     def failing(rank, payloads):
         raise ZeroDivisionError("no scores")
@@ -102,6 +117,7 @@ def test_a_learner_that_fails_while_scores_are_made_ends_the_run_with_its_error(
         LocalTrainer(settings(), point_reach(seed=1)).run()
 
 
+@pytest.mark.usefixtures("patient")
 def test_scores_of_another_version_are_refused(monkeypatch):
     load = InferenceRank._load
     monkeypatch.setattr(InferenceRank, "_load", lambda rank, state, version: load(rank, state, version + 1))

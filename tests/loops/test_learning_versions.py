@@ -72,8 +72,7 @@ def learn(training, block, *, pieces=4, batches=1, layout=PLAN, probe_size=3, or
 def full(*, measure):
     return {
         "mode": "full",
-        "train": {"proximal": "recomputed"},
-        "advanced": {"measure_ratios": measure, "normalization": "running"},
+        "advanced": {"proximal": "recomputed", "measure_ratios": measure, "normalization": "running"},
     }
 
 

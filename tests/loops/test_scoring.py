@@ -1,171 +1,316 @@
-"""Pieces with the scores of inference, and the requests that bring them."""
+"""Pieces are scored by whoever is first: an inference rank or the learner, each of them once."""
 
 import asyncio
-import math
+import itertools
+import random
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.failures import DeadlineError
-from rlinf_async.loops.scoring import InferenceScorer, ScoredPieces, scored_pieces
+from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.loops.streaming_learner import StreamingLearner
+from rlinf_async.observe.meters import BusyMeter
+from tests.loops.test_streaming_learner import HORIZON, Training
 from tests.loops.virtual import now, run, settle
-from tests.making import piece, plan, run_settings, ticket
+from tests.making import accept, piece, plan, request, run_settings, ticket
+
+PIECES = 8
+
+
+def settings(*, micro_batch=1, **changes):
+    """A batch of eight pieces on each learner rank, of which `micro_batch` are taken in together."""
+    of = plan(**{"total_envs": PIECES, "shards_per_worker": PIECES} | changes)
+    return run_settings(
+        asynchrony=AsyncConfig.from_mapping({"mode": "full", "advanced": {"measure_ratios": False}}),
+        plan=of,
+        horizon=HORIZON,
+        micro_batch_size=micro_batch * HORIZON,
+        global_batch_size=of.total_envs * HORIZON,
+        max_batch_size=3,
+        normalizes=False,
+        batches=3,
+    )
+
+
+def pieces_of(batch, rank=0):
+    """Each of one trajectory, whose samples have numbers of their own."""
+    for shard in range(PIECES):
+        numbers = torch.arange(HORIZON).view(HORIZON, 1) + HORIZON * (shard + PIECES * (rank + 10 * batch))
+        yield piece(ticket(shard=shard, batch=batch), rank=rank, payload={"number": numbers})
+
+
+def inputs(payload):
+    """As of a host: all samples of the piece, and a last observation."""
+    return {"number": torch.cat([payload["number"], payload["number"][-1:]]).flatten()}
+
+
+class Anchoring(Training):
+    """Notes by whom the samples were scored. A score is the sample's double; it is checked."""
+
+    def __init__(self, total=None):
+        super().__init__()
+        self.anchored, self.passes, self._total = [], [], total
+
+    def anchor(self, rollout, scores=None):
+        numbers = rollout["number"]
+        if scores is None:
+            self.passes.append(numbers.shape[1])
+        else:
+            assert torch.equal(scores["logprobs"][:-1], 2 * numbers)
+        self.anchored += [(number, scores is None) for number in numbers.T.flatten().tolist()]
+
+    def summed(self, sums):
+        return self._total(sums) if self._total else sums
+
+
+def learner_of(of, training, rank=0):
+    return StreamingLearner(training, of, parameters=list, busy=BusyMeter(now=lambda: 0.0), rank=rank)
 
 
 class Arriving:
-    """Pieces of every batch, in groups that arrive a second after each other; fills `PiecePort`."""
+    """The pieces of every batch in random parts, after random times; fills `PiecePort`."""
 
-    def __init__(self, *sizes, error=None):
-        self.asked, self._sizes, self._error = [], sizes, error
-        self._coming = iter(())
+    def __init__(self, chance):
+        self._chance, self._left = chance, {}
 
     async def take(self, batch, *, whole):
-        if batch not in self.asked:
-            parts = iter(range(sum(self._sizes)))
-            self._coming = iter([[next(parts) for _ in range(size)] for size in self._sizes])
-        self.asked.append(batch)
-        assert not whole
-        await asyncio.sleep(1.0)
-        if self._error is not None:
-            raise self._error
-        parts = next(self._coming)
-        return [piece(ticket(batch=batch), part=part) for part in parts], parts[-1] == sum(self._sizes) - 1
+        left = self._left.setdefault(batch, list(pieces_of(batch)))
+        await asyncio.sleep(self._chance.choice((0.0, 0.5, 3.0)))
+        taken = [left.pop(0) for _ in range(self._chance.randint(1, len(left)))]
+        return taken, not left
 
 
-class Scoring:
-    """Gives each piece its part and the version as its score, after so many seconds; fills `Scorer`."""
+class Inference:
+    """Ranks that answer, and die, around the broker of a run; they act by the version that is published."""
 
-    def __init__(self, seconds=lambda part: 0.0, error=None):
-        self.cancelled, self._seconds, self._error = [], seconds, error
+    def __init__(self, of, chance):
+        self.broker, self.of, self._chance = of.request_broker(), of, chance
+        self.version, self.answered = -1, 0
 
-    async def score(self, one, version):
-        try:
-            await asyncio.sleep(self._seconds(one.part))
-        except asyncio.CancelledError:
-            self.cancelled.append(one.part)
-            raise
-        if self._error is not None:
-            raise self._error
-        return {"scored": (one.part, version)}
+    async def published(self, version):
+        await asyncio.sleep(self._chance.choice((0.0, 1.0, 9.0)))
+        self.version = max(version, self.version)
 
+    async def serve(self, rank):
+        for generation in itertools.count():
+            while True:
+                batch = await self.broker.take(rank, generation=generation)
+                if batch is None:
+                    return
+                await asyncio.sleep(self._chance.choice((0.0, 0.25, 2.0)))
+                if self._chance.random() < 0.1:
+                    self.broker.rank_lost(rank, generation + 1)
+                    break
+                self.answered += 1
+                self.broker.reply([one.number for one in batch], [self._answer(one.request) for one in batch])
 
-def brought(taken):
-    pieces, last = taken
-    return [(one.part, one.scores and one.scores["scored"]) for one in pieces], last
+    def _answer(self, asked):
+        if asked.mode != "score":
+            return "actions"
+        return {
+            "version": self.version,
+            "scores": {"logprobs": 2 * asked.payload["samples"]["number"], "values": None},
+        }
 
-
-def test_the_first_pieces_come_as_they_are_and_the_others_when_their_scores_do():
-    async def learn():
-        pieces = ScoredPieces(Arriving(1, 4), Scoring(lambda part: 10.0 - part), first=2)
-        taken = [(*brought(await pieces.take(7, whole=False)), now()) for _ in range(5)]
-        assert taken == [
-            ([(0, None)], False, 1.0),
-            ([(1, None)], False, 2.0),
-            ([(4, (4, 7))], False, 8.0),
-            ([(3, (3, 7))], False, 9.0),
-            ([(2, (2, 7))], True, 10.0),
-        ]
-
-    run(learn())
-
-
-def test_a_whole_batch_comes_when_the_last_score_is_there():
-    async def learn():
-        arriving = Arriving(2, 1)
-        pieces = ScoredPieces(arriving, Scoring(lambda part: 3.0 * part), first=1)
-        for batch, at in ((0, 8.0), (1, 16.0)):
-            assert brought(await pieces.take(batch, whole=True)) == (
-                [(0, None), (1, (1, batch)), (2, (2, batch))],
-                True,
-            )
-            assert now() == at
-        assert arriving.asked == [0, 0, 1, 1]
-
-    run(learn())
-
-
-def test_what_is_ready_together_comes_together_and_nothing_twice():
-    async def learn():
-        pieces = ScoredPieces(Arriving(3), Scoring(lambda part: 1.0), first=1)
-        assert brought(await pieces.take(0, whole=False)) == ([(0, None)], False)
-        await asyncio.sleep(5.0)
-        assert brought(await pieces.take(0, whole=False)) == ([(1, (1, 0)), (2, (2, 0))], True)
-
-    run(learn())
-
-
-@pytest.mark.parametrize("part", ["pieces", "scores"])
-def test_an_error_on_the_way_is_raised_to_whoever_takes(part):
-    error = ZeroDivisionError("no")
-
-    async def learn():
-        pieces = ScoredPieces(
-            Arriving(2, error=error if part == "pieces" else None),
-            Scoring(error=error if part == "scores" else None),
-            first=1,
-        )
+    async def play(self, shard):
         while True:
-            await pieces.take(0, whole=True)
+            await self.broker.act(request(shard))
+            await asyncio.sleep(self._chance.choice((0.0, 0.5)))
+            await asyncio.sleep(0.125)
 
-    with pytest.raises(ZeroDivisionError, match="no"):
-        run(learn())
+
+def scored(of, policy, arriving, published, rank=0):
+    return ScoredPieces(arriving, policy, of, rank=rank, published=published, inputs=inputs, values=True)
 
 
-def test_failing_it_ends_what_waits_now_and_later_and_asks_for_no_more_scores():
-    async def learn():
-        scoring = Scoring(lambda part: math.inf)
-        pieces = ScoredPieces(Arriving(3), scoring, first=1)
-        await pieces.take(0, whole=False)
-        waiting = asyncio.ensure_future(pieces.take(0, whole=False))
+def test_every_piece_is_anchored_once_by_one_of_both_whatever_comes_first():
+    helped = [share for seed in range(60) for share in shares_of_inference(seed)]
+    assert helped.count(0.0) > 10
+    assert sum(0.0 < share < 1.0 for share in helped) > 10
+
+
+def shares_of_inference(seed):
+    """A run with interleavings, deaths and times of `seed`; the share of each batch that inference scored."""
+    chance = random.Random(seed)
+    of = settings(micro_batch=chance.choice((1, 2, 4)), inference_ranks=chance.choice((1, 2)))
+    training = Anchoring()
+
+    async def lasting(work, *arguments):
+        result = work(*arguments)
+        await asyncio.sleep(chance.choice((0.0, 0.5, 4.0)))
+        return result
+
+    async def train():
+        inference, learner = Inference(of, chance), learner_of(of, training)
+        ranks = [asyncio.ensure_future(inference.serve(rank)) for rank in range(of.plan.inference_ranks)]
+        playing = asyncio.ensure_future(inference.play(0))
+        pieces = scored(of, inference.broker, Arriving(chance), inference.published)
+        for batch in range(of.batches):
+            training.anchored.clear()
+            metrics = await learn_batch(
+                batch=batch, pieces=pieces, learner=learner, streaming=True, compute=lasting
+            )
+            assert sorted(number for number, _ in training.anchored) == sorted(
+                number for one in pieces_of(batch) for number in one.payload["number"].flatten().tolist()
+            )
+            shared = sum(not own for _, own in training.anchored) / len(training.anchored)
+            assert metrics["train/scored_by_inference"] == shared
+            told.append(shared)
+        playing.cancel()
+        await asyncio.wait([playing])
+        inference.broker.close()
+        await asyncio.gather(*ranks)
+
+    told = []
+    run(train(), order=seed)
+    return told
+
+
+def test_a_learner_waits_for_no_scores_and_takes_back_what_inference_would_get_to_last():
+    of, training = settings(), Anchoring()
+
+    class Slow:
+        """Gives scores of a piece after a minute, one after the other."""
+
+        asked, given_up = [], 0
+
+        async def act(self, asked):
+            self.asked.append(asked.payload["samples"]["number"][0].item() // HORIZON)
+            try:
+                await asyncio.sleep(60.0 * len(self.asked))
+            except asyncio.CancelledError:
+                self.given_up += 1
+                raise
+            return {"version": 0, "scores": {"logprobs": 2 * asked.payload["samples"]["number"]}}
+
+    class AtOnce:
+        async def take(self, batch, *, whole):
+            return list(pieces_of(batch)), True
+
+    async def lasting(work, *arguments):
+        result = work(*arguments)
+        await asyncio.sleep(1.0)
+        return result
+
+    async def train():
+        policy = Slow()
+        pieces = scored(of, policy, AtOnce(), lambda version: asyncio.sleep(0))
+        await learn_batch(
+            batch=0, pieces=pieces, learner=learner_of(of, training), streaming=True, compute=lasting
+        )
         await settle()
-        pieces.fail(RuntimeError("the run is over"))
-        for take in (waiting, pieces.take(0, whole=False)):
-            with pytest.raises(RuntimeError, match="the run is over"):
-                await take
-        await settle()
-        assert sorted(scoring.cancelled) == [1, 2]
+        assert now() == PIECES + 2.0  # to begin, for each piece, and to finish
+        assert [number // HORIZON for number, _ in training.anchored[::HORIZON]] == [7, 6, 5, 4, 3, 2, 1, 0]
+        assert all(own for _, own in training.anchored)
+        # Of the first piece only, a part more than there are ranks: the others were not asked for yet.
+        assert policy.asked == [0, 0]
+        assert policy.given_up == 2
 
-    run(learn())
-
-
-def test_a_learner_that_is_cancelled_leaves_no_request_behind_and_no_error():
-    async def learn():
-        errors = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
-        scoring = Scoring(lambda part: math.inf)
-        taking = asyncio.ensure_future(ScoredPieces(Arriving(2), scoring, first=0).take(0, whole=False))
-        await asyncio.sleep(2.0)
-        taking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await taking
-        await settle()
-        assert sorted(scoring.cancelled) == [0, 1]
-        assert errors == []
-
-    run(learn())
+    run(train())
 
 
-def test_scores_that_do_not_come_are_named_at_the_deadline():
-    async def learn():
-        pieces = ScoredPieces(Arriving(1), Scoring(lambda part: math.inf), first=0, deadline_s=9.0)
-        await pieces.take(3, whole=False)
+def test_what_is_scored_when_the_learner_gets_there_is_taken_first():
+    of, training = settings(micro_batch=2), Anchoring()
+    given = [replace(one, scores=Future()) for one in pieces_of(0)]
+    for index in (3, 5, 6):
+        number = inputs(given[index].payload)["number"]
+        given[index].scores.set_result({"logprobs": 2 * number.unflatten(0, (-1, 1))})
+    learner = learner_of(of, training)
+    learner.begin(0)
+    accept(learner, given)
+    seen = [(number // HORIZON, own) for number, own in training.anchored[::HORIZON]]
+    # Of the second two, one is scored here: no piece's scores are thrown away on one rank.
+    assert seen == [
+        *[(3, False), (5, False)],
+        *[(7, True), (6, False)],
+        *[(2, True), (4, True)],
+        *[(0, True), (1, True)],
+    ]
+    assert [index for index, one in enumerate(given) if one.scores.cancelled()] == [0, 1, 2, 4, 7]
 
-    with pytest.raises(DeadlineError, match="9 s for pieces of batch 3, or scores"):
-        run(learn())
+
+def added_up(ranks):
+    """For each rank, the sums over all of them, which come at a call of each."""
+    meeting, said = threading.Barrier(ranks, timeout=30), [{} for _ in range(ranks)]
+
+    def total(rank, sums):
+        said[rank] = sums
+        meeting.wait()
+        added = {name: sum(one[name] for one in said) for name in sums}
+        meeting.wait()
+        return added
+
+    return [partial(total, rank) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranks_of_a_sharded_model_make_the_same_passes_whoever_has_scores(seed):
+    """Two learners in threads of their own, who meet where they add up; inference is a third."""
+    chance = random.Random(seed)
+    of = settings(micro_batch=chance.choice((1, 2, 4)), total_envs=2 * PIECES, learner_ranks=2)
+    trainings = [Anchoring(total) for total in added_up(2)]
+    given = [[replace(one, scores=Future()) for one in pieces_of(0, rank)] for rank in range(2)]
+
+    def learn(rank):
+        learner, left = learner_of(of, trainings[rank], rank), list(given[rank])
+        learner.begin(0)
+        own = random.Random(100 * seed + rank)
+        while left:
+            size = own.randint(1, len(left))
+            accept(learner, left[:size])
+            del left[:size]
+
+    threads = [threading.Thread(target=learn, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for one in chance.sample([*given[0], *given[1]], k=12):
+        if one.scores.set_running_or_notify_cancel():
+            number = inputs(one.payload)["number"]
+            one.scores.set_result({"logprobs": 2 * number.unflatten(0, (-1, 1))})
+    for thread in threads:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    assert trainings[0].passes == trainings[1].passes
+    for rank, training in enumerate(trainings):
+        numbers = [
+            number for one in pieces_of(0, rank) for number in one.payload["number"].flatten().tolist()
+        ]
+        assert sorted(number for number, _ in training.anchored) == sorted(numbers)
 
 
 class Policy:
-    """Scores a sample by its double, as `version`; fills `PolicyPort`."""
+    """Scores a sample by its double, as `version`, in a second; fills `PolicyPort`."""
 
     def __init__(self, version=4):
-        self.requests, self._version = [], version
+        self.requests, self.at_once, self.most, self._version = [], 0, 0, version
 
-    async def act(self, request):
-        self.requests.append(request)
-        await asyncio.sleep(1.0)
-        inputs = request.payload["samples"]["inputs"]
-        return {"version": self._version, "scores": {"logprobs": 2 * inputs, "values": None}}
+    async def act(self, asked):
+        self.requests.append(asked)
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        try:
+            await asyncio.sleep(1.0)
+        finally:
+            self.at_once -= 1
+        samples = asked.payload["samples"]["number"]
+        return {"version": self._version, "scores": {"logprobs": 2 * samples, "values": None}}
+
+
+class Handing:
+    """Hands over what it was given, all at once; fills `PiecePort`."""
+
+    def __init__(self, *pieces):
+        self._pieces = pieces
+
+    async def take(self, batch, *, whole):
+        return list(self._pieces), True
 
 
 class Publication:
@@ -179,96 +324,104 @@ class Publication:
         await asyncio.sleep(2.0)
 
 
-def scorer(policy, publication, **changes):
-    given = {"inputs": lambda payload: {"inputs": payload}, "values": True, "asker": 9, "most": 4}
-    return InferenceScorer(policy, publication, **given | changes)
-
-
-def sized(samples, size):
-    return piece(ticket(batch=4), size=size, payload=torch.arange(float(samples)))
-
-
 def test_a_piece_is_scored_in_requests_that_fit_and_its_scores_have_its_shape():
     async def learn():
-        policy = Policy()
-        scores = await scorer(policy, Publication()).score(sized(10, size=2), 4)
-        assert scores["logprobs"].tolist() == (2 * torch.arange(10.0)).reshape(5, 2).tolist()
-        assert scores["values"] is None
-        assert [(one.size, one.shard, one.mode) for one in policy.requests] == [
-            (4, 9, "score"),
-            (4, 9, "score"),
-            (2, 9, "score"),
-        ]
-        assert {one.payload["values"] for one in policy.requests} == {True}
-        assert len({one.number for one in policy.requests}) == 3
-        assert now() == 3.0  # two for the version, one for all of the requests together
-
-    run(learn())
-
-
-def test_each_version_is_waited_for_once_however_many_pieces_there_are():
-    async def learn():
-        publication = Publication()
-        five = scorer(Policy(5), publication)
-        await asyncio.gather(five.score(sized(2, size=1), 5), five.score(sized(2, size=1), 5))
-        await five.score(sized(2, size=1), 5)
-        assert publication.asked == [5]
-        with pytest.raises(RuntimeError, match="anchored at version 6 was scored by version 5"):
-            await five.score(sized(2, size=1), 6)
-        assert publication.asked == [5, 6]
-
-    run(learn())
-
-
-def test_one_piece_that_is_given_up_does_not_end_the_wait_of_the_others():
-    async def learn():
-        one = scorer(Policy(), Publication())
-        first, second = (asyncio.ensure_future(one.score(sized(2, size=2), 4)) for _ in range(2))
-        await asyncio.sleep(1.0)
-        first.cancel()
-        assert (await second)["logprobs"].tolist() == [[0.0, 2.0]]
-
-    run(learn())
-
-
-def pieces_of_a_run(arriving, policy, *, publication):
-    """Those of learner rank 1, in a run of four shards of two environments; a piece fills a micro-batch."""
-    block = {"mode": "full", "train": {"scorer": "inference"}, "advanced": {"deadline_s": 50.0}}
-    settings = run_settings(
-        asynchrony=AsyncConfig.from_mapping(block),
-        plan=plan(total_envs=8, shards_per_worker=4),
-        horizon=3,
-        micro_batch_size=6,
-        global_batch_size=24,
-        max_batch_size=5,
-    )
-    return scored_pieces(
-        arriving,
-        policy,
-        settings,
-        rank=1,
-        published=publication,
-        inputs=lambda _: {"inputs": torch.arange(8.0)},
-        values=False,
-    )
-
-
-def test_a_run_asks_under_a_number_of_each_learner_rank_that_no_shard_has():
-    async def learn():
-        policy = Policy(0)
-        pieces = pieces_of_a_run(Arriving(4), policy, publication=Publication())
-        parts, last = await pieces.take(0, whole=True)
-        assert [one.scores is None for one in parts] == [True, False, False, False]
+        policy, publication = Policy(), Publication()
+        one = piece(ticket(batch=4), size=2, payload={"number": torch.arange(8.0).view(4, 2)})
+        pieces = scored(settings(inference_ranks=3), policy, Handing(one, one), publication, rank=1)
+        taken, last = await pieces.take(4, whole=False)
         assert last
-        assert {(one.shard, one.payload["values"]) for one in policy.requests} == {(9, False)}
-        assert [one.size for one in policy.requests] == [5, 3] * 3
+        scores = [await asyncio.wrap_future(each.scores) for each in taken]
+        expected = 2 * torch.cat([torch.arange(8.0), torch.tensor([6.0, 7.0])]).view(5, 2)
+        assert all(torch.equal(each["logprobs"], expected) for each in scores)
+        assert scores[0]["values"] is None
+        # Numbers from 16 on are of no shard, neither for training nor for evaluation.
+        assert [(each.size, each.shard, each.mode) for each in policy.requests] == [
+            (size, 17, "score") for size in (3, 3, 3, 1) * 2
+        ]
+        assert {each.payload["values"] for each in policy.requests} == {True}
+        assert len({each.number for each in policy.requests}) == 8
+        assert policy.most == 4  # one for each inference rank, and one that waits
+        assert publication.asked == [4]
+        assert now() == 4.0  # two for the version, two for the requests, four at a time
 
     run(learn())
 
 
-def test_a_run_waits_for_scores_until_its_deadline():
-    async def never(version):
-        await asyncio.sleep(math.inf)
+def test_scores_of_another_version_are_an_error():
+    async def learn():
+        pieces = scored(settings(), Policy(5), Handing(*pieces_of(6)), Publication())
+        taken, _ = await pieces.take(6, whole=False)
+        with pytest.raises(RuntimeError, match="anchored at version 6 was scored by version 5"):
+            await asyncio.wrap_future(taken[0].scores)
 
-    with pytest.raises(DeadlineError, match="50 s for pieces of batch 0, or scores"):
-        run(pieces_of_a_run(Arriving(2), Policy(), publication=never).take(0, whole=True))
+    run(learn())
+
+
+def test_an_error_of_inference_is_raised_where_the_scores_are_wanted():
+    one, failed = next(pieces_of(0)), Future()
+    failed.set_exception(ZeroDivisionError("no scores"))
+    learner = learner_of(settings(), Anchoring())
+    learner.begin(0)
+    with pytest.raises(ZeroDivisionError, match="no scores"):
+        learner.accept([replace(one, scores=failed)])
+
+
+def test_a_piece_that_is_taken_back_ends_the_wait_of_no_other():
+    async def learn():
+        pieces = scored(settings(), Policy(0), Handing(*pieces_of(0)), Publication())
+        taken, _ = await pieces.take(0, whole=False)
+        await asyncio.sleep(1.0)
+        assert taken[0].scores.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wrap_future(taken[0].scores)
+        assert (await asyncio.wrap_future(taken[1].scores))["logprobs"].shape == (HORIZON + 1, 1)
+
+    run(learn())
+
+
+def test_what_a_rank_that_died_was_to_score_another_scores():
+    async def learn():
+        of = settings(inference_ranks=2)
+        broker = of.request_broker()
+        pieces = scored(of, broker, Handing(next(pieces_of(0))), lambda version: asyncio.sleep(0))
+        taken, _ = await pieces.take(0, whole=False)
+        first = await broker.take(0)
+        broker.rank_lost(0, 1)
+        numbers = [one.number for one in first]
+        answered = []
+        while not taken[0].scores.done():
+            batch = await broker.take(1)
+            answered += [one.number for one in batch]
+            answers = [
+                {"version": 0, "scores": {"logprobs": 2 * one.request.payload["samples"]["number"]}}
+                for one in batch
+            ]
+            broker.reply([one.number for one in batch], answers)
+            await settle()
+        assert set(numbers) <= set(answered)
+        assert torch.equal(
+            taken[0].scores.result()["logprobs"].flatten(), 2.0 * torch.tensor([0, 1, 2, 3, 3])
+        )
+
+    run(learn())
+
+
+def test_what_is_taken_back_no_rank_is_given():
+    async def learn():
+        of = settings()
+        broker = of.request_broker()
+        pieces = scored(of, broker, Handing(*pieces_of(0)), lambda version: asyncio.sleep(0))
+        taken, _ = await pieces.take(0, whole=False)
+        await settle()
+        for one in taken:
+            one.scores.cancel()
+        await settle()
+        asking = asyncio.ensure_future(broker.act(request(1)))
+        await settle()
+        assert [one.request.mode for one in await broker.take(0)] == ["train"]
+        asking.cancel()
+        broker.close()
+        assert await broker.take(0) is None
+
+    run(learn())

@@ -1,6 +1,7 @@
 """What a learner rank does for every host, with the least that a host has to give."""
 
 import asyncio
+import math
 import threading
 from traceback import StackSummary
 from types import SimpleNamespace
@@ -22,13 +23,14 @@ class Keeping:
     """Keeps what it is given."""
 
     def __init__(self, used):
-        self.used, self.accepted = used, []
+        self.used, self.accepted, self.scores = used, [], []
 
     def begin(self, batch):
         self.used.append(threading.current_thread().name)
 
     def accept(self, pieces):
         self.accepted += [one.payload for one in pieces]
+        self.scores += [one.scores for one in pieces]
 
     def finish(self):
         return {"train/pieces": float(len(self.accepted))}
@@ -122,6 +124,32 @@ def test_a_whole_batch_is_waited_for_unless_the_run_streams(streaming):
     rank, coordinator = Rank(), Coordinator()
     learn(rank, coordinator, batches=2, streaming=streaming)
     assert coordinator.asked == [(3, 0, not streaming), (3, 1, not streaming)]
+
+
+@pytest.mark.parametrize(
+    ("premise", "asked"), [(None, False), (Premise(alike=False), False), (Premise(alike=True), True)]
+)
+def test_inference_is_asked_for_scores_once_it_has_been_seen_to_compute_what_the_learner_does(premise, asked):
+    class Examining(Rank):
+        scoring_inputs = staticmethod(dict)
+
+        def wants_values(self, settings):
+            return True
+
+    rank, coordinator = Examining(), Coordinator()
+
+    async def run():
+        settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}), batches=2)
+        coordinator.weights_published = SimpleNamespace(remote=lambda version: asyncio.sleep(math.inf))
+        channel = SimpleNamespace(address=SimpleNamespace(remote=print))
+        for batch in range(2):
+            await rank.learn(batch, settings, channel, coordinator)
+            rank.premise = premise
+        for waiting in asyncio.all_tasks() - {asyncio.current_task()}:
+            waiting.cancel()
+
+    asyncio.run(run())
+    assert [one is not None for one in rank.made[0].scores] == [False, asked]
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -279,6 +279,20 @@ def test_a_shard_that_gives_up_does_not_disturb_the_others():
     with_channel(main)
 
 
+@pytest.mark.parametrize("mode", ["train", "score"])
+def test_no_rank_is_given_what_nobody_waits_for_any_more(mode):
+    async def main(channel):
+        first, second = ask(channel.client(), 0, 1, mode=mode)
+        await settle()
+        first.cancel()
+        await asyncio.sleep(1.0)
+        assert await answer(channel.server()) == [1]
+        assert int((await second)["seen"]) == 1
+        assert channel.worker._broker.waiting == 0
+
+    with_channel(main)
+
+
 def test_nothing_is_kept_of_what_was_answered():
     async def main(channel):
         client = channel.client()

@@ -31,7 +31,7 @@ PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=1
 
 
 def settings(*, max_staleness=2, plan=PLAN, proximal="recomputed", **changes):
-    train = {"max_staleness": max_staleness, "proximal": proximal}
+    levels = {"mode": "full", "train": {"max_staleness": max_staleness}}
     given = {
         "horizon": 4,
         "batches": 9,
@@ -42,7 +42,7 @@ def settings(*, max_staleness=2, plan=PLAN, proximal="recomputed", **changes):
         "normalizes": True,
         "seed": 0,
     }
-    asynchrony = AsyncConfig.from_mapping({"mode": "full", "train": train})
+    asynchrony = AsyncConfig.from_mapping({**levels, "advanced": {"proximal": proximal}})
     return RunSettings(asynchrony=asynchrony, plan=plan, **given | changes)
 
 

@@ -13,8 +13,8 @@ SETTINGS = [setting for setting in itertools.product((False, True), repeat=3) if
 GROUPED = [(True, False, False), (False, False, True), (True, False, True), (True, True, True)]
 CORRECTIONS = {
     ("metaworld_ppo_mlp", False, True): ("train.correction=tis", "advanced.max_weight=1.5"),
-    ("metaworld_ppo_mlp", True, False): ("train.proximal=loglinear",),
-    ("metaworld_grpo_mlp", False, True): ("train.correction=tis", "train.proximal=loglinear"),
+    ("metaworld_ppo_mlp", True, False): ("advanced.proximal=loglinear",),
+    ("metaworld_grpo_mlp", False, True): ("train.correction=tis", "advanced.proximal=loglinear"),
 }
 """Config, level 2, level 3: what level 1 corrects with; elsewhere the default."""
 GIVES_WAY = (
@@ -120,17 +120,19 @@ def test_all_levels_off_runs_rlinfs_own_runner_also_after_others(ended: list[Run
     assert {span["process"] for span in read_spans(run.directory / "trace")} == {"driver"}
 
 
-SCORED = ("async.mode=full", "algorithm.update_epoch=1", "async.train.scorer=inference")
+SCORED = ("async.mode=full", "algorithm.update_epoch=1")
 
 
 @pytest.mark.nightly  # two learner ranks are given scores as well
 @pytest.mark.shared_run(small("metaworld_ppo_mlp", *SCORED))
-def test_inference_scores_what_the_learner_does_not_begin_with(ended: list[Run]) -> None:
+def test_inference_scores_what_the_learner_has_not_come_to(ended: list[Run]) -> None:
     (run,) = ended
     assert run.summary["trajectories"] == {"produced": 24, "trained": 24, "in_flight": 0, "refused": {}}
     spans = read_spans(run.directory / "trace")
     scored = [span for span in spans if span["kind"] == "score"]
-    assert {span["process"] for span in scored} == {"inference rank 0"}
-    # The learner begins with the first of two pieces of four; with each trajectory goes its last observation.
-    assert sum(span["size"] for span in scored) == 3 * 4 * (4 + 1)
+    assert {span["process"] for span in scored} <= {"inference rank 0"}
+    # With each of eight trajectories goes its last observation; what was taken back may be scored, too.
+    shares = [line["train/scored_by_inference"] for line in run.metrics]
+    assert shares[0] == 0.0
+    assert sum(span["size"] for span in scored) >= sum(shares) * 8 * (4 + 1)
     assert run.summary["staleness"]["max"] <= 1

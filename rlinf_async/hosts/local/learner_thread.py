@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
@@ -39,16 +38,19 @@ class LearnerThread:
         self._thread = DaemonThread("learner")
         self._thread.submit(self._process.pin_threads)
 
-    async def train(self, batch: int, buffer: FailingPieces) -> dict[str, float]:
-        """Train global batch `batch` and return its metrics."""
+    async def train(
+        self, batch: int, pieces: PiecePort, fail: Callable[[BaseException], None]
+    ) -> dict[str, float]:
+        """Train global batch `batch` and return its metrics; `fail` raises an error in every wait for
+        `pieces`.
+        """
         loop = asyncio.get_running_loop()
-        pieces = PiecesFromLoop(buffer, loop)
-        learning = loop.run_in_executor(self._thread, self._learn, batch, pieces)
+        learning = loop.run_in_executor(self._thread, self._learn, batch, PiecesFromLoop(pieces, loop))
         try:
             metrics = await asyncio.shield(learning)
         finally:
             if not learning.done():
-                buffer.fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
+                fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
                 await asyncio.wait([learning], timeout=CLOSE_TIMEOUT_S)
                 if learning.done():
                     learning.exception()  # which only echoes what has ended the run
@@ -71,19 +73,11 @@ class LearnerThread:
             return runner.run(learning)
 
 
-class FailingPieces(PiecePort, Protocol):
-    """Pieces whose takers can be told that there will be no more."""
-
-    def fail(self, error: BaseException) -> None:
-        """Raise `error` in every wait, now and later."""
-
-
 class BufferPieces:
-    """The buffer as the only learner rank sees it; fills `FailingPieces`."""
+    """The buffer as the only learner rank sees it; fills `loops.ports.PiecePort`."""
 
     def __init__(self, trajectories: TrajectoryBroker) -> None:
         self._trajectories = trajectories
-        self.fail = trajectories.fail
 
     async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
         return await self._trajectories.take(0, batch, whole=whole)

@@ -21,7 +21,7 @@ from rlinf_async.hosts.local.estimates import scoring_inputs
 from rlinf_async.hosts.local.faults import Faults
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.learner_thread import BufferPieces, FailingPieces, LearnerThread
+from rlinf_async.hosts.local.learner_thread import BufferPieces, LearnerThread
 from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -33,8 +33,9 @@ from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import serve_policy
+from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import RankRequests
-from rlinf_async.loops.scoring import scored_pieces
+from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.failures import FaultCounts, in_words, trace_of
 from rlinf_async.observe.meters import BusyMeter, StepReport
 from rlinf_async.observe.processes import Process
@@ -214,7 +215,7 @@ class LocalRun(InProcessRun):
         )
 
     @cached_property
-    def _pieces(self) -> FailingPieces:
+    def _pieces(self) -> PiecePort:
         """Return the pieces that the learner trains on."""
         run, pieces = self._settings.run, BufferPieces(self._trajectories)
         if not run.scored_by_inference:
@@ -223,7 +224,7 @@ class LocalRun(InProcessRun):
         async def published(version: int) -> None:
             """Return at once: the one rank has the weights before its batch begins."""
 
-        return scored_pieces(
+        return ScoredPieces(
             pieces, self._requests, run, rank=0, published=published, inputs=scoring_inputs, values=True
         )
 
@@ -257,7 +258,7 @@ class LocalRun(InProcessRun):
     async def _learn(self) -> None:
         for batch in range(self._settings.batches):
             began = time.monotonic()
-            metrics = await self._learner.train(batch, self._pieces)
+            metrics = await self._learner.train(batch, self._pieces, self._trajectories.fail)
             await self._publish(batch + 1)
             self._report(batch + 1, metrics, began)
 

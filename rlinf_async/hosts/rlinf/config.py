@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -11,17 +12,19 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.fit import Fit, fit
 from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
+from rlinf_async.hosts.rlinf.placement import NODES, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.refusals import refuse_other_algorithms
 from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
 from rlinf_async.hosts.rlinf.tree import check_rlinf
+from rlinf_async.hosts.scorer import why_learner_scores
 
 
 def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
@@ -101,13 +104,29 @@ def resolve(
     values = _values(cfg)
     fitted = fit(values)
     try:
+        placed = cluster or machines(cfg)
         if sizes is None:
-            sizes = world_sizes(values["cluster"], cluster or machines(cfg))
+            sizes = world_sizes(values["cluster"], placed)
         settings = RLinfSettings.read(values, fitted.asynchrony, sizes)
+        settings = replace(settings, learner_scores=_why_learner_scores(values, fitted.asynchrony, placed))
     except ValueError as error:
         raise RefusedError([*beside, *fitted.reasons, *reasons_of(error)]) from error
     refuse([*beside, *fitted.reasons])
     return settings
+
+
+def _why_learner_scores(cfg: Mapping[str, Any], asynchrony: AsyncConfig, machines: Machines) -> str:
+    fsdp, places = cfg["actor"].get("fsdp_config") or {}, occupancy(cfg["cluster"], machines)
+    shared = {group for group, _ in places["actor"].keys() & places["rollout"].keys()} - {NODES}
+    learner = lookup(fsdp, "mixed_precision.param_dtype") or lookup(cfg, "actor.model.precision")
+    if lookup(fsdp, "amp_autocast.enabled"):
+        learner = lookup(fsdp, "amp_autocast.precision")
+    return why_learner_scores(
+        asynchrony,
+        learner=learner,
+        inference=lookup(cfg, "rollout.model.precision"),
+        share=machines.gpus > 0 and bool(shared),
+    )
 
 
 def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:

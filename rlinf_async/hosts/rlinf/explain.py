@@ -109,7 +109,7 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
     if cfg.algorithm.loss_type == ASYNC_PPO and settings.asynchrony.recomputes:
         lines.append(
             "RLinf's asynchronous PPO interpolates the proximal policy; here it is recomputed, which is "
-            "exact; async.train.proximal=loglinear interpolates"
+            "exact; async.advanced.proximal=loglinear interpolates"
         )
     if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
         lines.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")

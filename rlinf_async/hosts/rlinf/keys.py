@@ -242,7 +242,7 @@ WITHOUT_EFFECT = tuple(
         "algorithm.shuffle_rollout": "only runner.use_training_pipeline reads it",
         "env.obs_compression*": "it changes no observation, and here they travel in memory or as they are",
         "reward.enable_offload": "the reward model scores whenever environments have stepped",
-        "rollout.recompute_logprobs": "async.train.proximal says how the proximal policy is found",
+        "rollout.recompute_logprobs": "async.advanced.proximal says how the proximal policy is found",
         "rollout.rlt_feature_model*": "RLT alone reads it",
         "rollout.rollout_queue_size": "only runner.enable_decoupled_mode reads it",
         "runner.expert_ckpt_path": "DAgger alone reads it",

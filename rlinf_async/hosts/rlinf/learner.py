@@ -84,7 +84,7 @@ class FSDPTraining:
         if self._premise is None:
             self._premise = self._actor.premise = self._examine(rollout)
         if self._settings.asynchrony.recomputes:
-            rollout["bootstrap_inputs"] = concatenate(bootstraps)
+            rollout["bootstrap_inputs"] = map_tensors(lambda tensor: tensor[None], concatenate(bootstraps))
         return rollout
 
     def _examine(self, rollout: Tree) -> Premise:
@@ -99,7 +99,7 @@ class FSDPTraining:
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         assert self._premise is not None
-        inputs: Any = rollout.pop("bootstrap_inputs")
+        inputs: Any = map_tensors(lambda tensor: tensor[0], rollout.pop("bootstrap_inputs"))  # type: ignore[arg-type]
         values = self._critic and not self._premise.keeps_values
         if scores is None:
             size = self._settings.micro_batch_size

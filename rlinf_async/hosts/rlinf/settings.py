@@ -43,11 +43,6 @@ class RLinfSettings(RunSettings):
         """As of every host; none where processes leave their accelerators to each other in turn."""
         return frozenset() if self.takes_turns else super().restartable
 
-    @property
-    def scored_by_inference(self) -> bool:
-        """As of every host; not where inference leaves the accelerator to the learner."""
-        return not self.takes_turns and super().scored_by_inference
-
     @classmethod
     def read(cls, cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> RLinfSettings:
         """Resolve every `auto`.

@@ -12,6 +12,7 @@ from rlinf_async.config import AdvancedConfig, AsyncConfig
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, refuse
+from rlinf_async.hosts.scorer import why_learner_scores
 from rlinf_async.hosts.sizes import fair_share
 from rlinf_async.hosts.verl.block import another_mode, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
@@ -111,6 +112,12 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         else int(micro_batch)
     )
     estimator = str(lookup(cfg, "algorithm.adv_estimator"))
+    why_learner = why_learner_scores(
+        asynchrony,
+        # veRL's engine casts to bf16 unless it is told; a policy without a precision is left as it is.
+        learner=lookup(cfg, f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype") or "bf16",
+        inference=lookup(cfg, "vla.model.precision") or "fp32",
+    )
     return VerlSettings(
         asynchrony=asynchrony,
         plan=plan,
@@ -132,4 +139,5 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         value_clip=float(lookup(cfg, "critic.cliprange_value")),
         seed=int(lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0),
         save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
+        learner_scores=why_learner,
     )

@@ -75,7 +75,7 @@ def measure(
     Raises:
         ValueError: the run trained fewer steps, or was busy for longer than they took.
     """
-    steady = window(records, calls=mode.micro_batches(scenario), warm_up=warm_up, steps=steps)
+    steady = window(records, calls=scenario.micro_batches, warm_up=warm_up, steps=steps)
     environments = steady.environments()
     collected = sum(one.decisions for one in environments.values()) if scenario.env else None
     samples = steady.fresh if collected is None else min(steady.fresh, collected)

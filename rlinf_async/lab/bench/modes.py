@@ -23,21 +23,6 @@ class Mode:
     balance: Literal["exact", "tasks", "free"] = "exact"
     """The contribution of environments to a batch: equal, each with its own task (exact); equal, a free
     one with the next task (tasks); or more from the faster ones (free)."""
-    cuts: int = 1
-    """Into how many parts a micro-batch of the scenario is cut."""
-
-    def micro_batch_size(self, scenario: Scenario) -> int:
-        """Samples of one forward and backward pass."""
-        return scenario.micro_batch_size // self.cuts
-
-    def micro_batches(self, scenario: Scenario) -> int:
-        """Forward and backward passes per step."""
-        return scenario.update_epoch * scenario.samples // self.micro_batch_size(scenario)
-
-    def shared_overrides(self, scenario: Scenario) -> list[str]:
-        """Return the overrides with which a config of any host runs in this mode."""
-        cut = [f"async.streamer.micro_batch_size={self.micro_batch_size(scenario)}"] if self.cuts > 1 else []
-        return [*self.overrides, *cut]
 
     def overrides_for(self, scenario: Scenario) -> list[str]:
         """Return the overrides with which a config of RLinf for `scenario` runs in this mode."""
@@ -45,7 +30,7 @@ class Mode:
         placed = [f"cluster.component_placement.env.placement='0:0-{workers - 1}'"] if workers > 1 else []
         # RLinf's asynchronous PPO trains on what its store holds: a batch is one trajectory of each worker.
         stored = [f"+algorithm.rollout_store_size_per_rank={workers}"] if self.wiring == "async-ppo" else []
-        return [*self.shared_overrides(scenario), *placed, *stored]
+        return [*self.overrides, *placed, *stored]
 
 
 OFF_OVERRIDE = "async.mode=off"
@@ -90,18 +75,7 @@ BENCH_MODES = {
         Mode(
             name="full-loglinear",
             kind="plugin",
-            overrides=("async.mode=full", "async.train.proximal=loglinear"),
-        ),
-        Mode(
-            name="full-scorer",
-            kind="plugin",
-            overrides=("async.mode=full", "async.train.scorer=inference"),
-        ),
-        Mode(
-            name="full-scorer-fine",
-            kind="plugin",
-            overrides=("async.mode=full", "async.train.scorer=inference"),
-            cuts=4,
+            overrides=("async.mode=full", "async.advanced.proximal=loglinear"),
         ),
         Mode(
             name="full-tasks",

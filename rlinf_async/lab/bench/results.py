@@ -86,12 +86,13 @@ class Results:
 
         `stock` in the name of a ratio are all modes of a host that are not levels of this package.
         """
-        sides = {_line(cell) for cell, _ in self.runs}
+        # A mode that is gone by now has its row, behind the others.
+        sides = dict.fromkeys(_line(cell) for cell, _ in self.runs)
         lines = [
             (host, scenario, mode)
             for host, side in SIDES_BY_HOST.items()
             for scenario in SCENARIOS_BY_NAME
-            for mode in side.modes
+            for mode in dict.fromkeys([*side.modes, *(mode for _, _, mode in sides)])
         ]
         return [self._row(*line) for line in lines if line in sides]
 

@@ -57,6 +57,11 @@ class Scenario:
         """Decisions trained per step."""
         return self.envs * self.decisions
 
+    @property
+    def micro_batches(self) -> int:
+        """Forward and backward passes per step."""
+        return self.update_epoch * self.samples // self.micro_batch_size
+
     def overrides(self, *, log: str) -> list[str]:
         """Return the overrides that make the config this scenario, whose processes log into `log` what
         they served.
@@ -226,7 +231,7 @@ REAL_SCENARIOS = (
         # A process for each simulator, which holds one environment: nothing divides into two stages.
         env_workers=4,
         extra=("rollout.pipeline_stage_num=1",),
-        without=("stock-sync-2", "full-scorer-fine", *UNDIVIDED_MODES, *OWN_TASKS),
+        without=("stock-sync-2", *UNDIVIDED_MODES, *OWN_TASKS),
     ),
 )
 

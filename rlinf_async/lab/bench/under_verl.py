@@ -58,7 +58,7 @@ class UnderVerl:
             f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={scenario.micro_batch_size}",
             *scenario.emulated(log=log, model="vla.model"),
             *scenario.extra,
-            *mode.shared_overrides(scenario),
+            *mode.overrides,
         ]
 
     def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:

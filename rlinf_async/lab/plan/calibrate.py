@@ -178,8 +178,9 @@ def _training(kinds: Mapping[str, list[Span]], settings: RunSettings) -> Trainin
         sample_s, accept_s, finish_s = (accept_s + finish_s) / per_rank / shares, 0.0, 0.0
     recomputes = settings.asynchrony.recomputes
     scored = per_rank * (settings.horizon + settings.normalizes) / settings.horizon
-    if settings.scored_by_inference:
-        scored *= settings.pieces_taken_together / settings.plan.pieces_per_rank
+    by_inference = sum(span["size"] for span in kinds["score"]) / settings.plan.learner_ranks / batches
+    # What it scored for nothing, as the learner took it back, counts, too: it is little.
+    scored = max(scored - by_inference, scored / settings.plan.pieces_per_rank)
     share = accept_s / scored / sample_s if recomputes and sample_s and passes else 1 / 3
     return TrainingTimes(
         sample_s=sample_s,

@@ -63,6 +63,7 @@ def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
         max_batch_size=int(facts["max_batch_size"]),
         normalizes=str(_read(config, "advantage") or "gae") in NORMALISED_ADVANTAGES,
         seed=0,
+        learner_scores=str(facts.get("learner_scores", "")),
     )
     check(settings)
     return Job(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rlinf_async.core.tensors import Tree
-from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
+import torch
+
+from rlinf_async.core.types import ActionRequest
 from rlinf_async.lab.virtual.times import Times, WayTimes
 from rlinf_async.loops.request_broker import Pending, RequestBroker
-from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.meters import BusyMeter
 
@@ -57,32 +57,16 @@ class RankWeights:
         self._broker.applied(self._rank, version)
 
 
-class VirtualScorer:
-    """Asks for as many scores as a learner rank does, and gets none; fills `loops.ports.Scorer`."""
+class ScoreRequests:
+    """The request broker as a learner rank asks it for scores, of which it gets none; fills `PolicyPort`."""
 
-    def __init__(
-        self,
-        requests: RequestBroker,
-        way: WayTimes,
-        *,
-        published: Callable[[int], Awaitable[object]],
-        settings: RunSettings,
-    ) -> None:
-        self._requests, self._way, self._published, self._settings = requests, way, published, settings
+    def __init__(self, requests: RequestBroker, way: WayTimes) -> None:
+        self._requests, self._way = requests, way
+        self.rollout = requests.rollout
 
-    async def score(self, piece: Piece, version: int) -> Tree:
-        await self._published(version)
-        total, most = piece.size * (self._settings.horizon + 1), self._settings.max_batch_size
-        sizes = [min(most, total - start) for start in range(0, total, most)]
-        await asyncio.gather(*(self._ask(size) for size in sizes))
-        return {}
-
-    async def _ask(self, size: int) -> None:
+    async def act(self, request: ActionRequest) -> Any:
         half = self._way.request_s / 2
         await asyncio.sleep(half)
-        asker = 2 * self._settings.plan.shards
-        request = ActionRequest(
-            shard=asker, number=next(REQUEST_NUMBERS), size=size, payload=None, mode="score"
-        )
-        await self._requests.act(request)
+        version = await self._requests.act(request)
         await asyncio.sleep(half)
+        return {"version": version, "scores": {"none": torch.zeros(request.size)}}

@@ -42,6 +42,8 @@ class VirtualTraining:
         """Do nothing: no state is kept of the batch before."""
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
+        # Owed where no pass is made, too: ranks wait for each other, and another may have to make one.
+        self.owed.append(("", 0.0))
         return {"advantages": torch.zeros(self._settings.horizon, sum(piece.size for piece in pieces))}
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
@@ -50,7 +52,7 @@ class VirtualTraining:
         steps, width = _shape(rollout)
         # The values of the last observations are of the same policy.
         samples = (steps + self._settings.normalizes) * width
-        self._owe("", self._times.pass_s(samples))
+        self.owed[-1] = ("", self._times.pass_s(samples))
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         return None

@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.lab.virtual.inference import RankWeights, VirtualRank, VirtualScorer
+from rlinf_async.lab.virtual.inference import RankWeights, ScoreRequests, VirtualRank
 from rlinf_async.lab.virtual.learner import VirtualLearner, VirtualPieces
 from rlinf_async.lab.virtual.records import Records
 from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
@@ -145,18 +147,22 @@ class VirtualRun(InProcessRun):
         ]
 
     def _pieces(self, rank: int) -> PiecePort:
-        together = self._settings.pieces_taken_together
         pieces = PrefetchedPieces(
             VirtualPieces(self._trajectories, rank),
             until=self._settings.batches,
-            together=together,
+            together=self._settings.pieces_taken_together,
         )
         if not self._settings.scored_by_inference:
             return pieces
-        scorer = VirtualScorer(
-            self._requests, self._times.way, published=self._weights.published, settings=self._settings
+        return ScoredPieces(
+            pieces,
+            ScoreRequests(self._requests, self._times.way),
+            self._settings,
+            rank=rank,
+            published=self._weights.published,
+            inputs=lambda _: {"none": torch.zeros(self._plan.piece_size * (self._settings.horizon + 1))},
+            values=False,
         )
-        return ScoredPieces(pieces, scorer, first=together)
 
     async def _learn(self) -> None:
         learners, spans = self._learners(), self._records.log(Process.DRIVER, 0)

@@ -12,6 +12,7 @@ from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from tests.hosts.rlinf.learners import SIZES, actor_of, learner_of, watched, without_ray
 from tests.hosts.rlinf.synthetic import fields, in_order, pieces
+from tests.making import accept
 
 STEPS = "actor.global_batch_size=64"
 """Three optimizer steps in each pass over a batch, instead of one."""
@@ -69,6 +70,6 @@ class Run:
         self.actor.set_global_step(index)
         self.learner.begin(index)
         for start in range(0, len(arriving), together):
-            self.learner.accept(arriving[start : start + together])
+            accept(self.learner, arriving[start : start + together])
         self.training.metrics.append(self.learner.finish())
         return self.training.numbers[0][before:]

@@ -8,6 +8,7 @@ from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.observe.meters import BusyMeter
+from tests.making import accept
 
 
 def settings_of(cfg, settings):
@@ -59,6 +60,6 @@ def train(cfg, settings, weights, batches):
     learner = local_learner(settings_of(cfg, settings), model, BusyMeter())
     for index, pieces in enumerate(batches):
         learner.begin(index)
-        learner.accept([payload_of(piece) for piece in pieces])
+        accept(learner, [payload_of(piece) for piece in pieces])
         learner.finish()
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -41,6 +41,7 @@ from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.rlinf import beside_local
 from tests.hosts.rlinf.synthetic import Case, act_by, fields, in_order, pieces, trajectories
+from tests.making import accept
 
 SIZES = (
     "~warm_start",
@@ -223,7 +224,7 @@ def _train_ours(job, *, alter=None):
         learner.begin(index)
         with noting_anchors(training):
             for start in range(0, len(arriving), together):
-                learner.accept(arriving[start : start + together])
+                accept(learner, arriving[start : start + together])
         training.metrics.append(learner.finish())
         taken = snapshot.take()
         training.published.append({n: tensor.clone() for n, tensor in taken.tensors.items()} if taken else {})

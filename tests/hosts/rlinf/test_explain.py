@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from rlinf_async.compose import compose_config
+from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.explain import explain, show
 
 PATCH = ("weight_syncer.type=patch", "+weight_syncer.patch={}")
@@ -58,12 +59,43 @@ def test_it_says_what_the_death_of_a_process_does():
 
 @pytest.mark.parametrize("proximal", ["recomputed", "loglinear"])
 def test_a_reader_learns_what_the_anchor_costs(proximal):
-    text = shown(f"async.train.proximal={proximal}")
+    text = shown(f"async.advanced.proximal={proximal}")
     words = {
         "recomputed": "a pass without gradients over every batch",
         "loglinear": "train/proximal_error",
     }
     assert words[proximal] in text
+
+
+GPU = {"gpus": 2, "nodes": 1}
+NONE = "~cluster.component_placement"
+APART = "+cluster.component_placement={env:0-0,rollout:0-0,actor:1-1}"
+TOGETHER = "+cluster.component_placement={env:0-1,rollout:0-1,actor:0-1}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cluster", "said"),
+    [
+        ((), {}, "idle inference ranks score what the learner has not come to"),
+        ((), GPU, "idle inference ranks score"),  # all are on the CPUs of a node
+        ((NONE, TOGETHER, "actor.global_batch_size=320"), GPU, "inference is on its accelerators"),
+        ((NONE, APART), GPU, "idle inference ranks score"),
+        (("rollout.model.precision=bf16",), {}, "it computes in fp32, and inference in bf16"),
+        (("rollout.model.precision='32'",), {}, "idle inference ranks score"),
+        (("actor.fsdp_config.amp_autocast.enabled=true",), {}, "it computes in bf16, and inference in fp32"),
+        (("async.advanced.measure_ratios=false",), {}, "leaves open whether inference computes what it does"),
+        (("async.mode=train",), {}, "only with levels 2 and 3"),
+        (("async.streamer.enabled=false",), {}, "only with levels 2 and 3"),
+        (("async.advanced.proximal=loglinear",), {}, None),
+        (("async.train.max_staleness=0",), {}, None),
+    ],
+)
+def test_it_says_in_one_line_who_scores_a_batch(overrides, cluster, said):
+    found = explain(compose_config("metaworld_ppo_mlp", list(overrides)), AssumedCluster(**cluster))
+    assert (found["scorer"] is None) == (said is None)
+    if said is not None:
+        assert said in found["scorer"]
+        assert "\n" not in found["scorer"]
 
 
 def test_a_deterministic_run_says_what_it_costs_and_needs():
@@ -157,7 +189,7 @@ def test_rlinfs_own_asynchronous_keys_are_shown_with_what_they_become():
     text = shown(*ASYNC_PPO)
     assert "algorithm.staleness_threshold=3 -> async.train.max_staleness=3" in text
     assert "algorithm.rollout_store_size_per_rank=2 has no effect here" in text
-    assert "async.train.proximal=loglinear interpolates" in text
+    assert "async.advanced.proximal=loglinear interpolates" in text
     assert facts()["translated"] == []
     assert facts(*ASYNC_PPO, "async.mode=rollout")["translated"] == []
 

@@ -170,7 +170,7 @@ HOSTS = [
         ("ppo", ()),
         ("ppo", ("train.correction=none",)),
         ("ppo", ("train.correction=tis", "advanced.max_weight=1.1")),
-        ("ppo", ("train.proximal=loglinear",)),
+        ("ppo", ("advanced.proximal=loglinear",)),
         ("grpo", ()),
         ("grpo", ("train.correction=tis", "advanced.max_weight=1.1")),
     )

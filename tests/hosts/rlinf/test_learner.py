@@ -1,6 +1,7 @@
 """Our learner in one process: off-policy batches and schedules."""
 
 import itertools
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from tests.hosts.rlinf.alone import STEPS, Run, one_rank
 from tests.hosts.rlinf.learners import actor_of, ended, noting_anchors
 from tests.hosts.rlinf.reference import Reference
 from tests.hosts.rlinf.synthetic import pieces, trajectories
+from tests.making import accept
 
 GRADIENT = 1e-4
 """Largest norm of the difference of two gradients, relative to the gradient: sums in another order."""
@@ -187,8 +189,8 @@ def off_policy_ratios(monkeypatch, *overrides, selecting):
 @pytest.mark.parametrize(
     ("mode", "anchor", "level"),
     [
-        ("train", "async.train.proximal=loglinear", "token_level"),
-        ("train", "async.train.proximal=loglinear", "action_level"),
+        ("train", "async.advanced.proximal=loglinear", "token_level"),
+        ("train", "async.advanced.proximal=loglinear", "action_level"),
         ("full", "async.train.correction=none", "chunk_level"),
     ],
 )
@@ -202,22 +204,24 @@ def test_ratios_of_a_model_that_stores_every_denoise_step_are_those_of_the_one_d
 
 
 def scored_by_inference(run, pieces_of_batch):
-    """The pieces behind those that the learner begins with, scored by a rollout worker's model."""
+    """The pieces, all but one of the last micro-batch's scored by a rollout worker's model.
+
+    Which one it is leaves the order as it is without scores.
+    """
     worker = BatchingRolloutWorker.__new__(BatchingRolloutWorker)
     worker.cfg, worker.device = run.actor.cfg, torch.device("cpu")
     worker.hf_model = get_model(run.actor.cfg.actor.model)
     state = {name: tensor.full_tensor() for name, tensor in run.actor.model.state_dict().items()}
     worker.hf_model.load_state_dict(state)
-    first = run.settings.pieces_taken_together
-    found = pieces_of_batch[:first]
-    for piece in pieces_of_batch[first:]:
+    found = [replace(piece, scores=Future()) for piece in pieces_of_batch]
+    for index, piece in enumerate(found):
+        if index == len(found) - run.settings.pieces_taken_together:
+            continue
         inputs = run.actor.scoring_inputs(piece.payload)
         with torch.no_grad():
             scores = worker.scores(inputs, values=run.actor.wants_values(run.settings))
-        found.append(
-            replace(
-                piece, scores=map_tensors(lambda tensor, b=piece.size: tensor.unflatten(0, (-1, b)), scores)
-            )
+        found[index].scores.set_result(
+            map_tensors(lambda tensor, b=piece.size: tensor.unflatten(0, (-1, b)), scores)
         )
     return found
 
@@ -228,17 +232,16 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
     if algorithm == "grpo":
         overrides += ("algorithm.group_size=4",)
     found = []
-    for scorer, score in (("learner", lambda run, taken: taken), ("inference", scored_by_inference)):
-        run = Run.of(*overrides, f"async.train.scorer={scorer}", algorithm=algorithm)
-        assert run.settings.scored_by_inference == (scorer == "inference")
+    for score in (lambda run, taken: taken, scored_by_inference):
+        run = Run.of(*overrides, algorithm=algorithm)
+        assert run.settings.scored_by_inference
         for index in range(3):
             arriving = pieces(run.settings.plan, run.batch(index), 0, index=index, lag=1)
             run.actor.set_global_step(index)
             run.learner.begin(index)
             taken = score(run, arriving)
             with noting_anchors(run.training):
-                for start in range(0, len(taken), 2):
-                    run.learner.accept(taken[start : start + 2])
+                accept(run.learner, taken)
             run.learner.finish()
         found.append(ended(run.actor, run.training))
     alone, helped = found

@@ -101,7 +101,7 @@ def test_bootstrap_inputs_have_the_pictures_that_stayed_behind():
         assert data["forward_inputs"]["image"][:, 0, 0, 0].tolist() == list(range(HORIZON))
 
 
-@pytest.mark.parametrize("overrides", [("async.mode=rollout",), ("async.train.proximal=loglinear",)])
+@pytest.mark.parametrize("overrides", [("async.mode=rollout",), ("async.advanced.proximal=loglinear",)])
 def test_nothing_is_kept_for_values_that_nobody_recomputes(overrides):
     for piece in pieces_of([0] * HORIZON, *overrides)[0]:
         assert piece.payload["bootstrap_inputs"] == {}

@@ -89,7 +89,7 @@ CASES = {
     "everything off": {"asynchrony": {"mode": "off"}, "global_batch_size": 32},
     "streamed": {"asynchrony": {"mode": "streamer"}},
     "off-policy": {"asynchrony": {"mode": "full"}},
-    "interpolated": {"asynchrony": {"mode": "full", "train": {"proximal": "loglinear"}}},
+    "interpolated": {"asynchrony": {"mode": "full", "advanced": {"proximal": "loglinear"}}},
     "groups": {
         "asynchrony": {"mode": "full"},
         "estimator": "grpo",

@@ -14,6 +14,7 @@ from rlinf_async.hosts.verl.model_config import dress
 from rlinf_async.hosts.verl.scoring import forward
 from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
 from tests.hosts.verl.engines import learner, learner_of, pieces, rollout, settings, weights
+from tests.making import accept
 
 pytestmark = pytest.mark.verl
 
@@ -25,7 +26,7 @@ COSINE = "actor_rollout_ref.actor.optim.lr_scheduler_type=cosine"
 def train(worker, of, batch):
     trained = learner_of(worker, of)
     trained.begin(batch)
-    trained.accept(pieces(of, rollout(of, seed=batch), batch=batch))
+    accept(trained, pieces(of, rollout(of, seed=batch), batch=batch))
     trained.finish()
 
 

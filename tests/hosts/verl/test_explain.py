@@ -85,7 +85,7 @@ def test_sizes_of_a_step_are_counted():
         ("+my.own=3", "nobody reads the section my"),
         ("actor_rollout_ref.actor.shuffle=false", "shuffle=true mixes them"),
         ("vla.inference.ranks=4", "4 inference ranks share 2 shards"),
-        ("async.train.proximal=loglinear", "the sampling policies', not recomputed"),
+        ("async.advanced.proximal=loglinear", "the sampling policies', not recomputed"),
     ],
 )
 def test_what_a_reader_may_not_expect_is_remarked(override, words):

@@ -91,8 +91,8 @@ def test_the_loss_is_ppos_at_the_level_of_the_ratio_and_half_the_squared_error_o
     list(itertools.product(("decoupled", "tis"), ("recomputed", "loglinear"))),
 )
 def test_corrected_losses_are_those_of_the_core_objectives(correction, proximal):
-    train = {"correction": correction, "proximal": proximal}
-    of = settings(asynchrony={"mode": "train", "train": train, "advanced": {"max_weight": 1.1}})
+    advanced = {"max_weight": 1.1, "proximal": proximal}
+    of = settings(asynchrony={"mode": "train", "train": {"correction": correction}, "advanced": advanced})
     said = scores()
     draw = torch.Generator().manual_seed(1)
     behaviour = torch.randn(N, 1, generator=draw) * 0.3
@@ -115,7 +115,7 @@ def test_corrected_losses_are_those_of_the_core_objectives(correction, proximal)
 
 
 def test_no_gradient_flows_into_the_anchor_or_the_weights():
-    of = settings(asynchrony={"mode": "train", "train": {"proximal": "loglinear"}})
+    of = settings(asynchrony={"mode": "train", "advanced": {"proximal": "loglinear"}})
     said = scores()
     said["logprobs"].requires_grad_()
     behaviour = summed_to(said["logprobs"].detach(), "chunk", ACTION) + 0.05

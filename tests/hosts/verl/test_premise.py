@@ -10,6 +10,7 @@ import torch
 
 from rlinf_async.core.premise import MAX_LOGPROB_DIFFERENCE, Premise
 from tests.hosts.verl.engines import learner, learner_of, pieces, rollout, settings, training_of
+from tests.making import accept
 
 pytestmark = pytest.mark.verl
 
@@ -95,7 +96,7 @@ def test_the_first_batch_reports_what_was_seen_and_the_next_do_not():
     found = []
     for batch in range(2):
         trained.begin(batch)
-        trained.accept(pieces(of, acted(worker, of), batch=batch))
+        accept(trained, pieces(of, acted(worker, of), batch=batch))
         found.append(trained.finish())
     assert found[0]["train/premise/logprobs"] < 1e-6
     assert "train/premise/logprobs" not in found[1]

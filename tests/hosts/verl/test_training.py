@@ -1,6 +1,7 @@
 """Training by veRL's engine, streamed and whole, beside what veRL itself makes of the same numbers."""
 
 import asyncio
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ from tests.hosts.verl.engines import (
     training_of,
     weights,
 )
+from tests.making import accept
 
 pytestmark = pytest.mark.verl
 
@@ -39,7 +41,7 @@ def train(worker, of, batches, *, together=1):
         arriving = pieces(of, fields, batch=batch)
         trained.begin(batch)
         for start in range(0, len(arriving), together):
-            trained.accept(arriving[start : start + together])
+            accept(trained, arriving[start : start + together])
         found.append(trained.finish())
     return found
 
@@ -167,7 +169,7 @@ def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_
     arriving = pieces(of, rollout(of))
     seen = []
     score = trained.training.anchor
-    trained.training.anchor = lambda fields, _: (score(fields), seen.append(fields["proximal"].clone()))
+    trained.training.anchor = lambda fields: (score(fields), seen.append(fields["proximal"].clone()))
     trained.begin(0)
     for one in arriving:
         trained.accept([one])
@@ -183,17 +185,21 @@ def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_
 
 
 def scored_by_inference(worker, of, arriving):
-    """The pieces behind those that the learner begins with, scored by a copy of its policy."""
+    """The pieces, all but one of the last micro-batch's scored by a copy of its policy.
+
+    Which one it is leaves the order as it is without scores.
+    """
     actor = InferenceActor(config().vla.model, None, of, 0)
     actor._device = torch.device("cpu")
     asyncio.run(actor.initialise())
     actor.policy_module().load_state_dict(weights(worker))
-    found = arriving[: of.pieces_taken_together]
-    for one in arriving[of.pieces_taken_together :]:
+    found = [replace(one, scores=Future()) for one in arriving]
+    for index, one in enumerate(found):
+        if index == len(found) - of.pieces_taken_together:
+            continue
         with torch.no_grad():
             scores = actor.scores(worker.scoring_inputs(one.payload), values=worker.wants_values(of))
-        shaped = {name: tensor.unflatten(0, (-1, one.size)) for name, tensor in scores.items()}
-        found.append(replace(one, scores=shaped))
+        one.scores.set_result({name: tensor.unflatten(0, (-1, one.size)) for name, tensor in scores.items()})
     return found
 
 
@@ -202,7 +208,7 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
     changes = {} if estimator == "gae" else {"normalizes": False, "group_size": 4}
     found = []
     for scorer in ("learner", "inference"):
-        block = {"mode": "full", "train": {"scorer": scorer}, "advanced": {"measure_ratios": False}}
+        block = {"mode": "full", "advanced": {"measure_ratios": False}}
         of = settings(asynchrony=block, estimator=estimator, **changes)
         worker = learner(of, f"algorithm.adv_estimator={estimator}", *PLAIN)
         trained = learner_of(worker, of)
@@ -210,11 +216,7 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
             arriving = pieces(of, rollout(of, seed=batch), batch=batch)
             trained.begin(batch)
             taken = scored_by_inference(worker, of, arriving) if scorer == "inference" else arriving
-            assert sum(one.scores is not None for one in taken) == (
-                len(taken) - of.pieces_taken_together if scorer == "inference" else 0
-            )
-            for one in taken:
-                trained.accept([one])
+            accept(trained, taken)
             trained.finish()
         found.append(weights(worker))
     assert farthest(*found) < 1e-5

@@ -59,7 +59,7 @@ def test_a_mode_is_what_it_says_whatever_the_scenarios_config_turns_on(scenario,
         settings = resolve(cfg, sizes=PLACED)
         assert settings.samples_per_batch == scenario.samples
         passes = settings.micro_batches_per_step * scenario.optimizer_steps * scenario.update_epoch
-        assert passes == mode.micro_batches(scenario)
+        assert passes == scenario.micro_batches
 
 
 @pytest.mark.parametrize(

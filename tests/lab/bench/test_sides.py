@@ -48,7 +48,7 @@ def test_a_run_under_verl_has_the_batch_that_its_scenario_says(scenario):
     assert run.steps_per_decision == scenario.chunk
     assert run.optimizer_steps == scenario.optimizer_steps
     assert run.micro_batches_per_step * scenario.optimizer_steps * scenario.update_epoch == (
-        UNDER_VERL.modes["full"].micro_batches(scenario)
+        scenario.micro_batches
     )
     assert (run.batches, run.seed) == (9, 1001)
 

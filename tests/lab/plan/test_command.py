@@ -109,9 +109,9 @@ def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
 
 
 def test_eighty_columns_do_not_break_what_is_to_be_pasted(tmp_path):
-    tried = "async.train.max_staleness=2,async.train.proximal=loglinear"
+    tried = "async.train.max_staleness=2,async.advanced.proximal=loglinear"
     result = CliRunner().invoke(APP, [str(left_by(tmp_path)), "--try", tried], env={"COLUMNS": "80"})
-    assert "\ntrain.proximal=loglinear " in result.output
+    assert "\nadvanced.proximal=loglinear " in result.output
 
 
 def test_a_doubtful_replay_is_the_exit_status(tmp_path):

@@ -49,7 +49,6 @@ FACTS = Facts(
     deterministic=False,
     corrects=True,
     proximal="recomputed",
-    scorer="learner",
     normalization="auto",
     weight_syncer="bucket",
     bucket_dtype=None,
@@ -194,14 +193,9 @@ def test_good_numbers_ask_for_nothing():
         ),
         (
             {"learner__busiest": 0.9, "beside_micro_batches": 0.25},
-            "gradients that anchors the correction; the busiest inference rank, which has the same weights, "
-            "works 30% of the time. Change async.train.scorer from learner to inference.",
-        ),
-        (
-            {"learner__busiest": 0.9, "beside_micro_batches": 0.25, "inference__busiest": 0.7},
             "25% of its training is no micro-batch and no optimizer step, among it the pass without "
             "gradients that "
-            "anchors the correction. Change async.train.proximal from recomputed to loglinear (an "
+            "anchors the correction. Change async.advanced.proximal from recomputed to loglinear (an "
             "interpolation, whose error train/proximal_error measures; with several optimizer steps a pass, "
             "ten seeds on two Meta-World tasks could not rule out that it learns more than 5 % less",
         ),
@@ -274,7 +268,10 @@ def test_a_rule_speaks_on_its_numbers(changes, sentence):
             "async.rollout.enabled",
         ),
         ({"staleness_max": 0.0, "env__resets": 0.05}, "async.train.enabled"),
-        ({"learner__busiest": 0.9, "beside_micro_batches": 0.25, "corrects": False}, "async.train.proximal"),
+        (
+            {"learner__busiest": 0.9, "beside_micro_batches": 0.25, "corrects": False},
+            "async.advanced.proximal",
+        ),
         ({"publication__busiest": 0.04, "learner__copies": 0.04}, "weight_syncer.bucket.bucket_dtype"),
         ({"publication__busiest": 0.3, "learner__copies": 0.001}, "weight_syncer.bucket.bucket_dtype"),
         (
@@ -369,7 +366,7 @@ def test_nothing_is_advised_on_numbers_that_nobody_knows(rule):
 def test_what_a_config_leaves_out_has_the_defaults_of_the_block(tmp_path):
     read = Facts.of(RunFiles.read(write_run(tmp_path, config={"x": 1})), GOOD)
     block = AsyncConfig.from_mapping({"mode": "full"})
-    assert read.proximal == block.train.proximal
+    assert read.proximal == block.advanced.proximal
     assert read.corrects == (block.correction != "none")
     assert read.normalization == block.advanced.normalization
     assert read.deterministic == block.deterministic

@@ -16,7 +16,7 @@ def test_a_whole_run_lacks_nothing(tmp_path):
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     assert len(run.spans) == sum(len(spans) for spans in TRACE.values())
     assert run.setting("async.mode") == "full"
-    assert run.setting("async.train.proximal", "recomputed") == "recomputed"
+    assert run.setting("async.advanced.proximal", "recomputed") == "recomputed"
     assert run.setting("async.mode.deeper", 1) == 1
 
 

@@ -22,8 +22,7 @@ def drawn(seed):
     level = {name: {"enabled": rng.random() < 0.6} for name in ("train", "rollout", "streamer")}
     balance = draw(("exact", "exact", "tasks"))
     level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": balance}
-    level["train"] |= {"proximal": draw(("recomputed", "recomputed", "loglinear"))}
-    level["train"] |= {"scorer": draw(("learner", "inference"))}
+    level["advanced"] = {"proximal": draw(("recomputed", "recomputed", "loglinear"))}
     block = level
     while True:
         try:
@@ -41,8 +40,7 @@ def drawn(seed):
                 rollout_epochs=draw((1, 1, 2)),
             )
         except ValueError:
-            block["train"]["scorer"] = "learner"  # or sizes that do not divide
-            continue
+            continue  # sizes that do not divide
         break
     seconds = [draw((0.0, 0.01, 0.1, 1.0, 5.0)) for _ in range(12)]
     lasting = times(

@@ -11,8 +11,6 @@ FULL_PASSES_SHARE = 0.5
 """If a larger share of the forward passes is full, their limit counts."""
 ANCHOR_SHARE = 0.1
 """If a larger share of training is neither micro-batches nor optimizer steps, the pass before them counts."""
-MAX_BUSY_WITH_SCORES = 0.8
-"""Most busy share of inference that can take the passes of the learner, too."""
 LOGLINEAR_PRICE = (
     "an interpolation, whose error train/proximal_error measures; with several optimizer steps a pass, ten "
     "seeds on two Meta-World tasks could not rule out that it learns more than 5 % less: -2.9 % of the area "
@@ -141,21 +139,10 @@ def cheaper_anchor(facts: Facts) -> Advice | None:
         f"The learner bounds the run, and {share:.0%} of its training is no micro-batch and no "
         "optimizer step, among it the pass without gradients that anchors the correction"
     )
-    # Inference would spend on it what the learner does, if their devices are alike.
-    inference = facts.measures.busiest.get("inference", 1.0)
-    if facts.streams and facts.scorer == "learner" and inference + share < MAX_BUSY_WITH_SCORES:
-        return Advice(
-            rule="cheaper anchor",
-            because=f"{because}; the busiest inference rank, which has the same weights, works "
-            f"{inference:.0%} of the time",
-            setting="async.train.scorer",
-            before="learner",
-            after="inference",
-        )
     return Advice(
         rule="cheaper anchor",
         because=because,
-        setting="async.train.proximal",
+        setting="async.advanced.proximal",
         before="recomputed",
         after="loglinear",
         but=LOGLINEAR_PRICE,

@@ -54,7 +54,6 @@ class Facts:
     deterministic: bool
     corrects: bool
     proximal: str
-    scorer: str
     normalization: str
     weight_syncer: str
     bucket_dtype: str | None
@@ -80,8 +79,7 @@ class Facts:
             advantage=str(setting("algorithm.adv_type", setting("algorithm.adv_estimator", ""))),
             deterministic=setting("async.deterministic", False) is True,
             corrects=bound > 0 and setting("async.train.correction", "decoupled") != "none",
-            proximal=str(setting("async.train.proximal", "recomputed")),
-            scorer=str(setting("async.train.scorer", "learner")),
+            proximal=str(setting("async.advanced.proximal", "recomputed")),
             normalization=str(setting("async.advanced.normalization", "auto")),
             weight_syncer=str(setting("weight_syncer.type", "bucket")),
             bucket_dtype=setting("weight_syncer.bucket.bucket_dtype"),
@@ -105,14 +103,6 @@ class Facts:
         """The part that is busy nearly all the time, or nothing."""
         diagnosis = self.measures.diagnosis
         return diagnosis.part if diagnosis is not None and diagnosis.saturated else ""
-
-    @property
-    def streams(self) -> bool:
-        """True if training begins before a batch is complete."""
-        deferred = self.normalization == "deferred" or (
-            self.normalization == "auto" and self.update_epoch > 1
-        )
-        return self.on("rollout") and self.on("streamer") and not (self.advantage == "gae" and deferred)
 
     @property
     def idle_cores(self) -> float | None:
