@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import Answer, InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
+from rlinf_async.hosts.local.learner_thread import BufferPieces
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard, ShardOutput
@@ -179,6 +181,14 @@ class TimedLearner:
             seen.weight.append(int(valid.sum()))
 
 
+class SelfScoring(LocalRun):
+    """A run whose learner scores every batch by itself, as in those whose results are kept."""
+
+    @cached_property
+    def _pieces(self) -> PiecePort:
+        return BufferPieces(self._trajectories)
+
+
 @dataclass(frozen=True)
 class VirtualResult:
     """What a run left behind, and what its learner saw of each batch."""
@@ -212,7 +222,7 @@ def train(
             "ranks": [TimedRank(rank, times.inference)],
             "learner": learner,
         }
-        local = run(LocalRun(settings, **loops, model=model, busy={}, on_step=lambda report: None).train())
+        local = run(SelfScoring(settings, **loops, model=model, busy={}, on_step=lambda report: None).train())
     return VirtualResult(local, tuple(learner.seen[batch] for batch in range(settings.batches)))
 
 
