@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -26,6 +27,7 @@ class CopiedWeights:
         self._later: list[str] = []
         self._places: Tensors = {}
         self._finite: dict[torch.device, torch.Tensor] = {}
+        self._unseen: list[torch.Tensor] = []
 
     def choose(self, names: Iterable[str], *, changing: Collection[str]) -> list[str]:
         """Return the names of the tensors that are sent next; training changes those in `changing`.
@@ -65,32 +67,40 @@ class CopiedWeights:
         if self._complete and not self.keeps:
             # Every rank has applied the first version before there is a second.
             self._frozen.clear()
-        self._finite = {}
+        self._finite, self._unseen = {}, []
         return self._places
 
     def write(self, place: torch.Tensor, tensor: torch.Tensor) -> None:
         """Copy `tensor` to its place, and look if it is finite; both may go on after this has returned."""
         if tensor.device.type == "cpu":
-            converted = place.copy_(tensor.detach())
-        else:
-            # On its device first, so that fewer bytes travel; the caller waits for the stream before anything
-            # reads `place`.
-            converted = tensor.detach().to(place.dtype)
-            place.copy_(converted, non_blocking=True)
-        if converted.is_floating_point() or converted.is_complex():
-            # A sum is quick, and finite if all numbers are, unless it overflows.
-            finite = torch.isfinite(converted.sum())
-            device = converted.device
-            self._finite[device] = finite & self._finite[device] if device in self._finite else finite
+            # Whether it is finite is looked at later: here the learner waits.
+            place.copy_(tensor.detach())
+            self._unseen.append(place)
+            return
+        # On its device first, so that fewer bytes travel; the caller waits for the stream before anything
+        # reads `place`.
+        converted = tensor.detach().to(place.dtype)
+        place.copy_(converted, non_blocking=True)
+        finite, device = _may_be_finite(converted), converted.device
+        self._finite[device] = finite & self._finite[device] if device in self._finite else finite
 
     def copied(self) -> Taken | None:
         """The copy is complete: what is in its places; None if there were none."""
         self._complete = True
         if not self._places:
             return None
-        finite = all(bool(found) for found in self._finite.values())
+        finite = partial(_are_finite, list(self._finite.values()), self._unseen)
         taken, self._places = Taken(self._places, finite, (self._frozen, self._changing)), {}
         return taken
+
+
+def _may_be_finite(tensor: torch.Tensor) -> torch.Tensor:
+    # A sum is quick, and finite if all numbers are, unless it overflows.
+    return torch.isfinite(tensor.sum())
+
+
+def _are_finite(seen: Sequence[torch.Tensor], unseen: Sequence[torch.Tensor]) -> bool:
+    return all(bool(found) for found in seen) and all(bool(_may_be_finite(tensor)) for tensor in unseen)
 
 
 def _no_wider(target: torch.dtype, dtype: torch.dtype) -> torch.dtype:

@@ -31,8 +31,8 @@ class Taken:
     """A copy of the weights of a learner, which is not published yet."""
 
     tensors: Tensors
-    finite: bool
-    """False if some of them may not be finite."""
+    finite: Callable[[], bool]
+    """Looks whether all of them are; False if some may not be."""
     parts: Sequence[WeightVersions]
     """Where they are, in the order in which who has nothing is to load them."""
 
@@ -164,7 +164,7 @@ def _another_way() -> Iterator[None]:
 
 def _send(coordinator: Handle, version: int, taken: Taken, address: Address, spans: SpanLog) -> None:
     with spans.span("send", version=version):
-        if not taken.finite:
+        if not taken.finite():
             # Here, off the learner's path: a NaN is found before any rank acts by it.
             check_weights(version, taken.tensors)
         for part in taken.parts:

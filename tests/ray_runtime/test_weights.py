@@ -202,7 +202,7 @@ def test_a_copy_says_if_what_it_holds_may_not_be_finite(numbers, finite):
     places = copied.places(tensors, {"bad": torch.bfloat16})
     for name, place in places.items():
         copied.write(place, tensors[name])
-    assert copied.copied().finite is finite
+    assert copied.copied().finite() is finite
 
 
 def test_large_numbers_that_are_finite_are_offered(channel):
