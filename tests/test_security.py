@@ -54,6 +54,9 @@ ALLOWED = {
     "hosts/rlinf/worker_groups.py": {BY_NAME},
     "hosts/verl/presence.py": {BY_NAME},
     "hosts/verl/values.py": {UNPICKLES},
+    "hosts/verl/verl_vla/env.py": {BY_NAME},
+    "hosts/verl/verl_vla/policy.py": {BY_NAME},
+    "hosts/verl/verl_vla/sections.py": {BY_NAME},
     "loops/foreign.py": {UNPICKLES},
     "ray_runtime/ray_processes.py": {LISTENS},
 }

@@ -1,5 +1,6 @@
 """What environments do to the process that they are in, on every host."""
 
+import asyncio
 import os
 import random
 import signal
@@ -222,6 +223,20 @@ def test_descriptors_of_the_run_that_are_closed_are_open_again_and_it_is_said_by
     numbers = ", ".join(map(str, sorted(held[0][which])))
     assert f"(Closes) have closed descriptors of the run ({numbers})" in fault["error"]
     assert fault["action"] == "environments built anew"
+
+
+def test_a_loop_whose_descriptors_are_closed_before_anybody_is_blamed_goes_on_and_they_are_named_later():
+    process = WholeProcess()
+    loop = process.loop()
+    try:
+        selector = loop._selector.fileno()
+        os.close(selector)
+        assert loop.run_until_complete(asyncio.sleep(0, "it went on")) == "it went on"
+        with pytest.raises(ValueError, match=rf"they have closed descriptors of the run \({selector}\)"):
+            process.check("they")
+        process.check("they")
+    finally:
+        loop.close()
 
 
 class Notes(Linear):

@@ -11,12 +11,13 @@ that were checked first, and all are of one class.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from selectors import DefaultSelector
+from selectors import DefaultSelector, SelectorKey
 from threading import Lock
 from typing import TypeVar
 
@@ -37,6 +38,8 @@ class WholeProcess:
         self._lock = Lock()
         self._spares: dict[int, tuple[int, os.stat_result]] = {}
         """By descriptor: a copy of it, and the file that is open there."""
+        self._reopened: list[int] = []
+        """Descriptors that were put back before it was known who had closed them."""
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """An event loop whose descriptors are its own until it is closed.
@@ -76,6 +79,18 @@ class WholeProcess:
                     with suppress(OSError):
                         os.close(spare)
 
+    def reopen(self) -> None:
+        """Put back closed descriptors, for the loop that waits by them; the next `check` names them."""
+        with self._lock:
+            self._reopened += self._put_back()
+
+    def _put_back(self) -> list[int]:
+        closed = [each for each, (_, opened) in self._spares.items() if not _is_open(each, opened)]
+        for each in closed:
+            with suppress(OSError):  # the copy was closed, too: who uses it will say so
+                os.dup2(self._spares[each][0], each, inheritable=False)
+        return closed
+
     def _changes(self) -> Iterator[str]:
         if (dtype := torch.get_default_dtype()) is not self._dtype:
             torch.set_default_dtype(self._dtype)
@@ -84,10 +99,7 @@ class WholeProcess:
             sys.setrecursionlimit(self._recursion)
             yield f"lowered the recursion limit of the whole process to {limit}"
         with self._lock:
-            closed = [each for each, (_, opened) in self._spares.items() if not _is_open(each, opened)]
-            for each in closed:
-                with suppress(OSError):  # the copy was closed, too: who uses it will say so
-                    os.dup2(self._spares[each][0], each, inheritable=False)
+            closed, self._reopened = {*self._reopened, *self._put_back()}, []
         if closed:
             yield f"closed descriptors of the run ({', '.join(map(str, sorted(closed)))})"
 
@@ -106,9 +118,25 @@ def kept(process: WholeProcess, who: Callable[[], str], function: Callable[[], T
     return result
 
 
+class _Selector(DefaultSelector):
+    def __init__(self, process: WholeProcess) -> None:
+        super().__init__()
+        self._process = process
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        try:
+            return super().select(timeout)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            # Environments have closed it in their thread, which has not come to the check behind their call.
+            self._process.reopen()
+            return []
+
+
 class _Loop(asyncio.SelectorEventLoop):
     def __init__(self, process: WholeProcess) -> None:
-        selector = DefaultSelector()
+        selector = _Selector(process)
         super().__init__(selector)
         # The end of its pipe that others write into is known to nobody else.
         own = [selector.fileno(), *selector.get_map(), self._csock.fileno()]  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ def model(kind, **more):
 @pytest.mark.parametrize("kind", ["dreamzero", "molmoact2", "cma", "somebody_elses", "starvla"])
 def test_a_model_that_nobody_has_looked_at_is_not_examined_and_never_exact(kind):
     assert shared_chance(model(kind)) is None
-    said = rollout_exactness(FULL, model=kind, shares=None, train={})
+    said = rollout_exactness(FULL, model=kind, shares=None)
     assert said.startswith("not examined (")
     assert kind in said
 

@@ -133,14 +133,14 @@ OTHERS = [
 WITHOUT_LAG = [
     Case(
         name=f"lag 0 {change}",
-        overrides=("async.mode=train", f"async.train.{change}", STEPS, epochs(2), *more),
+        overrides=("async.mode=train", f"async.{change}", STEPS, epochs(2), *more),
         order=13,
         on_policy=True,
         batches=2,
     )
     for change, more in (
-        ("correction=tis", ()),
-        ("proximal=loglinear", ()),
+        ("train.correction=tis", ()),
+        ("advanced.proximal=loglinear", ()),
     )
 ]
 IN_STEPS = Case(
