@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rlinf_async.lab.demo.simulators.camera import installed_backend
@@ -37,6 +38,9 @@ SMALL = (
     "runner.max_epochs=3",
 )
 """Eight environments, four decisions: 32 samples a step, two optimizer steps of two micro-batches."""
+
+LAST_MOMENTS_S = 10.0
+"""Until a process that was told to end has ended, on a machine that is shared."""
 
 Case = tuple[str, tuple[str, ...]]
 """The name of a config, and overrides."""
@@ -143,7 +147,16 @@ class Runner:
         return [part(output, number, directory) for number, directory in enumerate(directories)]
 
     def survivors(self, process: subprocess.Popen[str]) -> list[str]:
-        """Processes of the session that `process` has led, as ps shows them."""
+        """Processes of the session that `process` has led, as ps shows them, but for those that are ending.
+
+        Ray has told some of them to end when the run itself has ended, and they are a moment later.
+        """
+        numbers = {int(line.split()[0]) for line in self._session(process)}
+        left = [each for each in psutil.process_iter() if each.pid in numbers]
+        psutil.wait_procs(left, timeout=LAST_MOMENTS_S)
+        return self._session(process)
+
+    def _session(self, process: subprocess.Popen[str]) -> list[str]:
         shown = subprocess.run(
             ["ps", "-s", str(process.pid), "-o", "pid=,stat=,args="],
             capture_output=True,
