@@ -180,12 +180,11 @@ def speeds(found: Mapping[int, Mapping[str, Curve]]) -> list[str]:
     lines = []
     for (other, logs), p, kept in zip(ratios.items(), p_values, holm(p_values), strict=True):
         never = [str(seed) for seed, curves in found.items() if other in curves and seed not in logs]
-        values = np.array(list(logs.values()))
-        half = stats.t.ppf(0.95, len(values) - 1) * stats.sem(values)
-        low, middle, high = np.exp([values.mean() - half, values.mean(), values.mean() + half])
+        test = tost_paired([0.0] * len(logs), list(logs.values()), math.inf)
+        low, middle, high = np.exp(np.array([test.ci_low, test.difference, test.ci_high], float))
         lines.append(
             f"**Speed.** Seconds to {LEVEL:.0%}, `full` over `{other}`: {middle:.2f}, geometric mean of "
-            f"{len(values)}, with a 90 % interval of {low:.2f} to {high:.2f}; p = {p:.4f} of the test "
+            f"{len(logs)}, with a 90 % interval of {low:.2f} to {high:.2f}; p = {p:.4f} of the test "
             f"that it is below 1, which Holm {'keeps' if kept else 'does not keep'}"
             + (f"; seeds without both: {', '.join(never)}" if never else "")
             + ".\n"

@@ -14,6 +14,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 import ray
@@ -122,6 +123,10 @@ class Listener:
         place = self._sockets[near].getsockname()
         return place.decode() if near else place, self._token
 
+    def address_for_all(self) -> Address:
+        """The address for every process of the run."""
+        return self.address(None if has_other_nodes() else this_node())
+
 
 class Caller:
     """The side that connects, when it is first needed; a message of it may ask for a result."""
@@ -181,6 +186,34 @@ class Caller:
         self._ended = PeerError(f"{self._who} has ended the connection" + (f": {error}" if error else ""))
         for waiting in self._waits.values():
             settle(waiting, None, self._ended)
+
+
+class Callers:
+    """Asks those who listen at known addresses, by one connection to each."""
+
+    def __init__(self, who: str) -> None:
+        """`who` they are, in words."""
+        self._who = who
+        self.by_address: dict[Address, Caller] = {}
+        self._keys = count()
+
+    async def ask(self, address: Address, *question: object, timeout_s: float | None) -> Any:
+        """Send a key and the question, and wait for the result that comes under the key.
+
+        Raises:
+            PeerError: nobody is there, or they have gone.
+            TimeoutError: a link that is cut tells nobody of an end, nor does one that a forked process keeps
+                open.
+        """
+        if address not in self.by_address:
+            self.by_address[address] = Caller(self._who, partial(_itself, address))
+        key = next(self._keys)
+        async with asyncio.timeout(timeout_s):
+            return await self.by_address[address].call(key, key, *question)
+
+
+async def _itself(address: Address) -> Address:
+    return address
 
 
 def this_node() -> str:

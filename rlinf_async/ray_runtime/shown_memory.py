@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property, partial
-from itertools import count
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.ray_runtime.connection import (
-    Address,
-    Caller,
-    Connection,
-    Listener,
-    has_other_nodes,
-    this_node,
-)
+from rlinf_async.ray_runtime.connection import Address, Callers, Connection, Listener
 from rlinf_async.ray_runtime.memory import MemoryPool, read
 
 READ_TIMEOUT_S = 60.0
@@ -38,7 +29,7 @@ class ShownMemory:
 
     @cached_property
     def _address(self) -> Address:
-        return self._listener.address(None if has_other_nodes() else this_node())
+        return self._listener.address_for_all()
 
     def _show(self, connection: Connection, key: int, place: Sequence[Any]) -> None:
         try:
@@ -51,27 +42,16 @@ class Reader:
     """The side that reads values of others."""
 
     def __init__(self) -> None:
-        self._callers: dict[Address, Caller] = {}
-        self._keys = count()
+        self._callers = Callers("the memory of another process")
 
     async def read(self, place: Sequence[Any], address: Address) -> Any:
         """
         Raises:
             PeerError: the process that had it is gone, or does not hold it any more.
         """
-        try:
+        with suppress(PeerError):
             return read(place)
-        except PeerError:
-            if address not in self._callers:
-                self._callers[address] = Caller("the memory of another process", partial(_itself, address))
-        key = next(self._keys)
         try:
-            # A link that is cut tells nobody of an end, nor does one that a forked process keeps open.
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                return pickle.loads(await self._callers[address].call(key, key, place))
+            return pickle.loads(await self._callers.ask(address, place, timeout_s=READ_TIMEOUT_S))
         except TimeoutError as error:
             raise PeerError(f"another process has not sent it for {READ_TIMEOUT_S:g} s") from error
-
-
-async def _itself(address: Address) -> Address:
-    return address

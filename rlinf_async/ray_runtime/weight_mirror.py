@@ -7,20 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
-from itertools import count
+from functools import cached_property
 from typing import Any
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.observe.failures import in_words
-from rlinf_async.ray_runtime.connection import (
-    Address,
-    Caller,
-    Connection,
-    Listener,
-    has_other_nodes,
-    this_node,
-)
+from rlinf_async.ray_runtime.connection import Address, Callers, Connection, Listener, this_node
 from rlinf_async.ray_runtime.weight_file import Place, WeightsGone, WeightVersions
 from rlinf_async.ray_runtime.weight_parts import (
     Difference,
@@ -46,7 +38,7 @@ class WeightServer:
 
     @cached_property
     def address(self) -> Address:
-        return self._answers.address(None if has_other_nodes() else this_node())
+        return self._answers.listener.address_for_all()
 
     async def _part(self, place: Place, before: Place | None, index: int) -> Part:
         loop = asyncio.get_running_loop()
@@ -66,8 +58,7 @@ class WeightMirror:
 
     def __init__(self) -> None:
         self._answers = _Answers(self.hold)
-        self._callers: dict[Address, Caller] = {}
-        self._keys = count()
+        self._callers = Callers("who holds the weights")
         self._lock = asyncio.Lock()
         self._versions = {changes: WeightVersions(changes=changes) for changes in (False, True)}
         self._origins: dict[bool, Place] = {}
@@ -76,7 +67,7 @@ class WeightMirror:
     @cached_property
     def address(self) -> Address:
         """For the ranks of this node, which ask it to `hold` what they need."""
-        return self._answers.address(this_node())
+        return self._answers.listener.address(this_node())
 
     async def ask(self, address: Address, *question: object, timeout_s: float | None = None) -> Any:
         """Return the answer of a server or a mirror.
@@ -84,12 +75,8 @@ class WeightMirror:
         Raises:
             PeerError: there is none.
         """
-        if address not in self._callers:
-            self._callers[address] = Caller("who holds the weights", partial(_itself, address))
-        key = next(self._keys)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._callers[address].call(key, key, *question)
+            return await self._callers.ask(address, *question, timeout_s=timeout_s)
         except TimeoutError as error:
             raise PeerError(f"weights were not sent for {timeout_s:g} s") from error
 
@@ -149,8 +136,7 @@ class _Answers:
 
     def __init__(self, answer: Callable[..., Awaitable[object]]) -> None:
         self._answer = answer
-        self._listener = Listener(self._receive)
-        self.address = self._listener.address
+        self.listener = Listener(self._receive)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _receive(self, connection: Connection, key: int, *question: Any) -> None:
@@ -165,7 +151,3 @@ class _Answers:
             connection.send(key, None, error)
         except Exception as error:  # noqa: BLE001 the asker waits for an answer, and has this one
             connection.send(key, None, PeerError(in_words(error)))
-
-
-async def _itself(address: Address) -> Address:
-    return address

@@ -30,7 +30,7 @@ def test_it_is_not_waited_for_for_ever(monkeypatch):
 def two_machines(monkeypatch):
     """Whoever writes or sends a value is on one machine; reading is on another if that is in the list."""
     machines = []
-    monkeypatch.setattr(shown_memory, "has_other_nodes", lambda: True)
+    monkeypatch.setattr(connection, "has_other_nodes", lambda: True)
     monkeypatch.setattr(memory, "machine", lambda: machines.pop(0) if machines else "one")
     return machines
 
@@ -41,7 +41,7 @@ def test_on_one_machine_it_is_mapped_and_no_port_is_opened():
         before = set(listening(os.getpid()))
         with shown.holding(np.arange(9)) as (place, address):
             assert (await reader.read(place, address)).tolist() == list(range(9))
-        assert reader._callers == {}
+        assert reader._callers.by_address == {}
         assert set(listening(os.getpid())) == before
 
     asyncio.run(main())
@@ -60,7 +60,7 @@ def test_on_one_machine_it_is_sent_to_whom_may_not_map_it(monkeypatch):
         monkeypatch.setattr(shown_memory, "read", refused)
         with shown.holding(np.arange(9)) as (place, address):
             assert (await reader.read(place, address)).tolist() == list(range(9))
-        assert len(reader._callers) == 1
+        assert len(reader._callers.by_address) == 1
 
     asyncio.run(main())
 
@@ -72,7 +72,7 @@ def test_another_machine_is_sent_it_by_the_process_that_has_it(two_machines):
             with shown.holding({"image": np.full(300_000, number)}) as (place, address):
                 two_machines.append("another")
                 assert (await reader.read(place, address))["image"].tolist() == [number] * 300_000
-        assert len(reader._callers) == 1
+        assert len(reader._callers.by_address) == 1
 
     asyncio.run(main())
 
@@ -111,7 +111,7 @@ def test_a_process_that_has_died_is_an_error_on_another_machine_too(two_machines
         with shown.holding(np.zeros(9)) as (place, address):
             two_machines.append("another")
             await reader.read(place, address)
-            (caller,) = reader._callers.values()
+            (caller,) = reader._callers.by_address.values()
             (await caller.connection())._transport.abort()
             for start in shown._listener._starts:
                 (await start).close()

@@ -10,7 +10,7 @@ import torch
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.observe.spans import SpanLog
-from rlinf_async.ray_runtime import memory, weight_file, weight_mirror, weight_parts
+from rlinf_async.ray_runtime import connection, memory, weight_file, weight_mirror, weight_parts
 from rlinf_async.ray_runtime.coordinator import Coordinator
 from rlinf_async.ray_runtime.copied_weights import CopiedWeights
 from rlinf_async.ray_runtime.weight_file import OpenedWeights, WeightsGone
@@ -141,7 +141,7 @@ def travelled(monkeypatch):
 
     for module in (memory, weight_file):
         monkeypatch.setattr(module, "machine", machine)
-    monkeypatch.setattr(weight_mirror, "has_other_nodes", lambda: True)
+    monkeypatch.setattr(connection, "has_other_nodes", lambda: True)
     monkeypatch.setattr(weight_parts, "PART_BYTES", 4096)
     sent, find = [], weight_mirror.WeightServer._find
 
@@ -219,8 +219,7 @@ def test_who_mirrors_for_a_node_may_die_and_the_others_fetch_for_themselves(trav
         await all_load(run, 0)
         ((first, _),) = run.coordinator._mirrors.values()
         others = [rank for rank in run.ranks if rank.number != first]
-        callers = [caller for rank in others for caller in rank.client._mirror._callers.values()]
-        await end(callers, run.ranks[first].client._mirror._answers._listener)
+        await end(callers_of(others), run.ranks[first].client._mirror._answers.listener)
         run.train(0.5)
         await run.offer(1)
         assert await asyncio.gather(*(rank.load() for rank in others)) == [1, 1]
@@ -232,6 +231,10 @@ def test_who_mirrors_for_a_node_may_die_and_the_others_fetch_for_themselves(trav
         run.check(first, 1)
 
     asyncio.run(main())
+
+
+def callers_of(ranks):
+    return [caller for rank in ranks for caller in rank.client._mirror._callers.by_address.values()]
 
 
 async def end(callers, listener):
@@ -366,8 +369,7 @@ def test_a_learner_that_has_died_is_an_error_that_comes_at_once(travelled):
         await run.offer(0)
         await all_load(run, 0)
         await run.offer(1)
-        callers = [caller for rank in run.ranks for caller in rank.client._mirror._callers.values()]
-        await end(callers, run.sender._server._answers._listener)
+        await end(callers_of(run.ranks), run.sender._server._answers.listener)
         for rank in run.ranks:
             with pytest.raises(PeerError, match=r"has ended the connection|cannot be reached"):
                 await rank.load()
