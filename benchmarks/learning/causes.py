@@ -52,7 +52,6 @@ Pilots: none.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,12 +59,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.learning import tables
-from benchmarks.learning.cells import RESULTS
-from benchmarks.learning.preregistered_run import begin, service_times, settings_of, success_by_task
+from benchmarks.learning import cells, preregistered_run, tables
+from benchmarks.learning.preregistered_run import service_times
 from benchmarks.learning.preregistration import Setting, load
 from benchmarks.learning.statistics import holm, learned, moved, tost_paired
-from benchmarks.learning.virtual_host import train
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.learner import LocalTraining, local_learner
@@ -74,7 +71,7 @@ from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 
 BASE = "world-ppo-1-lag1-spread"
-RAW = RESULTS / "causes.jsonl"
+RAW = cells.RESULTS / "causes.jsonl"
 SEEDS = range(10, 40)
 MARGIN = 0.05
 LEAST_SEEDS = 5
@@ -144,35 +141,20 @@ def trained(run: Run, base: str = BASE) -> dict[str, Any]:
     stated = load()
     setting = next(one for one in stated.settings if one.name == base)
     task, recipe = stated.tasks[setting.task], stated.recipes[setting.recipe or ""]
-    environments, weights = begin(task, recipe, run.seed)
-    result = train(
-        settings_of(task, recipe, block(run.arm, setting), run.seed),
-        environments,
+    curves = preregistered_run.trained(
+        task,
+        recipe,
+        block(run.arm, setting),
         service_times(stated.service_times, setting, task),
-        weights,
+        run.seed,
         learner_of=before if run.arm == "before" else local_learner,
     )
-    by_task, metrics = success_by_task(result.batches, task), result.local.metrics
-    return {
-        **vars(run),
-        "success": _rounded(np.mean(by_task, axis=0)),
-        "success_by_task": [_rounded(values) for values in by_task],
-        "mean_lag": _rounded([seen.mean_lag for seen in result.batches]),
-        "streamed_share": _rounded([one["train/streamed"] for one in metrics]),
-        "gradient_norm": _rounded([one["train/grad_norm"] for one in metrics]),
-        "virtual_seconds": round(result.batches[-1].seconds, 3),
-    }
-
-
-def _rounded(values: Any) -> list[float]:
-    return [round(float(value), 4) for value in values]
+    return {**vars(run), **curves, "virtual_seconds": curves["virtual_seconds"][-1]}
 
 
 def stored() -> dict[Run, dict[str, Any]]:
     """Runs that have been made."""
-    lines = RAW.read_text().splitlines() if RAW.exists() else []
-    rows = [json.loads(line) for line in lines]
-    return {Run(row["arm"], row["seed"]): row for row in rows}
+    return {Run(row["arm"], row["seed"]): row for row in cells.rows(RAW)}
 
 
 def complete(rows: Mapping[Run, Any]) -> list[int]:
@@ -239,8 +221,7 @@ def main() -> None:
     for run in () if asked.report else runs(asked.seeds):
         if run not in stored():
             row = trained(run)
-            with RAW.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            cells.add_row(RAW, row)
     print(tables.write("causes.md", report(stored())))
 
 

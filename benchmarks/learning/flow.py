@@ -47,7 +47,6 @@ as before; `capped` is what it did when this was planned. Since then arms bring 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +56,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from benchmarks.learning import tables
-from benchmarks.learning.cells import RESULTS
+from benchmarks.learning import cells, tables
 from benchmarks.learning.flow_policy import FEW, MANY, STEPS, FlowPolicy
 from benchmarks.learning.points import PointsStart, Toy, points_start
 from benchmarks.learning.preregistration import STEPS as OPTIMIZER_STEPS
@@ -68,7 +66,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.scored import WHOLE, Scored
 from rlinf_async.hosts.local import LocalSettings
 
-RAW = RESULTS / "flow.jsonl"
+RAW = cells.RESULTS / "flow.jsonl"
 SEEDS = range(30)
 LAGS = (1, 2, 4)
 RADII = (0.15, 0.06)
@@ -204,9 +202,7 @@ def _settings(run: Run, size: Size) -> LocalSettings:
 
 def stored(path: Path = RAW) -> dict[Run, dict[str, Any]]:
     """Runs that have been made."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines]
-    return {Run(row["size"], row["arm"], row["lag"], row["seed"]): row for row in rows}
+    return {Run(row["size"], row["arm"], row["lag"], row["seed"]): row for row in cells.rows(path)}
 
 
 def complete(rows: Mapping[Run, Any], size: str) -> list[int]:
@@ -317,8 +313,7 @@ def main() -> None:
     for run in () if asked.report else runs(SEEDS[: asked.seeds]):
         if run not in rows:
             rows[run] = trained(run)
-            with RAW.open("a") as file:
-                file.write(json.dumps(rows[run]) + "\n")
+            cells.add_row(RAW, rows[run])
     print(tables.write("flow.md", report(rows)))
     tables.publish(PAGE, BEGIN, END, short(rows))
 

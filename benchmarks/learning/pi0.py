@@ -26,7 +26,6 @@ where no newer one has come.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -36,8 +35,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks.learning import plots, tables
-from benchmarks.learning.cells import RESULTS
+from benchmarks.learning import cells, plots, tables
 from benchmarks.learning.peers import PROGRAM, PeerCurve, read_async_ppo
 from benchmarks.learning.rlinf_cell import RUNS, train
 from benchmarks.learning.statistics import holm, learned, moved, tost_paired
@@ -45,7 +43,7 @@ from rlinf_async.lab.bench.modes import ASYNC_PPO
 from rlinf_async.lab.sweep.steps import read_scalars
 
 CONFIG = "metaworld_ppo_pi0"
-RAW = RESULTS / "pi0.jsonl"
+RAW = cells.RESULTS / "pi0.jsonl"
 SEEDS = range(10, 20)
 SIDES = {"off": "synchronous", "full": "asynchronous"}
 """The modes that are compared, as `plots` names them."""
@@ -71,9 +69,8 @@ def missing() -> list[tuple[int, str]]:
 def stored() -> dict[int, dict[str, Curve]]:
     """The curves of runs that have been made, by seed and mode."""
     found: dict[int, dict[str, Curve]] = {}
-    for line in RAW.read_text().splitlines() if RAW.exists() else ():
-        row = json.loads(line)
-        curve = {key: row[key] for key in ("success", "seconds", "fresh") if key in row}
+    for row in cells.rows(RAW):
+        curve: Curve = {key: row[key] for key in ("success", "seconds", "fresh") if key in row}
         found.setdefault(row["seed"], {})[row["mode"]] = curve
     return found
 
@@ -94,8 +91,7 @@ def run(seed: int, mode: str) -> None:
     else:
         train(directory, ["-n", CONFIG, f"async.mode={mode}", *own])
         row = {"seed": seed, "mode": mode, **_read(directory)}
-    with RAW.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    cells.add_row(RAW, row)
 
 
 def _read(directory: Path) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from benchmarks.learning.cells import store
 from benchmarks.learning.points import GAUSSIAN, PointsStart, points_start
 from benchmarks.learning.preregistration import STEPS, Recipe, Setting, Side, Task, load
 from benchmarks.learning.tokens import TOKENS_56
-from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, VirtualResult, train
+from benchmarks.learning.virtual_host import BatchSeen, LearnerOf, ServiceTimes, VirtualResult, train
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import State
+from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
 
 RECOMPUTED = "recomputed"
@@ -40,13 +41,34 @@ def run(setting: Setting, side: Side, seed: int) -> None:
     torch.set_num_threads(1)
     stated = load()
     task, recipe = stated.tasks[setting.task], stated.recipes[setting.recipe or ""]
-    settings = settings_of(task, recipe, block_of(setting, task) if side == "asynchronous" else {}, seed)
-    environments, weights = begin(task, recipe, seed)
     began = time.process_time()
     times = service_times(stated.service_times, setting, task)
-    result = train(settings, environments, times, weights, policy=policy_of(task))
+    block = block_of(setting, task) if side == "asynchronous" else {}
+    curves = trained(task, recipe, block, times, seed)
     record = {"run": stated.record(setting, side, seed), "cpu_seconds": round(time.process_time() - began, 1)}
-    store(setting.path(side, seed), record | _curves(result, task))
+    store(setting.path(side, seed), record | curves)
+
+
+def trained(
+    task: Task,
+    recipe: Recipe,
+    block: Mapping[str, Any],
+    times: ServiceTimes,
+    seed: int,
+    *,
+    learner_of: LearnerOf = local_learner,
+) -> dict[str, Any]:
+    """Train one run with this `async` block; its curves, a value for each batch."""
+    environments, weights = begin(task, recipe, seed)
+    result = train(
+        settings_of(task, recipe, block, seed),
+        environments,
+        times,
+        weights,
+        policy=policy_of(task),
+        learner_of=learner_of,
+    )
+    return _curves(result, task)
 
 
 def block_of(setting: Setting, task: Task) -> dict[str, Any]:

@@ -36,6 +36,9 @@ from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.loops.virtual_clock import run
 from rlinf_async.observe.meters import BusyMeter
 
+LearnerOf = Callable[[LocalSettings, GaussianPolicy, BusyMeter], StreamingLearner]
+"""Makes the learner of a run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceTimes:
@@ -204,7 +207,7 @@ def train(
     weights: State,
     *,
     policy: type[GaussianPolicy] = GaussianPolicy,
-    learner_of: Callable[[LocalSettings, GaussianPolicy, BusyMeter], StreamingLearner] = local_learner,
+    learner_of: LearnerOf = local_learner,
 ) -> VirtualResult:
     """Train all batches from `weights`."""
     plan, busy = settings.plan, BusyMeter(width=settings.plan.shards)
