@@ -1,6 +1,7 @@
 """An extension module for RLinf (`RLINF_EXT_MODULE`) that has each Ray node pass for a machine of its own.
 
-Which inference rank has fetched weights from another machine is written into the file that FETCHED names.
+What tests want to know is written into the file that NOTES names: a line `fetched PROCESS CHANGES VERSION`
+where an inference rank has fetched weights from another machine.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-FETCHED = "FETCHED"
+NOTES = "NOTES"
 
 
-def note(line: str) -> None:
-    with Path(os.environ[FETCHED]).open("a") as file:
-        file.write(f"{line}\n")
+def note(*words: object) -> None:
+    with Path(os.environ[NOTES]).open("a") as file:
+        file.write(" ".join(map(str, words)) + "\n")
 
 
 def register() -> None:
@@ -24,9 +25,9 @@ def register() -> None:
 
     fetch = WeightMirror._fetch
 
-    async def noted(mirror: WeightMirror, place: Any) -> None:
+    async def fetch_and_note(mirror: WeightMirror, place: Any) -> None:
         await fetch(mirror, place)
-        note(f"{os.getpid()} {int(place.changes)} {place.version}")
+        note("fetched", os.getpid(), int(place.changes), place.version)
 
-    WeightMirror._fetch = noted
+    WeightMirror._fetch = fetch_and_note
     memory.machine = weight_file.machine = this_node

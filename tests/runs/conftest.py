@@ -87,6 +87,7 @@ class Runner:
             "HYDRA_FULL_ERROR": "1",
             "COLUMNS": "160",
         }
+        self._path = [str(ROOT)]
         self._started: list[subprocess.Popen[str]] = []
 
     def declare(self, group: str, name: str, value: str) -> None:
@@ -95,7 +96,8 @@ class Runner:
         info.mkdir(parents=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: throwaway\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
-        self.environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{info.parent}"
+        self._path.append(str(info.parent))
+        self.environment["PYTHONPATH"] = os.pathsep.join(self._path)
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -113,7 +115,7 @@ class Runner:
 
     def start_module(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         """A module of these tests."""
-        self.environment["PYTHONPATH"] = str(ROOT)
+        self.environment["PYTHONPATH"] = os.pathsep.join(self._path)
         return self.start(sys.executable, "-m", name, *arguments)
 
     def train(self, config: str, *overrides: str, run_dir: str = "run", small: bool = True) -> Run:
