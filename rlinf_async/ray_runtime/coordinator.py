@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import ray
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.trajectory_broker import TrainedBatch
@@ -23,6 +25,9 @@ from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.saved_buffer import Resumed, resume_buffer, save_buffer
 from rlinf_async.ray_runtime.weight_file import Place
 from rlinf_async.ray_runtime.wire import pack, unpack
+
+NODE_LOST = "node lost"
+"""The reason of the ledger for trajectories whose data was on a node that is lost."""
 
 
 class Coordinator(Inspectable):
@@ -80,6 +85,10 @@ class Coordinator(Inspectable):
 
     async def take_pieces(self, rank: int, batch: int, whole: bool) -> tuple[list[Piece], bool]:
         return await self._broker.take(rank, batch, whole=whole)
+
+    async def pieces_lost(self, pieces: Sequence[Piece]) -> None:
+        """Have those collected again whose data was on a node that is lost."""
+        await self._broker.pieces_lost(pieces, NODE_LOST)
 
     async def close_gate(self) -> None:
         self._broker.close()
@@ -147,7 +156,10 @@ class Coordinator(Inspectable):
 
 
 async def _opened(piece: Piece) -> Any:
-    return await piece.payload[0]
+    try:
+        return await piece.payload[0]
+    except ray.exceptions.ObjectLostError as error:
+        raise PeerError(f"a piece of batch {piece.ticket.batch} is on a node that is lost") from error
 
 
 def _held(data: object) -> list[Any]:
@@ -201,9 +213,30 @@ class PieceClient:
         self._rank = rank
 
     async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
-        pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
-        # Fetched from where it was made, past the coordinator.
-        data = await asyncio.gather(*(piece.payload[0] for piece in pieces))
-        return [
-            replace(piece, payload=unpack(payload)) for piece, payload in zip(pieces, data, strict=True)
-        ], last
+        found: list[Piece] = []
+        while True:
+            pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
+            # Fetched from where it was made, past the coordinator.
+            data = await asyncio.gather(*(_fetched(piece) for piece in pieces))
+            found += [
+                replace(piece, payload=unpack(payload))
+                for piece, payload in zip(pieces, data, strict=True)
+                if payload is not None
+            ]
+            lost = [
+                replace(piece, payload=None)
+                for piece, payload in zip(pieces, data, strict=True)
+                if payload is None
+            ]
+            if not lost:
+                return found, last
+            await self._coordinator.pieces_lost.remote(lost)
+            if found and not whole:
+                return found, False
+
+
+async def _fetched(piece: Piece) -> Any:
+    """The data of a piece; None if it was on a node that is lost."""
+    with suppress(ray.exceptions.ObjectLostError):
+        return await piece.payload[0]
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rlinf_async import __version__
 from rlinf_async.config import words
@@ -52,13 +53,16 @@ def join_run(
     Those that fall silent are brought back by `revivals`. `step` tells the present step, and the last;
     `watch` looks at Ray itself.
     """
-    actors = {
-        process.numbered(rank): actor
-        for name, process in PROCESS_OF_GROUP.items()
-        for rank, actor in enumerate(fleet.actors(name))
-    }
+
+    def actors() -> dict[str, Any]:
+        return {
+            process.numbered(rank): actor
+            for name, process in PROCESS_OF_GROUP.items()
+            for rank, actor in enumerate(fleet.actors(name))
+        }
+
     joining = [
-        actor.join_run.remote(name, str(records.path), clock=coordinator) for name, actor in actors.items()
+        actor.join_run.remote(name, str(records.path), clock=coordinator) for name, actor in actors().items()
     ]
     fleet.wait(joining, "all processes to join the run")
     spans = SpanLog(records.trace, process=Process.DRIVER)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.revival import Elsewhere
 from rlinf_async.ray_runtime.run_hooks import RunHooks
 
 
@@ -43,3 +44,5 @@ class LaunchedRun:
     rebuild: Mapping[str, str] = field(default_factory=dict)
     """The method that builds what a process of "env" or "inference" holds when it takes the place of one that
     has died; those of groups that are not named are not brought back."""
+    elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
+    """By group, what starts a process on another node where its own is lost; see `revival.Elsewhere`."""

@@ -81,6 +81,10 @@ class Fleet:
         """Ray's handles of a group, in the order of the ranks."""
         return self._groups[name]
 
+    def replace(self, name: str, rank: int, actor: Any) -> None:
+        """Call `actor` from now on as `rank` of group `name`, in place of a process that has died."""
+        self._groups[name][rank] = actor
+
     def call(self, name: str, method: str, *arguments: object) -> list[Any]:
         """Start `method` on every rank of group `name`."""
         return [getattr(actor, method).remote(*arguments) for actor in self.actors(name)]

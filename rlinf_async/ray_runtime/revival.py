@@ -4,9 +4,10 @@ Ray starts its process again, behind the same handle. Two things are left to do:
 for the dead any more, and late calls of it are ignored (`_forget`); then the new process is built and joins
 the run (`_bring_back`). Results that the dead had handed over stay; the work that it was doing is done again.
 
-Ray starts no process again whose node is lost. Then an inference rank is given up, if another one is left:
-`_forget` has already given its work to the others, and nothing more is done. The shards of an env worker have
-places in every batch that no other worker fills, so that the run ends.
+Ray starts no process again whose node is lost. Then a host may start an env worker on another node, as its
+shards have places in every batch that no other worker fills: another process behind another handle, which
+joins in the same way. An inference rank is given up, if another one is left: `_forget` has already given its
+work to the others, and nothing more is done.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ LOOP_METHODS = {"env": "run_shards", "inference": "serve"}
 
 Member = tuple[str, int]
 """A group, and a rank in it."""
+Elsewhere = Callable[[int], tuple[Handle, str] | None]
+"""Starts the process of a rank on another node, as its own is lost: its handle, and the address of the node;
+None where no other node may hold it."""
 
 
 class Revivals:
@@ -63,13 +67,17 @@ class Revivals:
         requests: Handle,
         coordinator: Handle,
         rebuild: Mapping[str, str],
+        elsewhere: Mapping[str, Elsewhere],
         run_dir: Path,
         say: Callable[[str], None],
     ) -> None:
-        """`rebuild` names, by group, the method that builds what a process holds."""
+        """`rebuild` names, by group, the method that builds what a process holds; `elsewhere` has the groups
+        whose processes outlive the loss of their nodes.
+        """
         self._fleet, self._settings = fleet, settings
         self._requests, self._coordinator = requests, coordinator
         self._rebuild, self._run_dir, self._say = rebuild, run_dir, say
+        self._elsewhere = elsewhere
         self._survive, self._advanced = settings.asynchrony.survive, settings.asynchrony.advanced
         self.working = False
         """True if a step has been trained: a death before is a mistake of the set-up."""
@@ -82,6 +90,8 @@ class Revivals:
         self._away: set[Member] = set()
         """Processes that are being brought back, or are given up."""
         self._given_up: set[Member] = set()
+        self._moved: dict[Member, str] = {}
+        """The nodes on which processes are being built that were elsewhere before."""
         self._restarts: Counter[str] = Counter()
 
     def of(self, group: str) -> bool:
@@ -125,10 +135,7 @@ class Revivals:
             places = here if places is None else places
             yield Wait(seconds=wait)
             try:
-                loop = yield from self._bring_back(who, name)
-            except ray.exceptions.ActorUnschedulableError as nowhere:
-                self._give_up(who, name, nowhere)
-                return None
+                loop = yield from self._bring_back_somewhere(who, name)
             # The successor died or hung while it was built: once more, within the same budget.
             except (ray.exceptions.RayActorError, TimeoutError) as again:
                 if isinstance(again, ray.exceptions.RayTaskError):
@@ -138,22 +145,23 @@ class Revivals:
                     self._end(who)
                 continue
             break
+        if loop is None:
+            return None
         self._silent.discard(who)
         self._away.discard(who)
         self._restarts[RESTART_METRICS[group]] += 1
         seconds = time.monotonic() - began
         self._spans.add("restart", began, worker=name, error=type(died).__name__)
         self._say(f"{name} is back after {seconds:.0f} s; lost: {places}")
-        record_failure(
-            self._run_dir,
-            process=name,
-            what=what,
-            error=in_words(died),
-            action="started again in its place",
-            lost=places,
-            seconds=seconds,
-        )
+        self._record_return(who, what, died, lost=places, seconds=seconds)
         return loop
+
+    def _record_return(self, who: Member, what: FaultKind, died: BaseException, **facts: Any) -> None:
+        action = "started again in its place"
+        if (node := self._moved.pop(who, None)) is not None:
+            what, action = "node lost", f"started again on {node}"
+        name = PROCESS_OF_GROUP[who[0]].numbered(who[1])
+        record_failure(self._run_dir, process=name, what=what, error=in_words(died), action=action, **facts)
 
     def _give_up(self, who: Member, name: str, nowhere: BaseException) -> None:
         """Go on without `who`, for which there is no node any more.
@@ -166,6 +174,7 @@ class Revivals:
         ranks = self._fleet.actors(group)
         left = len(ranks) - sum(member[0] == group for member in self._given_up)
         if group != "inference" or not left:
+            error += ", and none that is left can take its place"
             record_failure(self._run_dir, process=name, what="node lost", error=error, action="the run ends")
             raise RuntimeError(f"{name} cannot be started again: {error}") from nowhere
         self._say(f"{name} is given up, as {error}; {left} of {len(ranks)} inference ranks go on")
@@ -251,6 +260,32 @@ class Revivals:
         yield self._soon(joined)
         yield self._soon(getattr(actor, self._rebuild[group]).remote())
         return getattr(actor, LOOP_METHODS[group]).remote(self._settings, self._requests, self._coordinator)
+
+    def _bring_back_somewhere(self, who: Member, name: str) -> Generator[Wait, None, Any]:
+        """`_bring_back`, on another node where its own is lost; None if it is given up.
+
+        Raises:
+            RuntimeError: there is no other, and the run cannot do without it.
+        """
+        while True:
+            try:
+                return (yield from self._bring_back(who, name))
+            except ray.exceptions.ActorUnschedulableError as nowhere:
+                if not self._move(who, name):
+                    self._give_up(who, name, nowhere)
+                    return None
+
+    def _move(self, who: Member, name: str) -> bool:
+        """Have `who` started on another node; False if there is none."""
+        group, rank = who
+        elsewhere = self._elsewhere.get(group)
+        if elsewhere is None or (moved := elsewhere(rank)) is None:
+            return False
+        actor, self._moved[who] = moved
+        self._fleet.replace(group, rank, actor)
+        self._places.pop(who, None)  # numbers of processes are those of a node
+        self._say(f"{name} is started on {self._moved[who]}, as its node is lost ({lost_nodes()})")
+        return True
 
     def _started(self, who: Member, actor: Handle) -> Generator[Wait, None, None]:
         before, give_up = self._places.get(who), time.monotonic() + self._advanced.start_s

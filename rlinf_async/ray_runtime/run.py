@@ -61,6 +61,7 @@ class AsyncRun:
             requests=requests,
             coordinator=coordinator,
             rebuild=launched.rebuild,
+            elsewhere=launched.elsewhere,
             run_dir=run_dir,
             say=say,
         )

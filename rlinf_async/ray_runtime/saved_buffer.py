@@ -19,6 +19,7 @@ from typing import Any
 
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
+from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.plain_data import read_json_file
@@ -35,7 +36,7 @@ MAX_INDEX_BYTES = 64 << 20
 PAYLOAD_NAME = re.compile(r"\d+\.safetensors")
 
 Opened = Callable[[Piece], Awaitable[Any]]
-"""Fetches what a piece holds, packed for travelling."""
+"""Fetches what a piece holds, packed for travelling; a PeerError where it has gone."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ async def save_buffer(
 ) -> None:
     """Write the ledger, and the pieces that have not been trained, as they are at this moment.
 
-    Only one piece is in memory at a time. One that holds something else than tensors and plain data is left
-    out, and is lost if the run is resumed. So is, in a run that continues bit for bit, what `version` has
-    acted in, as if it had not been collected yet: how much there is of it depends on who was fast.
+    Only one piece is in memory at a time. One that holds something else than tensors and plain data, or that
+    has gone with its node, is left out, and is lost if the run is resumed. So is, in a run that continues bit
+    for bit, what `version` has acted in, as if it had not been collected yet: how much there is of it depends
+    on who was fast.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
@@ -79,7 +81,7 @@ async def save_buffer(
         try:
             # In a thread, as whoever asks for a ticket meanwhile must not wait for the disk.
             await asyncio.to_thread(write_tensors, folder / BUFFER_FOLDER / name, unpack(await opened(piece)))
-        except TypeError:
+        except (TypeError, PeerError):
             continue
         facts = asdict(replace(piece, payload=None))
         entries.append({**facts, "payload": name})

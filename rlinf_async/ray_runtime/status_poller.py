@@ -42,7 +42,7 @@ class StatusPoller:
 
     def __init__(
         self,
-        actors: Mapping[str, Any],
+        actors: Callable[[], Mapping[str, Any]],
         run_dir: RunDir,
         *,
         stall_s: float,
@@ -51,8 +51,10 @@ class StatusPoller:
         say: Callable[[str], None],
         step: Callable[[], tuple[int, int]],
     ) -> None:
-        """`actors` by the names of their processes; `step` tells the present step, and the last."""
-        self._actors = dict(actors)
+        """`actors` are the present ones, by the names of their processes; `step` tells the present step, and
+        the last.
+        """
+        self._actors = actors
         self._run_dir = run_dir
         self._stall_s = stall_s
         self._silent_s, self._guard = silent_s, guard
@@ -79,7 +81,7 @@ class StatusPoller:
             self._look(self._answers(answered))
         if now - self._asked_at >= self._every_s:
             # Answered on the event loop of a worker, so that a worker whose loop is blocked counts as silent.
-            self._asked = {actor.doing.remote(): name for name, actor in self._actors.items()}
+            self._asked = {actor.doing.remote(): name for name, actor in self._actors().items()}
             self._asked_at = now
             return 0.2
         return self._every_s - (now - self._asked_at)

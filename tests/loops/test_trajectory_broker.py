@@ -579,3 +579,110 @@ def test_a_rollout_may_be_refused_eight_times_and_the_ninth_ends_the_run():
 
     assert MAX_REFUSALS == 8
     run(main())
+
+
+def test_a_rollout_of_which_ranks_miss_parts_is_collected_again_once_and_what_they_have_is_kept():
+    layout = plan(total_envs=2, shards_per_worker=1, learner_ranks=2)
+    assert (layout.shards, layout.parts) == (1, 2)
+
+    async def main():
+        broker = broker_of(layout, max_staleness=1)
+        await put(broker, await broker.admit(0), layout)
+        for_rank = [(await broker.take(rank, 0, whole=True))[0] for rank in range(2)]
+        assert (await broker.admit(0)).batch == 1
+        waiting = asyncio.create_task(broker.admit(0))
+        await settle()
+        assert not waiting.done()
+        await broker.pieces_lost(for_rank[0], "node lost")
+        again = await waiting
+        assert again.batch == 0
+        await put(broker, again, layout)  # before the other rank has missed its part
+        assert broker.ledger.refused == {"node lost": 1, "duplicate": 1}
+        assert [each.ticket for each in (await broker.take(0, 0, whole=True))[0]] == [again]
+        await broker.pieces_lost(for_rank[1], "node lost")
+        await put(broker, await broker.admit(0), layout)
+        assert (await broker.take(1, 0, whole=True))[1]
+        broker.publish(1)
+        assert str(broker.ledger).startswith("produced 6 = trained 2 + in flight 0 + 4 refused")
+
+    run(main())
+
+
+def test_ranks_that_miss_parts_of_a_rollout_while_it_is_collected_again_have_it_collected_no_more_often():
+    layout = plan(total_envs=2, shards_per_worker=1, learner_ranks=2)
+
+    async def main():
+        broker = broker_of(layout)
+        await put(broker, await broker.admit(0), layout)
+        for rank in range(2):
+            await broker.pieces_lost((await broker.take(rank, 0, whole=True))[0], "node lost")
+        await put(broker, await broker.admit(0), layout)
+        waiting = asyncio.create_task(broker.admit(0))
+        await settle()
+        assert not waiting.done()
+        waiting.cancel()
+
+    run(main())
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 10**6), ranks=st.sampled_from([1, 2]), whole=st.booleans())
+def test_whatever_is_lost_on_its_way_to_the_learner_every_place_is_trained_once(seed, ranks, whole):
+    layout = plan(total_envs=4, shards_per_worker=2, learner_ranks=ranks)
+    rng, trained, batches = random.Random(seed), [], 4
+
+    async def shard(broker, number):
+        while (ticket := await broker.admit(number)) is not None:
+            await asyncio.sleep(rng.choice([0.125, 1.0, 8.0]))
+            await put(broker, ticket, layout)
+
+    async def learner(broker, rank, barrier):
+        for batch in range(batches):
+            last = False
+            while not last:
+                pieces, last = await broker.take(rank, batch, whole=whole)
+                await asyncio.sleep(rng.choice([0.0, 1.0, 8.0]))
+                lost = [piece for piece in pieces if rng.random() < 0.3]
+                await broker.pieces_lost(lost, "node lost")
+                last = last and not lost
+                trained.extend((batch, *piece.key) for piece in pieces if piece not in lost)
+            if await barrier.wait() == 0:
+                broker.publish(batch + 1)
+            await barrier.wait()
+
+    async def main():
+        broker, barrier = broker_of(layout, max_staleness=1), asyncio.Barrier(ranks)
+        loops = [asyncio.create_task(shard(broker, number)) for number in range(layout.shards)]
+        await asyncio.gather(*(learner(broker, rank, barrier) for rank in range(ranks)))
+        broker.close()
+        await asyncio.gather(*loops)
+        broker.ledger.check(broker.buffer.held())
+        assert broker.ledger.trained == batches * layout.trajectories_per_batch
+
+    run(main())
+    assert len(set(trained)) == len(trained) == batches * layout.shards * layout.parts
+
+
+def test_a_loss_that_no_shard_is_left_to_make_good_ends_the_run():
+    async def main():
+        broker = broker_of(ONE, until=1)
+        await put(broker, await broker.admit(0), ONE)
+        assert await broker.admit(0) is None
+        pieces, _ = await broker.take(0, 0, whole=True)
+        with pytest.raises(RuntimeError, match=r"shard 0 for batch 0 is lost with the node that"):
+            await broker.pieces_lost(pieces, "node lost")
+
+    run(main())
+
+
+def test_a_shard_whose_worker_died_has_not_ended():
+    async def main():
+        broker = broker_of(ONE, until=1)
+        await put(broker, await broker.admit(0), ONE)
+        await broker.shards_lost({0}, "env worker died", 1)
+        assert await broker.admit(0) is None  # a late call of the dead
+        pieces, _ = await broker.take(0, 0, whole=True)
+        await broker.pieces_lost(pieces, "node lost")
+        assert (await broker.admit(0, 1)).batch == 0
+
+    run(main())

@@ -8,6 +8,8 @@ import torch
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+import ray
+
 import rlinf_async
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.types import Piece, Ticket
@@ -38,6 +40,48 @@ def test_a_learner_rank_is_given_pieces_with_their_data():
     channel = Channel()
     (given,), last = run(PieceClient(channel, rank=1).take(4, whole=False))
     assert (given.payload, last, channel.asked) == ({"of": 4}, True, [(1, 4, False)])
+
+
+class Losing:
+    """Three pieces of a batch; the data of those that `lost` names is on a node that has gone, once."""
+
+    def __init__(self, lost):
+        self._lost, self._wanted, self.missed = set(lost), [0, 1, 2], []
+        self.take_pieces = SimpleNamespace(remote=self._take)
+        self.pieces_lost = SimpleNamespace(remote=self._note)
+
+    async def _take(self, rank, batch, whole):
+        wanted, self._wanted = self._wanted, []
+        return [piece(ticket(shard), payload=[self._data(shard)]) for shard in wanted], True
+
+    async def _data(self, shard):
+        if shard in self._lost:
+            raise ray.exceptions.ObjectLostError("an object", None, "")
+        return pack({"of": torch.tensor(shard)})
+
+    async def _note(self, pieces):
+        assert [lost.payload for lost in pieces] == [None] * len(pieces)
+        self.missed.append([lost.ticket.shard for lost in pieces])
+        self._wanted, self._lost = self.missed[-1], set()
+
+
+@pytest.mark.parametrize(
+    ("whole", "lost", "expected"),
+    [
+        (False, [1], [([0, 2], False), ([1], True)]),
+        (False, [0, 1, 2], [([0, 1, 2], True)]),
+        (True, [0, 2], [([1, 0, 2], True)]),
+    ],
+)
+def test_a_learner_rank_says_what_it_misses_and_takes_that_again(whole, lost, expected):
+    coordinator = Losing(lost)
+
+    async def main():
+        client = PieceClient(coordinator, rank=0)
+        return [await client.take(0, whole=whole) for _ in expected]
+
+    taken = [([each.payload["of"].item() for each in pieces], last) for pieces, last in run(main())]
+    assert (taken, coordinator.missed) == (expected, [lost])
 
 
 class Coordinating:

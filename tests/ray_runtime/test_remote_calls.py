@@ -132,6 +132,15 @@ def test_who_is_given_up_has_nothing_to_say_and_the_others_go_on(world):
     assert len(of.actors("inference")[1].made) == before
 
 
+def test_a_process_that_takes_the_place_of_another_is_called_from_then_on(world):
+    of = fleet(env=2)
+    before, after = of.actors("env")[1], fleet(env=1).actors("env")[0]
+    of.replace("env", 1, after)
+    calls = of.call("env", "place")
+    assert calls[1] is after.made[-1]
+    assert before.made == []
+
+
 def test_what_is_waited_for_meanwhile_comes_when_it_comes(world):
     of, other = fleet(env=1), Call("other")
 

@@ -48,13 +48,20 @@ class World:
             ]
             for group in ("env", "inference")
         }
-        fleet = SimpleNamespace(actors=groups.__getitem__, run=lambda *_: [(HERE, 10), (HERE, 11)])
+        self.elsewhere = []
+        """What the host answers, turn by turn, when an env worker is to be started on another node."""
+        fleet = SimpleNamespace(
+            actors=groups.__getitem__,
+            run=lambda *_: [(HERE, 10), (HERE, 11)],
+            replace=lambda group, rank, actor: groups[group].__setitem__(rank, actor),
+        )
         self.revivals = Revivals(
             fleet,
             self.settings,
             requests=Side("requests", self.said),
             coordinator=Side("coordinator", self.said, shards_lost=2),
             rebuild={"env": "init_again", "inference": "init_worker"},
+            elsewhere={"env": lambda rank: self.elsewhere.pop(0)},
             run_dir=path,
             say=self.notes.append,
         )
@@ -188,9 +195,41 @@ def test_an_inference_rank_whose_node_is_lost_is_given_up_while_another_is_left(
         half_lost.run("inference", 0)
 
 
-def test_a_run_cannot_do_without_the_shards_of_an_env_worker_whose_node_is_lost(half_lost):
+def test_an_env_worker_whose_node_is_lost_is_started_on_another(half_lost):
+    there = Side("there", half_lost.said, place=[(HERE, 11)], run_shards="shards")
+    half_lost.elsewhere = [(there, "10.0.0.3")]
+    assert half_lost.run("env", 1) == "shards"
+    assert half_lost.revivals._fleet.actors("env")[1] is there
+    assert calls(half_lost)[2:] == [
+        *(("env 1", "place"), ("env 1", "place")),
+        # Of the same number as the dead, which was on another node.
+        *(("there", "place"), ("there", "join_run"), ("there", "init_again"), ("there", "run_shards")),
+    ]
+    assert half_lost.killed == []
+    assert half_lost.notes[1:] == [
+        "env worker 1 is started on 10.0.0.3, as its node is lost (10.0.0.2)",
+        "env worker 1 is back after 1 s; lost: 2 rollouts",
+    ]
+    (fault,) = read_failures(half_lost.path)
+    assert (fault["what"], fault["action"]) == ("node lost", "started again on 10.0.0.3")
+    assert fault["lost"] == "2 rollouts"
+    assert half_lost.revivals.pop_metrics()["async/restarts/env_worker"] == 1.0
+
+
+def test_where_the_other_node_is_lost_as_well_a_third_is_asked_for(half_lost):
+    second = Side("second", half_lost.said, place=[NOWHERE])
+    third = Side("third", half_lost.said, place=[(HERE, 9)], run_shards="shards")
+    half_lost.elsewhere = [(second, "10.0.0.3"), (third, "10.0.0.4")]
+    assert half_lost.run("env", 0) == "shards"
+    assert half_lost.revivals._fleet.actors("env")[0] is third
+    assert [fault["action"] for fault in read_failures(half_lost.path)] == ["started again on 10.0.0.4"]
+
+
+def test_a_run_ends_where_no_other_node_may_hold_an_env_worker_whose_node_is_lost(half_lost):
+    half_lost.elsewhere = [None]
     with pytest.raises(
-        RuntimeError, match=r"env worker 0 cannot be started again: its node is lost \(10\.0\.0\.2\)"
+        RuntimeError,
+        match=r"env worker 0 cannot be started again: its node is lost \(10\.0\.0\.2\), and none that",
     ) as ended:
         half_lost.run("env", 0)
     assert ended.value.__cause__ is NOWHERE

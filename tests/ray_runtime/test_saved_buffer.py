@@ -12,6 +12,7 @@ pytest.importorskip("safetensors", reason="safetensors is not installed")
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
+from rlinf_async.core.failures import PeerError
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
@@ -76,14 +77,14 @@ def buffer_of(*pieces, version, settings):
     return buffer
 
 
-def saved(folder, *pieces, version=3, settings=SETTINGS):
+async def held(piece):
+    return piece.payload[0]
+
+
+def saved(folder, *pieces, version=3, settings=SETTINGS, opened=held):
     folder.mkdir()
     buffer = buffer_of(*pieces, version=version, settings=settings)
     buffer.take(version, 0)  # fetched ahead by the learner, and not trained
-
-    async def opened(piece):
-        return piece.payload[0]
-
     asyncio.run(save_buffer(folder, version, buffer, settings, opened))
     return folder
 
@@ -222,15 +223,22 @@ def test_what_cannot_be_written_is_left_out_and_lost(tmp_path):
     assert buffer.ledger.refused == {"lost at resume": 4}
 
 
+def test_what_has_gone_with_its_node_is_left_out_and_lost(tmp_path):
+    async def opened(piece):
+        if piece.ticket.shard == 0:
+            raise PeerError("it is on a node that is lost")
+        return piece.payload[0]
+
+    _, buffer, became = resumed(saved(tmp_path / "c", piece(3, 0, oldest=3), THREE[1], opened=opened))
+    assert became.startswith("4 trajectories")
+    assert buffer.ledger.refused == {"lost at resume": 4}
+
+
 def test_losses_of_several_resumes_add_up(tmp_path):
     strict = settings(max_staleness=0)
     _, buffer, _ = resumed(saved(tmp_path / "c", *THREE), settings=strict)
     (tmp_path / "d").mkdir()
-
-    async def opened(piece):
-        return piece.payload[0]
-
-    asyncio.run(save_buffer(tmp_path / "d", 3, buffer, strict, opened))
+    asyncio.run(save_buffer(tmp_path / "d", 3, buffer, strict, held))
     assert resumed(tmp_path / "d", settings=strict)[1].ledger.refused == {"lost at resume": 8}
 
 

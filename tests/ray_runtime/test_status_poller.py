@@ -24,7 +24,7 @@ class World:
         self.path = path / "status.json"
         self.silent, self.watched = [], {"a", "b"}
         self.poller = StatusPoller(
-            actors,
+            lambda: actors,
             RunDir(path),
             stall_s=stall_s,
             silent_s=30.0,

@@ -1,5 +1,6 @@
 """Two Ray nodes on one machine that pass for two machines, with a rank of every worker on each."""
 
+import re
 import signal
 import subprocess
 from collections import Counter
@@ -59,6 +60,7 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it_and_le
 
 def started_on_two_nodes(runs: Runner, **ranks: str) -> subprocess.Popen[str]:
     """A long run with the ranks of its workers on these nodes."""
+    runs.environment |= {"RLINF_EXT_MODULE": "tests.runs.apart", NOTES: str(runs.directory / "notes")}
     return runs.start_module(
         *("tests.runs.two_nodes", *COMMAND, "train", "-n", "metaworld_ppo_mlp"),
         *(*SMALL, "cluster.num_nodes=2", "runner.max_epochs=10000"),
@@ -93,6 +95,33 @@ def test_a_run_goes_on_without_the_inference_rank_of_a_node_that_is_lost(runs: R
     assert trajectories["produced"] == trajectories["trained"] + trajectories["in_flight"]
     faults = [(fault["process"], fault["what"], fault["action"]) for fault in read_failures(run.directory)]
     assert ("inference rank 1", "node lost", "given up") in faults
+
+
+def test_an_env_worker_whose_node_is_lost_goes_on_on_another_and_what_was_there_is_collected_again(
+    runs: Runner,
+) -> None:
+    process = started_on_two_nodes(runs, env="0-1", rollout="0", actor="0")
+    seen = read_until(process, "2/10000")
+    process.send_signal(signal.SIGUSR1)
+    seen += read_until(process, "env worker 1 is back")
+    moved = re.search(r"env worker 1 is (started on \S+), as its node is lost", seen)
+    assert moved is not None, seen
+    steps = len(Run(0, seen, runs.directory / "run").metrics)
+    seen += read_until(process, f"{steps + 3}/10000")
+    process.terminate()
+    output, _ = process.communicate(timeout=200)
+    run = Run(process.returncode, seen + output, runs.directory / "run")
+    trajectories = run.summary["trajectories"]
+    assert trajectories["trained"] >= 8 * (steps + 3), run.output
+    refused = trajectories["refused"]
+    # Rollouts that were under way, and those that waited for the learner in the memory of the node.
+    assert set(refused) <= {"env worker died", "node lost"}, run.output
+    lost = trajectories["produced"] - trajectories["trained"] - trajectories["in_flight"]
+    assert lost == sum(refused.values()) > 0
+    faults = [(fault["process"], fault["what"], fault["action"]) for fault in read_failures(run.directory)]
+    assert ("env worker 1", "node lost", moved[1].replace("started", "started again")) in faults
+    assert sum(line["async/restarts/env_worker"] for line in run.metrics) == 1
+    assert max(line["async/staleness/max"] for line in run.metrics) <= 1
 
 
 def test_the_loss_of_a_learners_node_ends_the_run_with_a_sentence_that_names_it(runs: Runner) -> None:

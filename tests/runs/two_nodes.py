@@ -20,6 +20,9 @@ SOON_MISSED = {
     "health_check_failure_threshold": 4,
 }
 """Ray misses a node that has gone after two seconds by these settings, and after half a minute without."""
+STAYS = {"max_direct_call_object_size": 1000}
+"""What is longer stays on the node where it was made: pieces of real runs have megabytes, those of tests some
+kilobytes, and by itself Ray has what is below 100 kB travel at once."""
 
 
 def main(*command: str) -> int:
@@ -32,7 +35,7 @@ def main(*command: str) -> int:
                 num_cpus=CORES,
                 env_vars={"RLINF_NODE_RANK": str(rank)},
                 include_dashboard=False,
-                _system_config=None if rank else SOON_MISSED,
+                _system_config=None if rank else {**SOON_MISSED, **STAYS},
             )
             for rank in range(2)
         ]

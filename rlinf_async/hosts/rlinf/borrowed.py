@@ -136,7 +136,12 @@ BORROWED: dict[str, Borrowed] = {
     "Cluster": Borrowed(
         LAUNCH,
         ("rlinf.scheduler.cluster.cluster:Cluster",),
-        {"__init__": "the check before Ray", "allocate": RESTARTS},
+        {
+            "__init__": "the check before Ray",
+            "allocate": RESTARTS,
+            "get_node_group": RESTARTS,
+            "get_node_info": RESTARTS,
+        },
     ),
     "NodePlacementStrategy": Borrowed(LAUNCH, ("rlinf.scheduler:NodePlacementStrategy",)),
     "HybridComponentPlacement": Borrowed(

@@ -29,6 +29,7 @@ from rlinf_async.hosts.rlinf.config import (
     uses_us,
     write_back,
 )
+from rlinf_async.hosts.rlinf.elsewhere import ENV_WORKERS
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
@@ -227,13 +228,21 @@ class PluginWorker(InstallsPlugin):
 
 
 def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
-    """Have Ray start workers again that die, if they and their config say so: RLinf's never are."""
+    """Have Ray start workers again that die, if they and their config say so: RLinf's never are.
+
+    Env workers can be started on other nodes, too.
+    """
 
     def start(cluster: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
         cfg = _config_of(kwargs.get("cls_args", ()), kwargs.get("cls_kwargs", {}))
         group = getattr(cls, "restart_group", None)
         if group is None or group not in resolve(cfg).restartable:
             return allocate(cluster, cls, *args, **kwargs)
+        if group == "env":
+            return ENV_WORKERS.start(restarting, cluster, cls=cls, **kwargs)
+        return restarting(cluster, cls, *args, **kwargs)
+
+    def restarting(cluster: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
         # RLinf calls `ray.remote(cls)` inside: for this one call that is a decorator with our options.
         with patch.object(ray, "remote", ray.remote(**STARTED_AGAIN)):
             return allocate(cluster, cls, *args, **kwargs)

@@ -23,6 +23,7 @@ from rlinf_async.hosts.rlinf.borrowed import (
 )
 from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
+from rlinf_async.hosts.rlinf.elsewhere import ENV_WORKERS
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import metrics_outlet
 from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
@@ -76,6 +77,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             resume=f"++runner.resume_dir={AUTO_RESUME}",
             takes_turns=self.settings.takes_turns,
             rebuild={"env": "init_again", "inference": "init_worker"},
+            elsewhere={"env": ENV_WORKERS.again},
         )
         self._run = AsyncRun(launched, display=self.display)
 

@@ -18,7 +18,7 @@ def allocated(cls, monkeypatch, *restartable):
     """Ray's options of a worker that RLinf's cluster starts."""
     monkeypatch.setattr(hooks, "resolve", lambda cfg: SimpleNamespace(restartable=frozenset(restartable)))
     start = hooks._restarting(lambda cluster, worker, **_: ray.remote(worker)._default_options)
-    options = start("cluster", cls=cls, cls_args=("cfg",), cls_kwargs={})
+    options = start("cluster", cls=cls, worker_rank=0, cls_args=("cfg",), cls_kwargs={})
     return {name: options[name] for name in AGAIN if name in options}
 
 
