@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from benchmarks.gpu.openpi_files import write_tokenizer
 from tests.vla import (
     sources,
     tiny_cnn,
@@ -86,7 +87,7 @@ class Case:
 
 def pi0(block: Callable[..., Any], **openpi: Any) -> Callable[[Path], DictConfig]:
     def configure(place: Path) -> DictConfig:
-        tiny_openpi.write_tokenizer(place / "openpi")
+        write_tokenizer(place / "openpi")
         tiny_openpi.write_checkpoint(place / "checkpoint")
         return config(block(place / "checkpoint", **openpi))
 

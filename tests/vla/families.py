@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.gpu.openpi_files import write_tokenizer
 from tests.vla import sources, tiny_gr00t, tiny_openpi, tiny_openvla_oft
 
 SIDE = 64
@@ -45,7 +46,7 @@ def _openvla_oft(place: Path) -> None:
 
 
 def _openpi(place: Path) -> None:
-    tiny_openpi.write_tokenizer(place / "openpi")
+    write_tokenizer(place / "openpi")
     tiny_openpi.write_checkpoint(place / "checkpoint")
 
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.openpi_files import write_tokenizer
 from tests.vla.sources import on_path
-from tests.vla.tiny_openpi import write_tokenizer
 
 PRESENT = on_path("dexbotic") is not None
 GEMMA = {

@@ -4,11 +4,10 @@ What RLinf and openpi hard-code stays as it is: 1024 features of the action expe
 of the VLM for the critic of pi0.5.
 """
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import openpi_files
 from tests.vla.imports import change, stand_in
 from tests.vla.sources import on_path
 
@@ -62,46 +61,9 @@ def _tiny_vocabulary_and_vision(module: Any) -> None:
     module.PaliGemmaForConditionalGeneration, module.GemmaForCausalLM = tiny_paligemma, tiny_gemma
 
 
-def write_tokenizer(data_home: Path) -> None:
-    """A tokenizer of a few hundred pieces where `OPENPI_DATA_HOME=data_home` looks for PaliGemma's."""
-    import sentencepiece
-
-    sentences = [
-        "pick up the alphabet soup and place it in the basket",
-        "push the black bowl to the front of the stove, then open the middle drawer of the cabinet",
-        "Task: , State: 0 1 2 3 4 5 6 7 8 9 10 128 255;",
-        "Action:",
-    ]
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences * 3),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=400,
-        hard_vocab_limit=False,
-        byte_fallback=True,
-        pad_id=0,
-        eos_id=1,
-        bos_id=2,
-        unk_id=3,
-        minloglevel=2,
-    )
-    file = data_home / "big_vision" / "paligemma_tokenizer.model"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(model.getvalue())
-
-
 def write_checkpoint(directory: Path) -> None:
     """What RLinf reads besides the configuration: statistics, and no weights: they stay random."""
-    from safetensors.torch import save_file
-
-    def statistics(size: int) -> dict[str, list[float]]:
-        return {"mean": [0.0] * size, "std": [1.0] * size, "q01": [-1.0] * size, "q99": [1.0] * size}
-
-    file = directory / "physical-intelligence" / "libero" / "norm_stats.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"norm_stats": {"state": statistics(8), "actions": statistics(7)}}))
-    save_file({}, directory / "model.safetensors")
+    openpi_files.write_checkpoint(directory, data="physical-intelligence/libero", state_dim=8, action_dim=7)
 
 
 def pi0_block(checkpoint: Path, **openpi: Any) -> dict[str, Any]:
