@@ -1,9 +1,13 @@
+import asyncio
+import inspect
 import os
 import signal
 from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from rlinf_async.loops.virtual_clock import run
 
 # On a machine that is shared, slow is not a failure. `make nightly` searches further.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,3 +34,14 @@ def signals_as_before():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is `async def`: on a virtual clock, or on the machine's if it is marked `real_time`."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    runs = asyncio.run if pyfuncitem.get_closest_marker("real_time") else run
+    runs(pyfuncitem.obj(**given))
+    return True

@@ -41,26 +41,18 @@ def restarts_of(records=None, *, worked=True, window_s=600.0, **survive):
     return ShardRestarts(3, SurviveConfig(**survive), window_s=window_s, record=record, worked=worked)
 
 
-def test_environments_are_built_anew_after_waits_that_grow():
+async def test_environments_are_built_anew_after_waits_that_grow():
     env, restarts = Env(), restarts_of()
-
-    async def main():
-        for _ in range(3):
-            await restarts.restart(env, failure(), loss="a rollout")
-
-    run(main())
+    for _ in range(3):
+        await restarts.restart(env, failure(), loss="a rollout")
     assert env.built == [0.5, 0.5 + 2 + 1, 0.5 + 2 + 1 + 2 + 2]
 
 
-def test_a_fault_is_recorded_with_what_it_cost_and_what_was_done():
+async def test_a_fault_is_recorded_with_what_it_cost_and_what_was_done():
     records = []
-
-    async def main():
-        await asyncio.sleep(100)
-        restarts = restarts_of(records)
-        await restarts.restart(Env(), failure(what="simulator died"), loss="a rollout for batch 2")
-
-    run(main())
+    await asyncio.sleep(100)
+    restarts = restarts_of(records)
+    await restarts.restart(Env(), failure(what="simulator died"), loss="a rollout for batch 2")
     (record,) = records
     assert "KeyError: 'the door is locked'" in record.pop("trace")
     assert record == {
@@ -99,15 +91,11 @@ def test_over_the_budget_the_run_ends_with_the_first_error_and_the_count():
     assert [record["lost"] for record in records] == ["a rollout"] * 3
 
 
-def test_what_has_failed_long_ago_is_forgotten():
+async def test_what_has_failed_long_ago_is_forgotten():
     env, restarts = Env(), restarts_of(env_restarts=1, window_s=10)
-
-    async def main():
-        for _ in range(4):
-            await restarts.restart(env, failure(), loss="a rollout")
-            await asyncio.sleep(10)
-
-    run(main())
+    for _ in range(4):
+        await restarts.restart(env, failure(), loss="a rollout")
+        await asyncio.sleep(10)
     assert len(env.built) == 4
 
 

@@ -36,22 +36,19 @@ def test_pieces_of_the_next_batch_are_fetched_ahead_and_no_further(whole):
 
 
 @pytest.mark.parametrize(("together", "ahead"), [(1, 1), (2, 2), (3, 3), (5, 3)])
-def test_as_many_pieces_as_a_batch_begins_with_are_fetched_ahead(together, ahead):
-    async def learn():
-        batches = Batches(pieces=3)
-        pieces = PrefetchedPieces(batches, until=2, together=together)
-        for part in (1, 2, 3):
-            (one,), last = await pieces.take(0, whole=False)
-            assert (one.part, last) == (part, part == 3)
-        await asyncio.sleep(1.0)
-        assert batches.asked[3:] == [(1, False)] * ahead
-        first, last = await pieces.take(1, whole=False)
-        assert ([one.part for one in first], last) == (list(range(1, ahead + 1)), ahead == 3)
-        for part in range(ahead + 1, 4):
-            (one,), last = await pieces.take(1, whole=False)
-            assert (one.part, last) == (part, part == 3)
-
-    run(learn())
+async def test_as_many_pieces_as_a_batch_begins_with_are_fetched_ahead(together, ahead):
+    batches = Batches(pieces=3)
+    pieces = PrefetchedPieces(batches, until=2, together=together)
+    for part in (1, 2, 3):
+        (one,), last = await pieces.take(0, whole=False)
+        assert (one.part, last) == (part, part == 3)
+    await asyncio.sleep(1.0)
+    assert batches.asked[3:] == [(1, False)] * ahead
+    first, last = await pieces.take(1, whole=False)
+    assert ([one.part for one in first], last) == (list(range(1, ahead + 1)), ahead == 3)
+    for part in range(ahead + 1, 4):
+        (one,), last = await pieces.take(1, whole=False)
+        assert (one.part, last) == (part, part == 3)
 
 
 def test_what_has_prevented_fetching_ahead_is_raised_to_whoever_takes():

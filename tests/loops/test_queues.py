@@ -3,25 +3,22 @@ import asyncio
 from rlinf_async.core.batching import DynamicBatcher
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.queues import SharedQueues
-from tests.loops.virtual import run, settle
+from tests.loops.virtual import settle
 
 
 def asked(node="", mode="train"):
     return ActionRequest(shard=0, number=0, size=1, payload=None, mode=mode, node=node)
 
 
-def test_the_queue_of_another_node_is_open_while_none_of_its_own_ranks_waits():
-    async def main():
-        queues = SharedQueues(lambda: DynamicBatcher(max_size=8), deadline_s=60.0)
-        here, there = (queues.of(asked(node)) for node in ("here", "there"))
-        assert list(queues.open_to(0, "here")) == [here, there]
-        waiting = asyncio.create_task(there.bell.first(lambda: None, waiting_for=lambda: "a request"))
-        await settle()
-        assert list(queues.open_to(0, "here")) == [here]
-        assert list(queues.open_to(1, "there")) == [there, here]
-        waiting.cancel()
-
-    run(main())
+async def test_the_queue_of_another_node_is_open_while_none_of_its_own_ranks_waits():
+    queues = SharedQueues(lambda: DynamicBatcher(max_size=8), deadline_s=60.0)
+    here, there = (queues.of(asked(node)) for node in ("here", "there"))
+    assert list(queues.open_to(0, "here")) == [here, there]
+    waiting = asyncio.create_task(there.bell.first(lambda: None, waiting_for=lambda: "a request"))
+    await settle()
+    assert list(queues.open_to(0, "here")) == [here]
+    assert list(queues.open_to(1, "there")) == [there, here]
+    waiting.cancel()
 
 
 def test_what_a_learner_asks_waits_in_a_queue_of_its_own_that_has_every_second_turn():

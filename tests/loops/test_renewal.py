@@ -47,7 +47,8 @@ def test_nowhere_in_other_runs(changes):
     assert renewed([0, 1, 2, 3, 4], **changes) == []
 
 
-def test_what_could_not_be_built_is_built_again_at_the_next_attempt():
+@pytest.mark.real_time
+async def test_what_could_not_be_built_is_built_again_at_the_next_attempt():
     attempts = []
 
     async def renew(step):
@@ -55,12 +56,9 @@ def test_what_could_not_be_built_is_built_again_at_the_next_attempt():
         if len(attempts) == 1:
             raise OSError("no memory")
 
-    async def main():
-        renewal = Renewal(settings(), renew)
-        with pytest.raises(OSError, match="no memory"):
-            await renewal.before(ticket(version=2))
+    renewal = Renewal(settings(), renew)
+    with pytest.raises(OSError, match="no memory"):
         await renewal.before(ticket(version=2))
-        await renewal.before(ticket(version=2))
-
-    asyncio.run(main())
+    await renewal.before(ticket(version=2))
+    await renewal.before(ticket(version=2))
     assert attempts == [2, 2]

@@ -33,311 +33,245 @@ def answer(broker, batch):
     broker.reply([pending.number for pending in batch], [f"to {pending.shard}" for pending in batch])
 
 
-def test_requests_that_wait_when_a_rank_becomes_idle_share_its_batch():
-    async def main():
-        broker = dynamic()
-        askers = ask(broker, 0, 1, 2)
-        batch = await broker.take(0)
-        answer(broker, batch)
-        assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
-
-    run(main())
+async def test_requests_that_wait_when_a_rank_becomes_idle_share_its_batch():
+    broker = dynamic()
+    askers = ask(broker, 0, 1, 2)
+    batch = await broker.take(0)
+    answer(broker, batch)
+    assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
 
 
-def test_requests_on_their_way_when_a_rank_becomes_idle_join_its_batch():
-    async def main():
-        broker = dynamic()
-        ask(broker, 0)
-        await settle()
-        ask(broker, 1)
-        assert shards(await broker.take(0)) == [0, 1]
-
-    run(main())
+async def test_requests_on_their_way_when_a_rank_becomes_idle_join_its_batch():
+    broker = dynamic()
+    ask(broker, 0)
+    await settle()
+    ask(broker, 1)
+    assert shards(await broker.take(0)) == [0, 1]
 
 
-def test_whichever_rank_is_idle_takes_the_next_batch():
-    async def main():
-        broker = dynamic(max_size=1)
-        ask(broker, 0)
-        assert shards(await broker.take(0)) == [0]
-        ask(broker, 1, 2)
-        assert shards(await broker.take(1)) == [1]
-        assert shards(await broker.take(1)) == [2]
-        broker.fail(range(3), "the test is over")
-
-    run(main())
+async def test_whichever_rank_is_idle_takes_the_next_batch():
+    broker = dynamic(max_size=1)
+    ask(broker, 0)
+    assert shards(await broker.take(0)) == [0]
+    ask(broker, 1, 2)
+    assert shards(await broker.take(1)) == [1]
+    assert shards(await broker.take(1)) == [2]
+    broker.fail(range(3), "the test is over")
 
 
-def test_one_request_wakes_one_of_two_idle_ranks():
-    async def main():
-        broker = dynamic()
-        ranks = [take(broker, 0), take(broker, 1)]
-        await settle()
-        ask(broker, 0)
-        await settle()
-        assert [rank.done() for rank in ranks] == [True, False]
-        broker.close()
-        broker.fail([0], "the test is over")
-        assert await ranks[1] is None
-
-    run(main())
+async def test_one_request_wakes_one_of_two_idle_ranks():
+    broker = dynamic()
+    ranks = [take(broker, 0), take(broker, 1)]
+    await settle()
+    ask(broker, 0)
+    await settle()
+    assert [rank.done() for rank in ranks] == [True, False]
+    broker.close()
+    broker.fail([0], "the test is over")
+    assert await ranks[1] is None
 
 
-def test_a_request_that_waits_for_company_wakes_one_of_the_idle_ranks():
-    async def main():
-        broker = dynamic(max_wait=8.0)
-        batcher, tried = broker._queues._at("").batcher, []
-        look = batcher.take
+async def test_a_request_that_waits_for_company_wakes_one_of_the_idle_ranks():
+    broker = dynamic(max_wait=8.0)
+    batcher, tried = broker._queues._at("").batcher, []
+    look = batcher.take
 
-        def counting(now):
-            tried.append(now)
-            return look(now)
+    def counting(now):
+        tried.append(now)
+        return look(now)
 
-        batcher.take = counting
-        ranks = [take(broker, rank) for rank in range(3)]
-        await settle()
-        tried.clear()
-        ask(broker, 0)
-        await settle()
-        assert len(tried) == 1
-        broker.close()
-        broker.fail([0], "the test is over")
-        await asyncio.gather(*ranks)
-
-    run(main())
+    batcher.take = counting
+    ranks = [take(broker, rank) for rank in range(3)]
+    await settle()
+    tried.clear()
+    ask(broker, 0)
+    await settle()
+    assert len(tried) == 1
+    broker.close()
+    broker.fail([0], "the test is over")
+    await asyncio.gather(*ranks)
 
 
-def test_what_does_not_fit_into_a_batch_wakes_the_next_idle_rank():
-    async def main():
-        broker = dynamic(max_size=2)
-        ranks = [take(broker, rank) for rank in range(3)]
-        await settle()
-        ask(broker, 0, 1, 2)
-        await settle()
-        assert sorted(shards(rank.result()) for rank in ranks if rank.done()) == [[0, 1], [2]]
-        broker.close()
-        broker.fail(range(3), "the test is over")
-
-    run(main())
+async def test_what_does_not_fit_into_a_batch_wakes_the_next_idle_rank():
+    broker = dynamic(max_size=2)
+    ranks = [take(broker, rank) for rank in range(3)]
+    await settle()
+    ask(broker, 0, 1, 2)
+    await settle()
+    assert sorted(shards(rank.result()) for rank in ranks if rank.done()) == [[0, 1], [2]]
+    broker.close()
+    broker.fail(range(3), "the test is over")
 
 
-def test_a_rank_that_is_cancelled_leaves_its_wait_for_company_to_another():
-    async def main():
-        broker = dynamic(max_wait=2.0)
-        first, second = take(broker, 0), take(broker, 1)
-        await settle()
-        ask(broker, 0)
-        await settle()
-        first.cancel()
-        assert shards(await second) == [0]
-        assert now() == 2.0
-
-    run(main())
+async def test_a_rank_that_is_cancelled_leaves_its_wait_for_company_to_another():
+    broker = dynamic(max_wait=2.0)
+    first, second = take(broker, 0), take(broker, 1)
+    await settle()
+    ask(broker, 0)
+    await settle()
+    first.cancel()
+    assert shards(await second) == [0]
+    assert now() == 2.0
 
 
-def test_a_partial_batch_waits_for_company_from_the_arrival_of_its_oldest_request():
-    async def main():
-        broker = dynamic(max_wait=2.0)
-        rank = take(broker)
-        await asyncio.sleep(10.0)
-        ask(broker, 0)
-        await asyncio.sleep(1.5)
-        ask(broker, 1)
-        assert shards(await rank) == [0, 1]
-        assert now() == 12.0
-        assert broker.batch_wait.high == 2.0
-        assert broker.batch_size.high == 2.0
-
-    run(main())
+async def test_a_partial_batch_waits_for_company_from_the_arrival_of_its_oldest_request():
+    broker = dynamic(max_wait=2.0)
+    rank = take(broker)
+    await asyncio.sleep(10.0)
+    ask(broker, 0)
+    await asyncio.sleep(1.5)
+    ask(broker, 1)
+    assert shards(await rank) == [0, 1]
+    assert now() == 12.0
+    assert broker.batch_wait.high == 2.0
+    assert broker.batch_size.high == 2.0
 
 
-def test_a_wait_that_is_over_when_a_rank_becomes_idle_is_not_waited_again():
-    async def main():
-        broker = dynamic(max_wait=2.0)
-        ask(broker, 0)
-        await asyncio.sleep(5.0)
-        assert shards(await broker.take(0)) == [0]
-        assert now() == 5.0
-
-    run(main())
+async def test_a_wait_that_is_over_when_a_rank_becomes_idle_is_not_waited_again():
+    broker = dynamic(max_wait=2.0)
+    ask(broker, 0)
+    await asyncio.sleep(5.0)
+    assert shards(await broker.take(0)) == [0]
+    assert now() == 5.0
 
 
-def test_a_batch_size_counts_samples():
-    async def main():
-        broker = dynamic(max_size=5)
-        ask(broker, 0, 1, 2, size=2)
-        assert shards(await broker.take(0)) == [0, 1]
-        assert broker.batch_size.high == 4
-
-    run(main())
+async def test_a_batch_size_counts_samples():
+    broker = dynamic(max_size=5)
+    ask(broker, 0, 1, 2, size=2)
+    assert shards(await broker.take(0)) == [0, 1]
+    assert broker.batch_size.high == 4
 
 
-def test_a_request_that_is_too_large_fails_its_requester_at_once():
-    async def main():
-        broker = dynamic(max_size=2)
-        with pytest.raises(ValueError, match="max_batch_size=2"):
-            await broker.act(request(size=3))
-        assert broker.waiting == 0
-
-    run(main())
+async def test_a_request_that_is_too_large_fails_its_requester_at_once():
+    broker = dynamic(max_size=2)
+    with pytest.raises(ValueError, match="max_batch_size=2"):
+        await broker.act(request(size=3))
+    assert broker.waiting == 0
 
 
-def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
-    async def main():
-        broker = dynamic(max_size=2)
-        first, second, third = ask(broker, 0, 1, 2)
-        batch = await broker.take(0)
-        with pytest.raises(ZeroDivisionError):
-            async with broker.answering(batch):
-                raise ZeroDivisionError
-        for asker in (first, second):
-            with pytest.raises(PeerError, match="forward pass for 2 requests failed"):
-                await asker
-        await settle()
-        assert not third.done()
-        answer(broker, await broker.take(0))
-        assert await third == "to 2"
-
-    run(main())
+async def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
+    broker = dynamic(max_size=2)
+    first, second, third = ask(broker, 0, 1, 2)
+    batch = await broker.take(0)
+    with pytest.raises(ZeroDivisionError):
+        async with broker.answering(batch):
+            raise ZeroDivisionError
+    for asker in (first, second):
+        with pytest.raises(PeerError, match="forward pass for 2 requests failed"):
+            await asker
+    await settle()
+    assert not third.done()
+    answer(broker, await broker.take(0))
+    assert await third == "to 2"
 
 
-def test_a_forward_pass_that_answers_too_few_fails_its_requesters_too():
-    async def main():
-        broker = dynamic()
-        askers = ask(broker, 0, 1)
-        batch = await broker.take(0)
-        with pytest.raises(ValueError, match="1 answers were given to 2 requests"):
-            async with broker.answering(batch) as answers:
-                answers.append("only one")
-        for asker in askers:
-            with pytest.raises(PeerError):
-                await asker
-
-    run(main())
-
-
-def test_a_cancelled_forward_pass_fails_its_requesters():
-    async def main():
-        broker = dynamic()
-        (asker,) = ask(broker, 0)
-
-        async def serve():
-            async with broker.answering(await broker.take(0)):
-                await asyncio.Event().wait()
-
-        server = asyncio.create_task(serve())
-        await settle()
-        server.cancel()
+async def test_a_forward_pass_that_answers_too_few_fails_its_requesters_too():
+    broker = dynamic()
+    askers = ask(broker, 0, 1)
+    batch = await broker.take(0)
+    with pytest.raises(ValueError, match="1 answers were given to 2 requests"):
+        async with broker.answering(batch) as answers:
+            answers.append("only one")
+    for asker in askers:
         with pytest.raises(PeerError):
             await asker
 
-    run(main())
+
+async def test_a_cancelled_forward_pass_fails_its_requesters():
+    broker = dynamic()
+    (asker,) = ask(broker, 0)
+
+    async def serve():
+        async with broker.answering(await broker.take(0)):
+            await asyncio.Event().wait()
+
+    server = asyncio.create_task(serve())
+    await settle()
+    server.cancel()
+    with pytest.raises(PeerError):
+        await asker
 
 
-def test_a_closed_broker_is_drained_and_then_tells_every_rank_to_return():
-    async def main():
-        broker = dynamic(max_size=2, max_wait=1e6, deadline_s=1e9)
-        askers = ask(broker, 0, 1, 2)
-        await settle()
-        broker.close()
-        for expected in ([0, 1], [2]):
-            batch = await broker.take(0)
-            assert shards(batch) == expected
-            answer(broker, batch)
-        assert [await broker.take(0), await broker.take(1)] == [None, None]
-        assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
-
-    run(main())
-
-
-def test_asking_a_closed_broker_is_an_error():
-    async def main():
-        broker = dynamic()
-        broker.close()
-        with pytest.raises(PeerError, match="shard 3 asked for actions after inference had closed"):
-            await broker.act(request(3))
-
-    run(main())
-
-
-def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
-    async def main():
-        broker = dynamic(max_size=2, deadline_s=60.0)
-        askers = ask(broker, 0, 1)
-        await broker.take(0)
-        askers += ask(broker, 2)
-        with pytest.raises(
-            DeadlineError, match="shard 0 waited 60 s for actions: 1 requests wait, 2 are being answered"
-        ):
-            await askers[0]
-        assert now() == 60.0
-
-    run(main())
-
-
-def test_requests_reach_their_deadlines_one_after_the_other():
-    async def main():
-        broker, given_up = dynamic(deadline_s=60.0), []
-
-        async def asker(shard):
-            with pytest.raises(DeadlineError):
-                await broker.act(request(shard))
-            given_up.append((shard, now()))
-
-        first = asyncio.create_task(asker(0))
-        await asyncio.sleep(8.0)
-        answered = ask(broker, 1)
-        await asyncio.sleep(8.0)
-        third = asyncio.create_task(asker(2))
-        await settle()
-        broker.reply([1], ["to 1"])
-        await asyncio.gather(first, third)
-        assert given_up == [(0, 60.0), (2, 76.0)]
-        assert await answered[0] == "to 1"
-
-    run(main())
-
-
-def test_requests_whose_askers_gave_up_are_not_counted_as_being_answered():
-    async def main():
-        broker = dynamic(deadline_s=60.0)
-        errors = await asyncio.gather(*ask(broker, 0, 1, 2), return_exceptions=True)
-        assert all(" wait, 0 are being answered" in str(error) for error in errors)
-
-    run(main())
-
-
-def test_a_rank_that_nobody_asks_in_time_says_so():
-    async def main():
-        with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 3"):
-            await dynamic().take(3)
-
-    run(main())
-
-
-def test_an_answer_to_somebody_who_has_given_up_is_dropped():
-    async def main():
-        broker = dynamic(deadline_s=1.0)
-        (asker,) = ask(broker, 0)
+async def test_a_closed_broker_is_drained_and_then_tells_every_rank_to_return():
+    broker = dynamic(max_size=2, max_wait=1e6, deadline_s=1e9)
+    askers = ask(broker, 0, 1, 2)
+    await settle()
+    broker.close()
+    for expected in ([0, 1], [2]):
         batch = await broker.take(0)
-        with pytest.raises(DeadlineError):
-            await asker
+        assert shards(batch) == expected
         answer(broker, batch)
+    assert [await broker.take(0), await broker.take(1)] == [None, None]
+    assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
 
-    run(main())
+
+async def test_asking_a_closed_broker_is_an_error():
+    broker = dynamic()
+    broker.close()
+    with pytest.raises(PeerError, match="shard 3 asked for actions after inference had closed"):
+        await broker.act(request(3))
 
 
-def test_a_second_answer_does_not_replace_the_first():
-    async def main():
-        broker = dynamic()
-        (asker,) = ask(broker, 0)
-        (pending,) = await broker.take(0)
-        broker.reply([pending.number], ["first"])
-        broker.reply([pending.number], ["second"])
-        broker.fail([pending.number], "third")
-        assert await asker == "first"
+async def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
+    broker = dynamic(max_size=2, deadline_s=60.0)
+    askers = ask(broker, 0, 1)
+    await broker.take(0)
+    askers += ask(broker, 2)
+    with pytest.raises(
+        DeadlineError, match="shard 0 waited 60 s for actions: 1 requests wait, 2 are being answered"
+    ):
+        await askers[0]
+    assert now() == 60.0
 
-    run(main())
+
+async def test_requests_reach_their_deadlines_one_after_the_other():
+    broker, given_up = dynamic(deadline_s=60.0), []
+
+    async def asker(shard):
+        with pytest.raises(DeadlineError):
+            await broker.act(request(shard))
+        given_up.append((shard, now()))
+
+    first = asyncio.create_task(asker(0))
+    await asyncio.sleep(8.0)
+    answered = ask(broker, 1)
+    await asyncio.sleep(8.0)
+    third = asyncio.create_task(asker(2))
+    await settle()
+    broker.reply([1], ["to 1"])
+    await asyncio.gather(first, third)
+    assert given_up == [(0, 60.0), (2, 76.0)]
+    assert await answered[0] == "to 1"
+
+
+async def test_requests_whose_askers_gave_up_are_not_counted_as_being_answered():
+    broker = dynamic(deadline_s=60.0)
+    errors = await asyncio.gather(*ask(broker, 0, 1, 2), return_exceptions=True)
+    assert all(" wait, 0 are being answered" in str(error) for error in errors)
+
+
+async def test_a_rank_that_nobody_asks_in_time_says_so():
+    with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 3"):
+        await dynamic().take(3)
+
+
+async def test_an_answer_to_somebody_who_has_given_up_is_dropped():
+    broker = dynamic(deadline_s=1.0)
+    (asker,) = ask(broker, 0)
+    batch = await broker.take(0)
+    with pytest.raises(DeadlineError):
+        await asker
+    answer(broker, batch)
+
+
+async def test_a_second_answer_does_not_replace_the_first():
+    broker = dynamic()
+    (asker,) = ask(broker, 0)
+    (pending,) = await broker.take(0)
+    broker.reply([pending.number], ["first"])
+    broker.reply([pending.number], ["second"])
+    broker.fail([pending.number], "third")
+    assert await asker == "first"
 
 
 @settings(deadline=None, max_examples=40)
@@ -386,90 +320,72 @@ async def close(broker, *numbers):
     await settle()
 
 
-def test_a_request_goes_to_an_idle_rank_of_its_own_node():
-    async def main():
-        broker = dynamic()
-        a, b = (asyncio.create_task(broker.take(rank, node)) for rank, node in enumerate("ab"))
-        await settle()
-        ask(broker, 0, node="b")
-        await settle()
-        assert [a.done(), b.done()] == [False, True]
-        ask(broker, 1, node="a")
-        assert shards(await a) == [1]
-        await close(broker, 0, 1)
-
-    run(main())
+async def test_a_request_goes_to_an_idle_rank_of_its_own_node():
+    broker = dynamic()
+    a, b = (asyncio.create_task(broker.take(rank, node)) for rank, node in enumerate("ab"))
+    await settle()
+    ask(broker, 0, node="b")
+    await settle()
+    assert [a.done(), b.done()] == [False, True]
+    ask(broker, 1, node="a")
+    assert shards(await a) == [1]
+    await close(broker, 0, 1)
 
 
-def test_a_rank_takes_what_another_node_asks_while_that_nodes_ranks_are_busy():
-    async def main():
-        broker = dynamic()
-        a = asyncio.create_task(broker.take(0, "a"))
-        ask(broker, 0, node="b")  # no rank of node b has ever asked for work
-        assert shards(await a) == [0]
-        b = asyncio.create_task(broker.take(1, "b"))
-        await settle()
-        ask(broker, 1, node="b")
-        assert shards(await b) == [1]
-        ask(broker, 2, node="b")
-        assert shards(await broker.take(0, "a")) == [2]
-        await close(broker, 0, 1, 2)
-
-    run(main())
+async def test_a_rank_takes_what_another_node_asks_while_that_nodes_ranks_are_busy():
+    broker = dynamic()
+    a = asyncio.create_task(broker.take(0, "a"))
+    ask(broker, 0, node="b")  # no rank of node b has ever asked for work
+    assert shards(await a) == [0]
+    b = asyncio.create_task(broker.take(1, "b"))
+    await settle()
+    ask(broker, 1, node="b")
+    assert shards(await b) == [1]
+    ask(broker, 2, node="b")
+    assert shards(await broker.take(0, "a")) == [2]
+    await close(broker, 0, 1, 2)
 
 
-def test_a_rank_that_becomes_idle_leaves_another_nodes_request_to_an_idle_rank_there():
-    async def main():
-        broker = dynamic(max_wait=4.0)
-        b = asyncio.create_task(broker.take(1, "b"))
-        ask(broker, 0, node="b")  # waits for company
-        await settle()
-        a = asyncio.create_task(broker.take(0, "a"))
-        assert shards(await b) == [0]
-        assert now() == 4.0
-        assert not a.done()
-        await close(broker, 0)
-
-    run(main())
+async def test_a_rank_that_becomes_idle_leaves_another_nodes_request_to_an_idle_rank_there():
+    broker = dynamic(max_wait=4.0)
+    b = asyncio.create_task(broker.take(1, "b"))
+    ask(broker, 0, node="b")  # waits for company
+    await settle()
+    a = asyncio.create_task(broker.take(0, "a"))
+    assert shards(await b) == [0]
+    assert now() == 4.0
+    assert not a.done()
+    await close(broker, 0)
 
 
-def test_a_rank_serves_its_own_node_before_it_helps_another():
-    async def main():
-        broker = dynamic(max_size=1)
-        ask(broker, 0, node="b")
-        ask(broker, 1, node="a")
-        await settle()
-        assert [shards(await broker.take(0, "a")) for _ in range(2)] == [[1], [0]]
-        await close(broker, 0, 1)
-
-    run(main())
+async def test_a_rank_serves_its_own_node_before_it_helps_another():
+    broker = dynamic(max_size=1)
+    ask(broker, 0, node="b")
+    ask(broker, 1, node="a")
+    await settle()
+    assert [shards(await broker.take(0, "a")) for _ in range(2)] == [[1], [0]]
+    await close(broker, 0, 1)
 
 
-def test_a_wait_for_company_ends_in_time_on_a_node_without_ranks():
-    async def main():
-        broker = dynamic(max_wait=4.0)
-        a = asyncio.create_task(broker.take(0, "a"))
-        await settle()
-        ask(broker, 0, node="b")
-        assert shards(await a) == [0]
-        assert now() == 4.0
-        await close(broker, 0)
-
-    run(main())
+async def test_a_wait_for_company_ends_in_time_on_a_node_without_ranks():
+    broker = dynamic(max_wait=4.0)
+    a = asyncio.create_task(broker.take(0, "a"))
+    await settle()
+    ask(broker, 0, node="b")
+    assert shards(await a) == [0]
+    assert now() == 4.0
+    await close(broker, 0)
 
 
 def barrier(*, in_step=False, **sizes):
     return RequestBroker.barrier(plan(**sizes), deadline_s=60.0, in_step=in_step)
 
 
-def test_without_level_2_a_batch_is_everybody_in_flight():
-    async def main():
-        broker = barrier(total_envs=4, shards_per_worker=1)
-        broker.begin(0)
-        ask(broker, 0)
-        assert shards(await broker.take(0)) == [0]
-
-    run(main())
+async def test_without_level_2_a_batch_is_everybody_in_flight():
+    broker = barrier(total_envs=4, shards_per_worker=1)
+    broker.begin(0)
+    ask(broker, 0)
+    assert shards(await broker.take(0)) == [0]
 
 
 def two_workers():
@@ -477,84 +393,66 @@ def two_workers():
     return barrier(total_envs=4, env_workers=2, shards_per_worker=1)
 
 
-def test_a_shard_in_flight_is_waited_for_until_it_asks():
-    async def main():
-        broker = two_workers()
-        broker.begin(0)
-        broker.begin(1)
-        rank = take(broker)
-        ask(broker, 1)
-        await asyncio.sleep(50.0)
+async def test_a_shard_in_flight_is_waited_for_until_it_asks():
+    broker = two_workers()
+    broker.begin(0)
+    broker.begin(1)
+    rank = take(broker)
+    ask(broker, 1)
+    await asyncio.sleep(50.0)
+    assert not rank.done()
+    ask(broker, 0)
+    assert shards(await rank) == [0, 1]
+
+
+async def test_a_shard_in_flight_is_waited_for_until_it_ends():
+    broker = two_workers()
+    broker.begin(0)
+    rank = take(broker)
+    async with broker.rollout(1):
+        ask(broker, 0)
+        await settle()
         assert not rank.done()
-        ask(broker, 0)
-        assert shards(await rank) == [0, 1]
-
-    run(main())
+    assert shards(await rank) == [0]
+    assert now() == 0.0
 
 
-def test_a_shard_in_flight_is_waited_for_until_it_ends():
-    async def main():
-        broker = two_workers()
-        broker.begin(0)
-        rank = take(broker)
+async def test_a_rollout_that_fails_is_not_waited_for():
+    broker = two_workers()
+    broker.begin(0)
+    ask(broker, 0)
+    with pytest.raises(KeyError):
         async with broker.rollout(1):
-            ask(broker, 0)
-            await settle()
-            assert not rank.done()
-        assert shards(await rank) == [0]
-        assert now() == 0.0
-
-    run(main())
+            raise KeyError
+    assert shards(await broker.take(0)) == [0]
 
 
-def test_a_rollout_that_fails_is_not_waited_for():
-    async def main():
-        broker = two_workers()
-        broker.begin(0)
-        ask(broker, 0)
-        with pytest.raises(KeyError):
-            async with broker.rollout(1):
-                raise KeyError
-        assert shards(await broker.take(0)) == [0]
-
-    run(main())
-
-
-def test_without_level_2_a_rank_serves_its_own_shards_only():
-    async def main():
-        broker = barrier(total_envs=4, env_workers=2, shards_per_worker=1, inference_ranks=2)
-        ranks = [take(broker, 0), take(broker, 1)]
-        for shard in (0, 1):
-            broker.begin(shard)
-        ask(broker, 1)
-        await settle()
-        assert [rank.done() for rank in ranks] == [False, True]
-        ask(broker, 0)
-        assert shards(await ranks[0]) == [0]
-
-    run(main())
+async def test_without_level_2_a_rank_serves_its_own_shards_only():
+    broker = barrier(total_envs=4, env_workers=2, shards_per_worker=1, inference_ranks=2)
+    ranks = [take(broker, 0), take(broker, 1)]
+    for shard in (0, 1):
+        broker.begin(shard)
+    ask(broker, 1)
+    await settle()
+    assert [rank.done() for rank in ranks] == [False, True]
+    ask(broker, 0)
+    assert shards(await ranks[0]) == [0]
 
 
-def test_a_rank_without_shards_returns_when_the_broker_closes():
-    async def main():
-        broker = barrier(total_envs=4, shards_per_worker=1, inference_ranks=2)
-        ranks = [take(broker, 0), take(broker, 1)]
-        await settle()
-        broker.close()
-        assert [await rank for rank in ranks] == [None, None]
-
-    run(main())
+async def test_a_rank_without_shards_returns_when_the_broker_closes():
+    broker = barrier(total_envs=4, shards_per_worker=1, inference_ranks=2)
+    ranks = [take(broker, 0), take(broker, 1)]
+    await settle()
+    broker.close()
+    assert [await rank for rank in ranks] == [None, None]
 
 
-def test_pipeline_stages_do_not_wait_for_each_other():
-    async def main():
-        broker = barrier(total_envs=4, shards_per_worker=2)
-        broker.begin(0)
-        broker.begin(1)
-        ask(broker, 1)
-        assert shards(await broker.take(0)) == [1]
-
-    run(main())
+async def test_pipeline_stages_do_not_wait_for_each_other():
+    broker = barrier(total_envs=4, shards_per_worker=2)
+    broker.begin(0)
+    broker.begin(1)
+    ask(broker, 1)
+    assert shards(await broker.take(0)) == [1]
 
 
 @given(order=st.permutations(range(4)))
@@ -572,15 +470,12 @@ def test_in_step_every_batch_of_a_rank_is_all_its_shards_whenever_they_ask(order
     run(main())
 
 
-def test_evaluation_shards_use_the_queues_of_the_training_shards():
-    async def main():
-        broker = barrier(total_envs=4, shards_per_worker=2)
-        for shard in (2, 3):
-            broker.begin(shard)
-            ask(broker, shard, mode="eval")
-            assert shards(await broker.take(0)) == [shard]
-
-    run(main())
+async def test_evaluation_shards_use_the_queues_of_the_training_shards():
+    broker = barrier(total_envs=4, shards_per_worker=2)
+    for shard in (2, 3):
+        broker.begin(shard)
+        ask(broker, shard, mode="eval")
+        assert shards(await broker.take(0)) == [shard]
 
 
 @settings(deadline=None, max_examples=30)
@@ -622,239 +517,194 @@ def test_without_level_2_and_behind_any_gate_nobody_waits_for_ever(seed, workers
     assert decisions == dict.fromkeys(range(layout.shards), 6)
 
 
-def test_what_a_lost_rank_had_taken_is_answered_by_another_and_first():
-    async def main():
-        broker = dynamic(max_size=2)
-        askers = ask(broker, 0, 1)
-        await broker.take(0)
-        askers += ask(broker, 2)
-        await settle()
-        broker.rank_lost(0, 1)
-        batch = await broker.take(1)
-        assert shards(batch) == [0, 1]
-        answer(broker, batch)
-        answer(broker, await broker.take(0, "", 1))
-        assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
-        assert broker.again == 2
-
-    run(main())
+async def test_what_a_lost_rank_had_taken_is_answered_by_another_and_first():
+    broker = dynamic(max_size=2)
+    askers = ask(broker, 0, 1)
+    await broker.take(0)
+    askers += ask(broker, 2)
+    await settle()
+    broker.rank_lost(0, 1)
+    batch = await broker.take(1)
+    assert shards(batch) == [0, 1]
+    answer(broker, batch)
+    answer(broker, await broker.take(0, "", 1))
+    assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
+    assert broker.again == 2
 
 
-def test_scores_and_actions_are_served_by_turns_and_scores_are_no_batch_of_actions():
-    async def main():
-        broker = dynamic(max_size=2)
-        askers = ask(broker, 0, 1, 2, 3) + ask(broker, 8, 9, 10, mode="score")
-        await settle()
-        taken = []
-        while broker.waiting:
-            batch = await broker.take(0)
-            taken.append(shards(batch))
-            answer(broker, batch)
-        assert taken == [[0, 1], [8, 9], [2, 3], [10]]
-        await asyncio.gather(*askers)
-        assert (broker.batch_size.count, broker.batch_size.high) == (2, 2)
-
-    run(main())
-
-
-def test_scores_that_a_lost_rank_was_asked_for_are_made_by_another():
-    async def main():
-        broker = dynamic(max_size=2)
-        askers = ask(broker, 8, mode="score")
-        await broker.take(0)
-        broker.rank_lost(0, 1)
-        answer(broker, await broker.take(1))
-        assert await asyncio.gather(*askers) == ["to 8"]
-
-    run(main())
-
-
-def test_a_lost_rank_takes_nothing_any_more_and_its_successor_does():
-    async def main():
-        broker = dynamic()
-        dead = take(broker, 0)
-        await settle()
-        broker.rank_lost(0, 1)
-        assert await dead is None
-        (asker,) = ask(broker, 0)
-        await settle()
-        assert await broker.take(0) is None
-        assert not broker.serves(0, 0)
-        assert broker.serves(0, 1)
-        answer(broker, await broker.take(0, "", 1))
-        assert await asker == "to 0"
-
-    run(main())
-
-
-def test_a_request_that_woke_a_lost_rank_wakes_another():
-    async def main():
-        broker = dynamic()
-        dead, alive = take(broker, 0), take(broker, 1)
-        await settle()
-        (asker,) = ask(broker, 0)  # wakes rank 0, which dies before it looks
-        broker.rank_lost(0, 1)
-        assert await dead is None
-        answer(broker, await alive)
-        assert await asker == "to 0"
-
-    run(main())
-
-
-def test_nobody_is_left_waiting_for_lost_shards_and_they_are_told():
-    async def main():
-        broker = dynamic(max_size=1)
-        lost, other = ask(broker, 0, 1)
-        taken = await broker.take(0)
-        broker.shards_lost({0}, 1)
-        with pytest.raises(PeerError, match=r"^the env worker that asked was lost$"):
-            await lost
-        answer(broker, taken)  # the rank cannot know
-        answer(broker, await broker.take(0))
-        assert await other == "to 1"
-        assert broker.waiting == 0
-
-    run(main())
-
-
-def test_what_lost_shards_still_ask_is_refused_and_their_successors_are_answered():
-    async def main():
-        broker = dynamic()
-        broker.shards_lost({0}, 1)
-        with pytest.raises(PeerError, match="shard 0 asked for actions after its env worker was lost"):
-            await broker.act(request(0))
-        asker = asyncio.create_task(broker.act(replace(request(0), generation=1)))
-        answer(broker, await broker.take(0))
-        assert await asker == "to 0"
-
-    run(main())
-
-
-def test_a_barrier_goes_on_without_lost_shards_and_waits_for_their_successors():
-    async def main():
-        broker = barrier(total_envs=3, env_workers=3, shards_per_worker=1)
-        for shard in range(3):
-            broker.begin(shard)
-        askers = ask(broker, 0, 1)
-        taking = take(broker)
-        await settle()
-        assert not taking.done()
-        broker.shards_lost({2}, 1)
-        batch = await taking
-        assert shards(batch) == [0, 1]
-        answer(broker, batch)
-        await asyncio.gather(*askers)
-        broker.begin(2)  # of the dead
-        ask(broker, 0, 1)
-        answer(broker, await broker.take(0))
-        broker.begin(2, 1)
-        ask(broker, 0, 1)
-        taking = take(broker)
-        await settle()
-        assert not taking.done()
-        broker.end(2)  # of the dead
-        await settle()
-        assert not taking.done()
-        broker.end(2, 1)
-        answer(broker, await taking)
-
-    run(main())
-
-
-def test_a_barrier_gives_a_lost_rank_s_batch_to_its_successor():
-    async def main():
-        broker = barrier(total_envs=2, env_workers=2, shards_per_worker=1)
-        for shard in range(2):
-            broker.begin(shard)
-        askers = ask(broker, 0, 1)
-        await broker.take(0)
-        broker.rank_lost(0, 1)
-        batch = await broker.take(0, "", 1)
-        assert shards(batch) == [0, 1]
-        answer(broker, batch)
-        await asyncio.gather(*askers)
-
-    run(main())
-
-
-def test_a_request_that_cannot_be_answered_fails_alone():
-    async def main():
-        broker = dynamic()
-        first, second = ask(broker, 0, 1)
+async def test_scores_and_actions_are_served_by_turns_and_scores_are_no_batch_of_actions():
+    broker = dynamic(max_size=2)
+    askers = ask(broker, 0, 1, 2, 3) + ask(broker, 8, 9, 10, mode="score")
+    await settle()
+    taken = []
+    while broker.waiting:
         batch = await broker.take(0)
-        async with broker.answering(batch) as answers:
-            answers.extend([PeerError("it cannot be read"), "to 1"])
-        with pytest.raises(PeerError):
-            await first
-        assert await second == "to 1"
-
-    run(main())
-
-
-def test_without_level_2_an_answer_that_does_not_come_in_time_is_an_error_too():
-    async def main():
-        broker = RequestBroker.barrier(plan(), deadline_s=60.0)
-        with pytest.raises(DeadlineError, match="shard 0 waited 60 s"):
-            await broker.act(request(0))
-        assert now() == 60.0
-
-    run(main())
-
-
-def test_a_request_whose_asker_gave_up_is_not_made_again_when_its_rank_is_lost():
-    async def main():
-        broker = dynamic()
-        gone, other = ask(broker, 0, 1)
-        await broker.take(0)
-        gone.cancel()
-        await settle()
-        broker.rank_lost(0, 1)
-        assert broker.again == 1
-        batch = await broker.take(1)
-        assert shards(batch) == [1]
+        taken.append(shards(batch))
         answer(broker, batch)
-        assert await other == "to 1"
-
-    run(main())
-
-
-def test_a_rank_that_names_no_node_is_at_home_where_requests_name_none():
-    async def main():
-        broker = dynamic()
-        elsewhere = asyncio.create_task(broker.take(1, "b"))
-        here = asyncio.create_task(broker.take(0))
-        await settle()
-        ask(broker, 0)
-        await settle()
-        assert (here.done(), elsewhere.done()) == (True, False)
-        await close(broker, 0)
-
-    run(main())
+    assert taken == [[0, 1], [8, 9], [2, 3], [10]]
+    await asyncio.gather(*askers)
+    assert (broker.batch_size.count, broker.batch_size.high) == (2, 2)
 
 
-def test_a_batch_is_answered_request_by_request():
-    async def main():
-        broker = dynamic()
-        ask(broker, 0, 1)
-        batch = await broker.take(0)
-        with pytest.raises(ValueError, match="shorter"):
-            broker.reply([pending.number for pending in batch], ["one"])
-        broker.fail([pending.number for pending in batch], "the test is over")
-
-    run(main())
+async def test_scores_that_a_lost_rank_was_asked_for_are_made_by_another():
+    broker = dynamic(max_size=2)
+    askers = ask(broker, 8, mode="score")
+    await broker.take(0)
+    broker.rank_lost(0, 1)
+    answer(broker, await broker.take(1))
+    assert await asyncio.gather(*askers) == ["to 8"]
 
 
-def test_a_deadline_is_kept_to_the_second_for_requests_that_came_soon_after_each_other():
-    async def main():
-        broker = dynamic()
-        first = ask(broker, 0)
-        await asyncio.sleep(0.5)
-        second = ask(broker, 1)
-        with pytest.raises(DeadlineError):
-            await first[0]
-        assert not second[0].done()
-        with pytest.raises(DeadlineError):
-            await second[0]
-        assert now() == 60.5
+async def test_a_lost_rank_takes_nothing_any_more_and_its_successor_does():
+    broker = dynamic()
+    dead = take(broker, 0)
+    await settle()
+    broker.rank_lost(0, 1)
+    assert await dead is None
+    (asker,) = ask(broker, 0)
+    await settle()
+    assert await broker.take(0) is None
+    assert not broker.serves(0, 0)
+    assert broker.serves(0, 1)
+    answer(broker, await broker.take(0, "", 1))
+    assert await asker == "to 0"
 
-    run(main())
+
+async def test_a_request_that_woke_a_lost_rank_wakes_another():
+    broker = dynamic()
+    dead, alive = take(broker, 0), take(broker, 1)
+    await settle()
+    (asker,) = ask(broker, 0)  # wakes rank 0, which dies before it looks
+    broker.rank_lost(0, 1)
+    assert await dead is None
+    answer(broker, await alive)
+    assert await asker == "to 0"
+
+
+async def test_nobody_is_left_waiting_for_lost_shards_and_they_are_told():
+    broker = dynamic(max_size=1)
+    lost, other = ask(broker, 0, 1)
+    taken = await broker.take(0)
+    broker.shards_lost({0}, 1)
+    with pytest.raises(PeerError, match=r"^the env worker that asked was lost$"):
+        await lost
+    answer(broker, taken)  # the rank cannot know
+    answer(broker, await broker.take(0))
+    assert await other == "to 1"
+    assert broker.waiting == 0
+
+
+async def test_what_lost_shards_still_ask_is_refused_and_their_successors_are_answered():
+    broker = dynamic()
+    broker.shards_lost({0}, 1)
+    with pytest.raises(PeerError, match="shard 0 asked for actions after its env worker was lost"):
+        await broker.act(request(0))
+    asker = asyncio.create_task(broker.act(replace(request(0), generation=1)))
+    answer(broker, await broker.take(0))
+    assert await asker == "to 0"
+
+
+async def test_a_barrier_goes_on_without_lost_shards_and_waits_for_their_successors():
+    broker = barrier(total_envs=3, env_workers=3, shards_per_worker=1)
+    for shard in range(3):
+        broker.begin(shard)
+    askers = ask(broker, 0, 1)
+    taking = take(broker)
+    await settle()
+    assert not taking.done()
+    broker.shards_lost({2}, 1)
+    batch = await taking
+    assert shards(batch) == [0, 1]
+    answer(broker, batch)
+    await asyncio.gather(*askers)
+    broker.begin(2)  # of the dead
+    ask(broker, 0, 1)
+    answer(broker, await broker.take(0))
+    broker.begin(2, 1)
+    ask(broker, 0, 1)
+    taking = take(broker)
+    await settle()
+    assert not taking.done()
+    broker.end(2)  # of the dead
+    await settle()
+    assert not taking.done()
+    broker.end(2, 1)
+    answer(broker, await taking)
+
+
+async def test_a_barrier_gives_a_lost_rank_s_batch_to_its_successor():
+    broker = barrier(total_envs=2, env_workers=2, shards_per_worker=1)
+    for shard in range(2):
+        broker.begin(shard)
+    askers = ask(broker, 0, 1)
+    await broker.take(0)
+    broker.rank_lost(0, 1)
+    batch = await broker.take(0, "", 1)
+    assert shards(batch) == [0, 1]
+    answer(broker, batch)
+    await asyncio.gather(*askers)
+
+
+async def test_a_request_that_cannot_be_answered_fails_alone():
+    broker = dynamic()
+    first, second = ask(broker, 0, 1)
+    batch = await broker.take(0)
+    async with broker.answering(batch) as answers:
+        answers.extend([PeerError("it cannot be read"), "to 1"])
+    with pytest.raises(PeerError):
+        await first
+    assert await second == "to 1"
+
+
+async def test_without_level_2_an_answer_that_does_not_come_in_time_is_an_error_too():
+    broker = RequestBroker.barrier(plan(), deadline_s=60.0)
+    with pytest.raises(DeadlineError, match="shard 0 waited 60 s"):
+        await broker.act(request(0))
+    assert now() == 60.0
+
+
+async def test_a_request_whose_asker_gave_up_is_not_made_again_when_its_rank_is_lost():
+    broker = dynamic()
+    gone, other = ask(broker, 0, 1)
+    await broker.take(0)
+    gone.cancel()
+    await settle()
+    broker.rank_lost(0, 1)
+    assert broker.again == 1
+    batch = await broker.take(1)
+    assert shards(batch) == [1]
+    answer(broker, batch)
+    assert await other == "to 1"
+
+
+async def test_a_rank_that_names_no_node_is_at_home_where_requests_name_none():
+    broker = dynamic()
+    elsewhere = asyncio.create_task(broker.take(1, "b"))
+    here = asyncio.create_task(broker.take(0))
+    await settle()
+    ask(broker, 0)
+    await settle()
+    assert (here.done(), elsewhere.done()) == (True, False)
+    await close(broker, 0)
+
+
+async def test_a_batch_is_answered_request_by_request():
+    broker = dynamic()
+    ask(broker, 0, 1)
+    batch = await broker.take(0)
+    with pytest.raises(ValueError, match="shorter"):
+        broker.reply([pending.number for pending in batch], ["one"])
+    broker.fail([pending.number for pending in batch], "the test is over")
+
+
+async def test_a_deadline_is_kept_to_the_second_for_requests_that_came_soon_after_each_other():
+    broker = dynamic()
+    first = ask(broker, 0)
+    await asyncio.sleep(0.5)
+    second = ask(broker, 1)
+    with pytest.raises(DeadlineError):
+        await first[0]
+    assert not second[0].done()
+    with pytest.raises(DeadlineError):
+        await second[0]
+    assert now() == 60.5

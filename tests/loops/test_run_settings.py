@@ -68,52 +68,43 @@ def test_a_deterministic_run_begins_anew_at_each_checkpoint_that_is_due(determin
 
 
 @pytest.mark.parametrize(("version", "admitted"), [(0, 3), (3, 3), (8, 1)])
-def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_none_beyond_its_end(
+async def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_none_beyond_its_end(
     version, admitted
 ):
-    async def main():
-        broker = settings().trajectory_broker(version=version)
-        tickets = []
+    broker = settings().trajectory_broker(version=version)
+    tickets = []
+    ask = asyncio.create_task(broker.admit(0))
+    await settle()
+    while ask.done() and ask.result() is not None:
+        tickets.append(ask.result())
         ask = asyncio.create_task(broker.admit(0))
         await settle()
-        while ask.done() and ask.result() is not None:
-            tickets.append(ask.result())
-            ask = asyncio.create_task(broker.admit(0))
-            await settle()
-        ask.cancel()
-        assert [ticket.batch for ticket in tickets] == [version + ahead for ahead in range(admitted)]
-
-    run(main())
+    ask.cancel()
+    assert [ticket.batch for ticket in tickets] == [version + ahead for ahead in range(admitted)]
 
 
 @pytest.mark.parametrize(
     ("balance", "places"),
     [("exact", [0, 1]), ("tasks", [1, 0])],
 )
-def test_the_place_that_took_longest_comes_first_where_shards_take_on_its_tasks(balance, places):
-    async def main():
-        of = settings(train={"max_staleness": 1, "balance": balance})
-        broker = of.trajectory_broker()
-        fast, slow = [await broker.admit(shard) for shard in range(2)]
-        for ticket, seconds in ((fast, 1.0), (slow, 2.0)):
-            await asyncio.sleep(seconds)
-            await broker.put(ticket, rollout(of.plan, ticket))
-        assert [(await broker.admit(shard)).place for shard in range(2)] == places
-
-    run(main())
+async def test_the_place_that_took_longest_comes_first_where_shards_take_on_its_tasks(balance, places):
+    of = settings(train={"max_staleness": 1, "balance": balance})
+    broker = of.trajectory_broker()
+    fast, slow = [await broker.admit(shard) for shard in range(2)]
+    for ticket, seconds in ((fast, 1.0), (slow, 2.0)):
+        await asyncio.sleep(seconds)
+        await broker.put(ticket, rollout(of.plan, ticket))
+    assert [(await broker.admit(shard)).place for shard in range(2)] == places
 
 
 @pytest.mark.parametrize(("balance", "goes_on"), [("exact", False), ("tasks", True)])
-def test_a_shard_that_is_early_takes_the_place_of_another_only_where_balance_lets_it(balance, goes_on):
-    async def main():
-        broker = settings(train={"max_staleness": 0, "balance": balance}).trajectory_broker()
-        await broker.admit(0)
-        second = asyncio.create_task(broker.admit(0))
-        await settle()
-        assert second.done() == goes_on
-        second.cancel()
-
-    run(main())
+async def test_a_shard_that_is_early_takes_the_place_of_another_only_where_balance_lets_it(balance, goes_on):
+    broker = settings(train={"max_staleness": 0, "balance": balance}).trajectory_broker()
+    await broker.admit(0)
+    second = asyncio.create_task(broker.admit(0))
+    await settle()
+    assert second.done() == goes_on
+    second.cancel()
 
 
 def test_a_run_that_goes_on_counts_on_in_the_ledger_of_the_one_before():
@@ -131,47 +122,37 @@ def test_a_run_that_goes_on_counts_on_in_the_ledger_of_the_one_before():
 
 
 @pytest.mark.parametrize("level_2", [True, False])
-def test_every_wait_ends_at_the_deadline_of_the_run(level_2):
-    async def main():
-        of = settings(advanced={"deadline_s": 7}, rollout={"enabled": level_2})
-        with pytest.raises(DeadlineError, match="7 s"):
-            await of.trajectory_broker().take(0, 0, whole=True)
-        assert now() == 7
-        with pytest.raises(DeadlineError, match="7 s"):
-            await of.request_broker().act(request())
-        assert now() == 14
-
-    run(main())
+async def test_every_wait_ends_at_the_deadline_of_the_run(level_2):
+    of = settings(advanced={"deadline_s": 7}, rollout={"enabled": level_2})
+    with pytest.raises(DeadlineError, match="7 s"):
+        await of.trajectory_broker().take(0, 0, whole=True)
+    assert now() == 7
+    with pytest.raises(DeadlineError, match="7 s"):
+        await of.request_broker().act(request())
+    assert now() == 14
 
 
-def test_dynamic_batches_are_as_large_and_wait_as_long_as_the_run_says():
-    async def main():
-        requests = settings(rollout={"max_wait_ms": 2000}).request_broker()
-        asked = [asyncio.create_task(requests.act(request(size=3))) for _ in range(3)]
-        await settle()
-        assert (len(await requests.take(0)), now()) == (2, 0)
-        assert (len(await requests.take(0)), now()) == (1, 2)
-        for one in asked:
-            one.cancel()
-
-    run(main())
+async def test_dynamic_batches_are_as_large_and_wait_as_long_as_the_run_says():
+    requests = settings(rollout={"max_wait_ms": 2000}).request_broker()
+    asked = [asyncio.create_task(requests.act(request(size=3))) for _ in range(3)]
+    await settle()
+    assert (len(await requests.take(0)), now()) == (2, 0)
+    assert (len(await requests.take(0)), now()) == (1, 2)
+    for one in asked:
+        one.cancel()
 
 
 @pytest.mark.parametrize(("block", "together"), [({}, 1), ({"deterministic": True}, 2)])
-def test_only_the_passes_of_a_deterministic_run_hold_all_shards_of_a_rank(block, together):
+async def test_only_the_passes_of_a_deterministic_run_hold_all_shards_of_a_rank(block, together):
     """Level 2 is off: the shards of one worker are two stages, of which one is answered while one steps."""
-
-    async def main():
-        of = settings(**{"mode": "train", "train": {"max_staleness": 1}, **block})
-        requests = of.request_broker()
-        taking = asyncio.create_task(requests.take(0))
-        asked = []
-        for shard in range(2):
-            requests.begin(shard)
-            asked.append(asyncio.create_task(requests.act(request(shard))))
-            await settle()
-        assert len(await taking) == together
-        for one in asked:
-            one.cancel()
-
-    run(main())
+    of = settings(**{"mode": "train", "train": {"max_staleness": 1}, **block})
+    requests = of.request_broker()
+    taking = asyncio.create_task(requests.take(0))
+    asked = []
+    for shard in range(2):
+        requests.begin(shard)
+        asked.append(asyncio.create_task(requests.act(request(shard))))
+        await settle()
+    assert len(await taking) == together
+    for one in asked:
+        one.cancel()

@@ -173,7 +173,7 @@ def shares_of_inference(seed):
     return told
 
 
-def test_a_learner_waits_for_no_scores_and_takes_back_what_inference_would_get_to_last():
+async def test_a_learner_waits_for_no_scores_and_takes_back_what_inference_would_get_to_last():
     of, training = settings(), Anchoring()
 
     class Slow:
@@ -199,21 +199,18 @@ def test_a_learner_waits_for_no_scores_and_takes_back_what_inference_would_get_t
         await asyncio.sleep(1.0)
         return result
 
-    async def train():
-        policy = Slow()
-        pieces = scored(of, policy, AtOnce(), lambda version: asyncio.sleep(0))
-        await learn_batch(
-            batch=0, pieces=pieces, learner=learner_of(of, training), streaming=True, compute=lasting
-        )
-        await settle()
-        assert now() == PIECES + 2.0  # to begin, for each piece, and to finish
-        assert [number // HORIZON for number, _ in training.anchored[::HORIZON]] == [7, 6, 5, 4, 3, 2, 1, 0]
-        assert all(own for _, own in training.anchored)
-        # Of the first piece only, a part more than there are ranks: the others were not asked for yet.
-        assert policy.asked == [0, 0]
-        assert policy.given_up == 2
-
-    run(train())
+    policy = Slow()
+    pieces = scored(of, policy, AtOnce(), lambda version: asyncio.sleep(0))
+    await learn_batch(
+        batch=0, pieces=pieces, learner=learner_of(of, training), streaming=True, compute=lasting
+    )
+    await settle()
+    assert now() == PIECES + 2.0  # to begin, for each piece, and to finish
+    assert [number // HORIZON for number, _ in training.anchored[::HORIZON]] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert all(own for _, own in training.anchored)
+    # Of the first piece only, a part more than there are ranks: the others were not asked for yet.
+    assert policy.asked == [0, 0]
+    assert policy.given_up == 2
 
 
 def test_what_is_scored_when_the_learner_gets_there_is_taken_first():
@@ -324,38 +321,32 @@ class Publication:
         await asyncio.sleep(2.0)
 
 
-def test_a_piece_is_scored_in_requests_that_fit_and_its_scores_have_its_shape():
-    async def learn():
-        policy, publication = Policy(), Publication()
-        one = piece(ticket(batch=4), size=2, payload={"number": torch.arange(8.0).view(4, 2)})
-        pieces = scored(settings(inference_ranks=3), policy, Handing(one, one), publication, rank=1)
-        taken, last = await pieces.take(4, whole=False)
-        assert last
-        scores = [await asyncio.wrap_future(each.scores) for each in taken]
-        expected = 2 * torch.cat([torch.arange(8.0), torch.tensor([6.0, 7.0])]).view(5, 2)
-        assert all(torch.equal(each["logprobs"], expected) for each in scores)
-        assert scores[0]["values"] is None
-        # Numbers from 16 on are of no shard, neither for training nor for evaluation.
-        assert [(each.size, each.shard, each.mode) for each in policy.requests] == [
-            (size, 17, "score") for size in (3, 3, 3, 1) * 2
-        ]
-        assert {each.payload["values"] for each in policy.requests} == {True}
-        assert len({each.number for each in policy.requests}) == 8
-        assert policy.most == 4  # one for each inference rank, and one that waits
-        assert publication.asked == [4]
-        assert now() == 4.0  # two for the version, two for the requests, four at a time
-
-    run(learn())
+async def test_a_piece_is_scored_in_requests_that_fit_and_its_scores_have_its_shape():
+    policy, publication = Policy(), Publication()
+    one = piece(ticket(batch=4), size=2, payload={"number": torch.arange(8.0).view(4, 2)})
+    pieces = scored(settings(inference_ranks=3), policy, Handing(one, one), publication, rank=1)
+    taken, last = await pieces.take(4, whole=False)
+    assert last
+    scores = [await asyncio.wrap_future(each.scores) for each in taken]
+    expected = 2 * torch.cat([torch.arange(8.0), torch.tensor([6.0, 7.0])]).view(5, 2)
+    assert all(torch.equal(each["logprobs"], expected) for each in scores)
+    assert scores[0]["values"] is None
+    # Numbers from 16 on are of no shard, neither for training nor for evaluation.
+    assert [(each.size, each.shard, each.mode) for each in policy.requests] == [
+        (size, 17, "score") for size in (3, 3, 3, 1) * 2
+    ]
+    assert {each.payload["values"] for each in policy.requests} == {True}
+    assert len({each.number for each in policy.requests}) == 8
+    assert policy.most == 4  # one for each inference rank, and one that waits
+    assert publication.asked == [4]
+    assert now() == 4.0  # two for the version, two for the requests, four at a time
 
 
-def test_scores_of_another_version_are_an_error():
-    async def learn():
-        pieces = scored(settings(), Policy(5), Handing(*pieces_of(6)), Publication())
-        taken, _ = await pieces.take(6, whole=False)
-        with pytest.raises(RuntimeError, match="anchored at version 6 was scored by version 5"):
-            await asyncio.wrap_future(taken[0].scores)
-
-    run(learn())
+async def test_scores_of_another_version_are_an_error():
+    pieces = scored(settings(), Policy(5), Handing(*pieces_of(6)), Publication())
+    taken, _ = await pieces.take(6, whole=False)
+    with pytest.raises(RuntimeError, match="anchored at version 6 was scored by version 5"):
+        await asyncio.wrap_future(taken[0].scores)
 
 
 def test_an_error_of_inference_is_raised_where_the_scores_are_wanted():
@@ -367,61 +358,50 @@ def test_an_error_of_inference_is_raised_where_the_scores_are_wanted():
         learner.accept([replace(one, scores=failed)])
 
 
-def test_a_piece_that_is_taken_back_ends_the_wait_of_no_other():
-    async def learn():
-        pieces = scored(settings(), Policy(0), Handing(*pieces_of(0)), Publication())
-        taken, _ = await pieces.take(0, whole=False)
-        await asyncio.sleep(1.0)
-        assert taken[0].scores.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.wrap_future(taken[0].scores)
-        assert (await asyncio.wrap_future(taken[1].scores))["logprobs"].shape == (HORIZON + 1, 1)
-
-    run(learn())
+async def test_a_piece_that_is_taken_back_ends_the_wait_of_no_other():
+    pieces = scored(settings(), Policy(0), Handing(*pieces_of(0)), Publication())
+    taken, _ = await pieces.take(0, whole=False)
+    await asyncio.sleep(1.0)
+    assert taken[0].scores.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wrap_future(taken[0].scores)
+    assert (await asyncio.wrap_future(taken[1].scores))["logprobs"].shape == (HORIZON + 1, 1)
 
 
-def test_what_a_rank_that_died_was_to_score_another_scores():
-    async def learn():
-        of = settings(inference_ranks=2)
-        broker = of.request_broker()
-        pieces = scored(of, broker, Handing(next(pieces_of(0))), lambda version: asyncio.sleep(0))
-        taken, _ = await pieces.take(0, whole=False)
-        first = await broker.take(0)
-        broker.rank_lost(0, 1)
-        numbers = [one.number for one in first]
-        answered = []
-        while not taken[0].scores.done():
-            batch = await broker.take(1)
-            answered += [one.number for one in batch]
-            answers = [
-                {"version": 0, "scores": {"logprobs": 2 * one.request.payload["samples"]["number"]}}
-                for one in batch
-            ]
-            broker.reply([one.number for one in batch], answers)
-            await settle()
-        assert set(numbers) <= set(answered)
-        assert torch.equal(
-            taken[0].scores.result()["logprobs"].flatten(), 2.0 * torch.tensor([0, 1, 2, 3, 3])
-        )
-
-    run(learn())
-
-
-def test_what_is_taken_back_no_rank_is_given():
-    async def learn():
-        of = settings()
-        broker = of.request_broker()
-        pieces = scored(of, broker, Handing(*pieces_of(0)), lambda version: asyncio.sleep(0))
-        taken, _ = await pieces.take(0, whole=False)
+async def test_what_a_rank_that_died_was_to_score_another_scores():
+    of = settings(inference_ranks=2)
+    broker = of.request_broker()
+    pieces = scored(of, broker, Handing(next(pieces_of(0))), lambda version: asyncio.sleep(0))
+    taken, _ = await pieces.take(0, whole=False)
+    first = await broker.take(0)
+    broker.rank_lost(0, 1)
+    numbers = [one.number for one in first]
+    answered = []
+    while not taken[0].scores.done():
+        batch = await broker.take(1)
+        answered += [one.number for one in batch]
+        answers = [
+            {"version": 0, "scores": {"logprobs": 2 * one.request.payload["samples"]["number"]}}
+            for one in batch
+        ]
+        broker.reply([one.number for one in batch], answers)
         await settle()
-        for one in taken:
-            one.scores.cancel()
-        await settle()
-        asking = asyncio.ensure_future(broker.act(request(1)))
-        await settle()
-        assert [one.request.mode for one in await broker.take(0)] == ["train"]
-        asking.cancel()
-        broker.close()
-        assert await broker.take(0) is None
+    assert set(numbers) <= set(answered)
+    assert torch.equal(taken[0].scores.result()["logprobs"].flatten(), 2.0 * torch.tensor([0, 1, 2, 3, 3]))
 
-    run(learn())
+
+async def test_what_is_taken_back_no_rank_is_given():
+    of = settings()
+    broker = of.request_broker()
+    pieces = scored(of, broker, Handing(*pieces_of(0)), lambda version: asyncio.sleep(0))
+    taken, _ = await pieces.take(0, whole=False)
+    await settle()
+    for one in taken:
+        one.scores.cancel()
+    await settle()
+    asking = asyncio.ensure_future(broker.act(request(1)))
+    await settle()
+    assert [one.request.mode for one in await broker.take(0)] == ["train"]
+    asking.cancel()
+    broker.close()
+    assert await broker.take(0) is None

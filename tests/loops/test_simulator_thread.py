@@ -192,42 +192,36 @@ def test_what_does_not_notice_that_it_was_ended_is_stuck(thread, held, monkeypat
 
 
 @pytest.mark.parametrize(("call", "other"), [("step", "reset"), ("reset", "step")])
-def test_a_step_or_a_reset_may_take_many_times_as_long_as_the_longest_before(
+@pytest.mark.real_time
+async def test_a_step_or_a_reset_may_take_many_times_as_long_as_the_longest_before(
     thread, monkeypatch, call, other
 ):
     limits = []
     monkeypatch.setattr(AdvancedConfig, f"{call}_limit", lambda self, longest: limits.append(longest) or 60.0)
     mine, gate = simulators(thread), threading.Event()
     timed = getattr(mine, call)
-
-    async def main():
-        await timed(lambda: gate.wait(0.05))
-        gate.set()
-        await timed(lambda: gate.wait(60))
-        await mine.build(gate.wait)
-        await getattr(mine, other)(gate.wait)
-        await timed(gate.wait)
-
-    asyncio.run(main())
+    await timed(lambda: gate.wait(0.05))
+    gate.set()
+    await timed(lambda: gate.wait(60))
+    await mine.build(gate.wait)
+    await getattr(mine, other)(gate.wait)
+    await timed(gate.wait)
     assert limits[0] == 0
     assert limits[1] >= 0.05
     assert limits[2] == limits[1]
 
 
-def test_work_that_nobody_waits_for_any_more_is_not_begun(thread, held):
+@pytest.mark.real_time
+async def test_work_that_nobody_waits_for_any_more_is_not_begun(thread, held):
     begun = []
-
-    async def main():
-        first = asyncio.create_task(simulators(thread).build(held.wait))
-        second = asyncio.create_task(simulators(thread).build(lambda: begun.append(1)))
-        await asyncio.sleep(0)
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        held.set()
-        await first
-
-    asyncio.run(main())
+    first = asyncio.create_task(simulators(thread).build(held.wait))
+    second = asyncio.create_task(simulators(thread).build(lambda: begun.append(1)))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    held.set()
+    await first
     thread.submit(lambda: None).result()
     assert begun == []
 

@@ -34,312 +34,243 @@ async def train(broker, batch, layout=ONE):
     broker.publish(batch + 1)
 
 
-def test_a_shard_waits_at_the_bound_until_a_version_is_published():
-    async def main():
-        broker = broker_of(ONE)
-        await put(broker, await broker.admit(0), ONE)
-        waiting = asyncio.create_task(broker.admit(0))
-        await settle()
-        assert not waiting.done()
-        await broker.take(0, 0, whole=True)
-        broker.publish(1)
-        assert ((await waiting).batch, (await waiting).version) == (1, 1)
-
-    run(main())
+async def test_a_shard_waits_at_the_bound_until_a_version_is_published():
+    broker = broker_of(ONE)
+    await put(broker, await broker.admit(0), ONE)
+    waiting = asyncio.create_task(broker.admit(0))
+    await settle()
+    assert not waiting.done()
+    await broker.take(0, 0, whole=True)
+    broker.publish(1)
+    assert ((await waiting).batch, (await waiting).version) == (1, 1)
 
 
-def test_a_rollout_that_is_handed_over_wakes_nobody_at_the_gate(monkeypatch):
-    async def main():
-        broker = broker_of(TWO)
-        tickets = [await broker.admit(shard) for shard in range(2)]
-        await put(broker, tickets[0])
-        waiting, tried = asyncio.create_task(broker.admit(0)), []
-        await settle()
-        monkeypatch.setattr(broker.gate, "admit", tried.append)
-        await put(broker, tickets[1])
-        await settle()
-        assert tried == []
-        waiting.cancel()
-
-    run(main())
+async def test_a_rollout_that_is_handed_over_wakes_nobody_at_the_gate(monkeypatch):
+    broker = broker_of(TWO)
+    tickets = [await broker.admit(shard) for shard in range(2)]
+    await put(broker, tickets[0])
+    waiting, tried = asyncio.create_task(broker.admit(0)), []
+    await settle()
+    monkeypatch.setattr(broker.gate, "admit", tried.append)
+    await put(broker, tickets[1])
+    await settle()
+    assert tried == []
+    waiting.cancel()
 
 
-def test_a_shard_that_has_nothing_left_to_do_is_told_so():
-    async def main():
-        broker = broker_of(ONE, until=1, max_staleness=3)
-        assert await broker.admit(0) is not None
-        assert await broker.admit(0) is None
-
-    run(main())
+async def test_a_shard_that_has_nothing_left_to_do_is_told_so():
+    broker = broker_of(ONE, until=1, max_staleness=3)
+    assert await broker.admit(0) is not None
+    assert await broker.admit(0) is None
 
 
-def test_closing_ends_the_wait_at_the_gate():
-    async def main():
-        broker = broker_of(ONE)
-        await broker.admit(0)
-        waiting = asyncio.create_task(broker.admit(0))
-        await settle()
-        broker.close()
-        assert await waiting is None
-
-    run(main())
+async def test_closing_ends_the_wait_at_the_gate():
+    broker = broker_of(ONE)
+    await broker.admit(0)
+    waiting = asyncio.create_task(broker.admit(0))
+    await settle()
+    broker.close()
+    assert await waiting is None
 
 
-def test_a_refused_rollout_is_collected_again_in_its_own_place():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1, version=3)
-        ticket = await broker.admit(0)
-        await put(broker, ticket, ONE, oldest=1)
-        assert broker.ledger.refused == {"stale": 1}
-        again = await broker.admit(0)
-        assert (again.batch, again.epoch) == (ticket.batch, ticket.epoch)
-        await put(broker, again, ONE)
-        pieces, last = await broker.take(0, 3, whole=True)
-        assert ([piece.oldest for piece in pieces], last) == ([3], True)
-
-    run(main())
+async def test_a_refused_rollout_is_collected_again_in_its_own_place():
+    broker = broker_of(ONE, max_staleness=1, version=3)
+    ticket = await broker.admit(0)
+    await put(broker, ticket, ONE, oldest=1)
+    assert broker.ledger.refused == {"stale": 1}
+    again = await broker.admit(0)
+    assert (again.batch, again.epoch) == (ticket.batch, ticket.epoch)
+    await put(broker, again, ONE)
+    pieces, last = await broker.take(0, 3, whole=True)
+    assert ([piece.oldest for piece in pieces], last) == ([3], True)
 
 
-def test_a_refused_rollout_of_many_pieces_is_refunded_once():
+async def test_a_refused_rollout_of_many_pieces_is_refunded_once():
     layout = plan(total_envs=4, shards_per_worker=1, learner_ranks=4)
-
-    async def main():
-        broker = broker_of(layout, max_staleness=0, version=2)
-        await put(broker, await broker.admit(0), layout, oldest=0)
-        assert broker.ledger.refused == {"stale": 4}
-        assert (await broker.admit(0)).batch == 2
-        waiting = asyncio.create_task(broker.admit(0))
-        await settle()
-        assert not waiting.done()
-        broker.close()
-
-    run(main())
+    broker = broker_of(layout, max_staleness=0, version=2)
+    await put(broker, await broker.admit(0), layout, oldest=0)
+    assert broker.ledger.refused == {"stale": 4}
+    assert (await broker.admit(0)).batch == 2
+    waiting = asyncio.create_task(broker.admit(0))
+    await settle()
+    assert not waiting.done()
+    broker.close()
 
 
-def test_a_rollout_that_is_given_up_is_counted_whole_and_collected_again_in_its_own_place():
+async def test_a_rollout_that_is_given_up_is_counted_whole_and_collected_again_in_its_own_place():
     layout = plan(total_envs=8, shards_per_worker=2, learner_ranks=2)
-
-    async def main():
-        broker = broker_of(layout, max_staleness=1)
-        ticket = await broker.admit(1)
-        await broker.abandon(ticket, "env failed")
-        assert str(broker.ledger) == "produced 4 = trained 0 + in flight 0 + 4 refused (env failed 4)"
-        again = await broker.admit(1)
-        assert (again.batch, again.epoch, again.place) == (ticket.batch, ticket.epoch, ticket.place)
-        assert (await broker.admit(1)).batch == 1
-
-    run(main())
+    broker = broker_of(layout, max_staleness=1)
+    ticket = await broker.admit(1)
+    await broker.abandon(ticket, "env failed")
+    assert str(broker.ledger) == "produced 4 = trained 0 + in flight 0 + 4 refused (env failed 4)"
+    again = await broker.admit(1)
+    assert (again.batch, again.epoch, again.place) == (ticket.batch, ticket.epoch, ticket.place)
+    assert (await broker.admit(1)).batch == 1
 
 
-def test_giving_up_a_rollout_wakes_whoever_may_collect_it_instead():
-    async def main():
-        broker = broker_of(TWO, any_place=True)
-        ticket = await broker.admit(0)
-        await broker.admit(1)
-        waiting = asyncio.create_task(broker.admit(1))
-        await settle()
-        assert not waiting.done()
-        await broker.abandon(ticket, "env failed")
-        assert (await waiting).place == ticket.place
-
-    run(main())
+async def test_giving_up_a_rollout_wakes_whoever_may_collect_it_instead():
+    broker = broker_of(TWO, any_place=True)
+    ticket = await broker.admit(0)
+    await broker.admit(1)
+    waiting = asyncio.create_task(broker.admit(1))
+    await settle()
+    assert not waiting.done()
+    await broker.abandon(ticket, "env failed")
+    assert (await waiting).place == ticket.place
 
 
 @pytest.mark.parametrize("first", ["put", "abandon"])
 @pytest.mark.parametrize("second", ["put", "abandon"])
-def test_a_rollout_counts_once_whatever_is_said_of_it_later(first, second):
-    async def main():
-        broker = broker_of(ONE)
-        ticket = await broker.admit(0)
-        for what in (first, second):
-            if what == "put":
-                await put(broker, ticket, ONE)
-            else:
-                await broker.abandon(ticket, "env failed")
-        assert broker.ledger.produced == 1
-        assert broker.buffer.held() == broker.ledger.in_flight == (first == "put")
-        waiting = asyncio.create_task(broker.admit(0))
-        await settle()
-        assert waiting.done() == (first == "abandon")
-        waiting.cancel()
-
-    run(main())
+async def test_a_rollout_counts_once_whatever_is_said_of_it_later(first, second):
+    broker = broker_of(ONE)
+    ticket = await broker.admit(0)
+    for what in (first, second):
+        if what == "put":
+            await put(broker, ticket, ONE)
+        else:
+            await broker.abandon(ticket, "env failed")
+    assert broker.ledger.produced == 1
+    assert broker.buffer.held() == broker.ledger.in_flight == (first == "put")
+    waiting = asyncio.create_task(broker.admit(0))
+    await settle()
+    assert waiting.done() == (first == "abandon")
+    waiting.cancel()
 
 
-def test_only_rollouts_that_go_on_are_said_to_be_collected():
-    async def main():
-        broker = broker_of(TWO)
-        ticket = await broker.admit(0)
-        await broker.admit(1)
-        await broker.abandon(ticket, "env failed")
-        with pytest.raises(DeadlineError, match="1 rollouts are being collected"):
-            await broker.take(0, 0, whole=True)
-
-    run(main())
+async def test_only_rollouts_that_go_on_are_said_to_be_collected():
+    broker = broker_of(TWO)
+    ticket = await broker.admit(0)
+    await broker.admit(1)
+    await broker.abandon(ticket, "env failed")
+    with pytest.raises(DeadlineError, match="1 rollouts are being collected"):
+        await broker.take(0, 0, whole=True)
 
 
-def test_a_whole_batch_is_handed_over_at_once():
-    async def main():
-        broker = broker_of(TWO)
-        learner = asyncio.create_task(broker.take(0, 0, whole=True))
-        await put(broker, await broker.admit(0))
-        await settle()
-        assert not learner.done()
-        await put(broker, await broker.admit(1))
-        pieces, last = await learner
-        assert ([piece.ticket.shard for piece in pieces], last) == ([0, 1], True)
-
-    run(main())
+async def test_a_whole_batch_is_handed_over_at_once():
+    broker = broker_of(TWO)
+    learner = asyncio.create_task(broker.take(0, 0, whole=True))
+    await put(broker, await broker.admit(0))
+    await settle()
+    assert not learner.done()
+    await put(broker, await broker.admit(1))
+    pieces, last = await learner
+    assert ([piece.ticket.shard for piece in pieces], last) == ([0, 1], True)
 
 
-def test_a_streamed_batch_is_handed_over_as_it_arrives_and_its_end_is_said():
-    async def main():
-        broker = broker_of(TWO)
-        handed = []
-        for shard in (1, 0):
-            await put(broker, await broker.admit(shard))
-            pieces, last = await broker.take(0, 0, whole=False)
-            handed.append(([piece.ticket.shard for piece in pieces], last))
-        assert handed == [([1], False), ([0], True)]
-
-    run(main())
+async def test_a_streamed_batch_is_handed_over_as_it_arrives_and_its_end_is_said():
+    broker = broker_of(TWO)
+    handed = []
+    for shard in (1, 0):
+        await put(broker, await broker.admit(shard))
+        pieces, last = await broker.take(0, 0, whole=False)
+        handed.append(([piece.ticket.shard for piece in pieces], last))
+    assert handed == [([1], False), ([0], True)]
 
 
-def test_a_streamed_take_waits_for_something_and_takes_all_of_it():
-    async def main():
-        broker = broker_of(plan(total_envs=4, shards_per_worker=4))
-        learner = asyncio.create_task(broker.take(0, 0, whole=False))
-        await settle()
-        assert not learner.done()
-        for shard in (0, 1, 2):
-            await put(broker, await broker.admit(shard), plan(total_envs=4, shards_per_worker=4))
-        pieces, last = await learner
-        assert (len(pieces), last) == (3, False)
-
-    run(main())
+async def test_a_streamed_take_waits_for_something_and_takes_all_of_it():
+    broker = broker_of(plan(total_envs=4, shards_per_worker=4))
+    learner = asyncio.create_task(broker.take(0, 0, whole=False))
+    await settle()
+    assert not learner.done()
+    for shard in (0, 1, 2):
+        await put(broker, await broker.admit(shard), plan(total_envs=4, shards_per_worker=4))
+    pieces, last = await learner
+    assert (len(pieces), last) == (3, False)
 
 
-def test_ranks_wait_for_their_own_pieces_only():
+async def test_ranks_wait_for_their_own_pieces_only():
     layout = plan(total_envs=2, shards_per_worker=2, learner_ranks=2)
-
-    async def main():
-        broker = broker_of(layout)
-        learners = [asyncio.create_task(broker.take(rank, 0, whole=True)) for rank in (0, 1)]
-        await put(broker, await broker.admit(1), layout)
-        await settle()
-        assert [learner.done() for learner in learners] == [False, True]
-        broker.fail(KeyError("over"))
-        with pytest.raises(KeyError):
-            await learners[0]
-
-    run(main())
+    broker = broker_of(layout)
+    learners = [asyncio.create_task(broker.take(rank, 0, whole=True)) for rank in (0, 1)]
+    await put(broker, await broker.admit(1), layout)
+    await settle()
+    assert [learner.done() for learner in learners] == [False, True]
+    broker.fail(KeyError("over"))
+    with pytest.raises(KeyError):
+        await learners[0]
 
 
-def test_a_batch_that_is_collected_ahead_waits_for_its_turn():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1)
-        for _ in range(2):
-            await put(broker, await broker.admit(0), ONE)
-        for batch in (0, 1):
-            (piece,), last = await broker.take(0, batch, whole=False)
-            assert (piece.ticket.batch, last) == (batch, True)
-
-    run(main())
-
-
-def test_a_learner_that_gives_up_says_what_was_there_and_what_was_not():
-    async def main():
-        broker = broker_of(TWO)
-        await put(broker, await broker.admit(0))
-        await broker.admit(1)
-        with pytest.raises(DeadlineError) as caught:
-            await broker.take(0, 0, whole=True)
-        assert str(caught.value) == (
-            "waited 60 s for trajectories of batch 0 on learner rank 0: 1 of 2 pieces have arrived, "
-            "1 rollouts are being collected; produced 1 = trained 0 + in flight 1 + 0 refused"
-        )
-        assert now() == 60.0
-
-    run(main())
-
-
-def test_a_shard_that_gives_up_says_what_the_gate_waited_for():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1, version=4)
-        for _ in range(2):
-            await put(broker, await broker.admit(0), ONE)
-        with pytest.raises(DeadlineError) as caught:
-            await broker.admit(0)
-        assert str(caught.value) == (
-            "waited 60 s for the gate to let shard 0 start: version 4 is published, max_staleness is 1, "
-            "0 rollouts are being collected; produced 2 = trained 0 + in flight 2 + 0 refused"
-        )
-
-    run(main())
-
-
-def test_a_failure_ends_every_wait_with_its_error():
-    async def main():
-        broker = broker_of(ONE)
-        await broker.admit(0)
-        waits = [asyncio.create_task(wait) for wait in (broker.admit(0), broker.take(0, 0, whole=True))]
-        await settle()
-        broker.fail(ZeroDivisionError("cause"))
-        for wait in waits:
-            with pytest.raises(ZeroDivisionError, match="cause"):
-                await wait
-
-    run(main())
-
-
-def test_publishing_closes_the_books_of_what_was_trained():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1)
-        await train(broker, 0)
+async def test_a_batch_that_is_collected_ahead_waits_for_its_turn():
+    broker = broker_of(ONE, max_staleness=1)
+    for _ in range(2):
         await put(broker, await broker.admit(0), ONE)
-        assert str(broker.ledger) == "produced 2 = trained 1 + in flight 1 + 0 refused"
-
-    run(main())
-
-
-def test_a_resumed_run_goes_on_with_its_version_and_its_books():
-    async def main():
-        books = Ledger(produced=7, trained=6, refused=Counter(stale=1))
-        broker = broker_of(ONE, version=6, until=7, ledger=books)
-        await train(broker, 6)
-        assert await broker.admit(0) is None
-        assert str(broker.ledger) == "produced 8 = trained 7 + in flight 0 + 1 refused (stale 1)"
-
-    run(main())
+    for batch in (0, 1):
+        (piece,), last = await broker.take(0, batch, whole=False)
+        assert (piece.ticket.batch, last) == (batch, True)
 
 
-def test_staleness_is_noted_per_trajectory_when_it_has_been_trained():
-    async def main():
-        broker = broker_of(plan(total_envs=3, shards_per_worker=1), max_staleness=1, version=1)
-        layout = plan(total_envs=3, shards_per_worker=1)
-        await put(broker, await broker.admit(0), layout, oldest=-1)
-        await put(broker, await broker.admit(0), layout, oldest=0)
-        await broker.take(0, 1, whole=True)
-        with pytest.raises(KeyError):
-            broker.pop_trained(1)
-        broker.publish(2)
-        trained = broker.pop_trained(1)
-        assert (trained.staleness.count, trained.staleness.mean, trained.env_steps) == (3, 1.0, 3)
-
-    run(main())
+async def test_a_learner_that_gives_up_says_what_was_there_and_what_was_not():
+    broker = broker_of(TWO)
+    await put(broker, await broker.admit(0))
+    await broker.admit(1)
+    with pytest.raises(DeadlineError) as caught:
+        await broker.take(0, 0, whole=True)
+    assert str(caught.value) == (
+        "waited 60 s for trajectories of batch 0 on learner rank 0: 1 of 2 pieces have arrived, "
+        "1 rollouts are being collected; produced 1 = trained 0 + in flight 1 + 0 refused"
+    )
+    assert now() == 60.0
 
 
-def test_batches_that_one_publication_closes_together_are_still_told_apart():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1)
-        for batch in (0, 1):
-            await put(broker, await broker.admit(0), ONE)
-            await broker.take(0, batch, whole=True)
-        broker.publish(2)
-        trained = [broker.pop_trained(batch) for batch in (0, 1)]
-        assert [(batch.staleness.mean, batch.env_steps) for batch in trained] == [(0.0, 1), (1.0, 1)]
+async def test_a_shard_that_gives_up_says_what_the_gate_waited_for():
+    broker = broker_of(ONE, max_staleness=1, version=4)
+    for _ in range(2):
+        await put(broker, await broker.admit(0), ONE)
+    with pytest.raises(DeadlineError) as caught:
+        await broker.admit(0)
+    assert str(caught.value) == (
+        "waited 60 s for the gate to let shard 0 start: version 4 is published, max_staleness is 1, "
+        "0 rollouts are being collected; produced 2 = trained 0 + in flight 2 + 0 refused"
+    )
 
-    run(main())
+
+async def test_a_failure_ends_every_wait_with_its_error():
+    broker = broker_of(ONE)
+    await broker.admit(0)
+    waits = [asyncio.create_task(wait) for wait in (broker.admit(0), broker.take(0, 0, whole=True))]
+    await settle()
+    broker.fail(ZeroDivisionError("cause"))
+    for wait in waits:
+        with pytest.raises(ZeroDivisionError, match="cause"):
+            await wait
+
+
+async def test_publishing_closes_the_books_of_what_was_trained():
+    broker = broker_of(ONE, max_staleness=1)
+    await train(broker, 0)
+    await put(broker, await broker.admit(0), ONE)
+    assert str(broker.ledger) == "produced 2 = trained 1 + in flight 1 + 0 refused"
+
+
+async def test_a_resumed_run_goes_on_with_its_version_and_its_books():
+    books = Ledger(produced=7, trained=6, refused=Counter(stale=1))
+    broker = broker_of(ONE, version=6, until=7, ledger=books)
+    await train(broker, 6)
+    assert await broker.admit(0) is None
+    assert str(broker.ledger) == "produced 8 = trained 7 + in flight 0 + 1 refused (stale 1)"
+
+
+async def test_staleness_is_noted_per_trajectory_when_it_has_been_trained():
+    broker = broker_of(plan(total_envs=3, shards_per_worker=1), max_staleness=1, version=1)
+    layout = plan(total_envs=3, shards_per_worker=1)
+    await put(broker, await broker.admit(0), layout, oldest=-1)
+    await put(broker, await broker.admit(0), layout, oldest=0)
+    await broker.take(0, 1, whole=True)
+    with pytest.raises(KeyError):
+        broker.pop_trained(1)
+    broker.publish(2)
+    trained = broker.pop_trained(1)
+    assert (trained.staleness.count, trained.staleness.mean, trained.env_steps) == (3, 1.0, 3)
+
+
+async def test_batches_that_one_publication_closes_together_are_still_told_apart():
+    broker = broker_of(ONE, max_staleness=1)
+    for batch in (0, 1):
+        await put(broker, await broker.admit(0), ONE)
+        await broker.take(0, batch, whole=True)
+    broker.publish(2)
+    trained = [broker.pop_trained(batch) for batch in (0, 1)]
+    assert [(batch.staleness.mean, batch.env_steps) for batch in trained] == [(0.0, 1), (1.0, 1)]
 
 
 @settings(deadline=None, max_examples=30)
@@ -428,14 +359,11 @@ def test_weights_that_wait_for_the_rollouts_before_them_give_every_batch_the_sam
     assert acted == {batch: {max(0, batch - lag)} for batch in range(until)}
 
 
-def test_weights_that_wait_too_long_for_rollouts_to_end_say_for_which():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1, deadline_s=8.0)
-        await broker.admit(0)
-        with pytest.raises(DeadlineError, match="all rollouts of batch 1 to be collected; produced 0"):
-            await broker.collected(1)
-
-    run(main())
+async def test_weights_that_wait_too_long_for_rollouts_to_end_say_for_which():
+    broker = broker_of(ONE, max_staleness=1, deadline_s=8.0)
+    await broker.admit(0)
+    with pytest.raises(DeadlineError, match="all rollouts of batch 1 to be collected; produced 0"):
+        await broker.collected(1)
 
 
 @pytest.mark.parametrize("any_place", [True, False])
@@ -460,37 +388,31 @@ def test_only_with_any_place_may_a_fast_shard_take_that_of_a_slow_one(any_place)
     run(main())
 
 
-def test_rollouts_of_lost_shards_are_collected_again_by_their_successors_and_nothing_of_the_dead_counts():
-    async def main():
-        broker = broker_of(TWO, until=1)
-        dead = await broker.admit(0)
-        await put(broker, await broker.admit(1))
-        assert await broker.shards_lost({0, 1}, "env worker died", 1) == 1
-        assert (broker.ledger.produced, broker.ledger.refused["env worker died"]) == (2, 1)
-        assert await broker.admit(0) is None
-        again = await broker.admit(0, 1)
-        assert again == replace(dead, generation=1)
-        await put(broker, dead)
-        assert broker.ledger.produced == 2
-        await put(broker, again)
-        pieces, last = await broker.take(0, 0, whole=True)
-        assert (len(pieces), last) == (2, True)  # what it had handed over before it died counts
-        broker.publish(1)
-        assert (broker.ledger.trained, broker.ledger.in_flight) == (2, 0)
-
-    run(main())
+async def test_rollouts_of_lost_shards_are_collected_again_by_successors_and_nothing_of_the_dead_counts():
+    broker = broker_of(TWO, until=1)
+    dead = await broker.admit(0)
+    await put(broker, await broker.admit(1))
+    assert await broker.shards_lost({0, 1}, "env worker died", 1) == 1
+    assert (broker.ledger.produced, broker.ledger.refused["env worker died"]) == (2, 1)
+    assert await broker.admit(0) is None
+    again = await broker.admit(0, 1)
+    assert again == replace(dead, generation=1)
+    await put(broker, dead)
+    assert broker.ledger.produced == 2
+    await put(broker, again)
+    pieces, last = await broker.take(0, 0, whole=True)
+    assert (len(pieces), last) == (2, True)  # what it had handed over before it died counts
+    broker.publish(1)
+    assert (broker.ledger.trained, broker.ledger.in_flight) == (2, 0)
 
 
-def test_a_lost_shard_that_waits_at_the_gate_waits_no_longer():
-    async def main():
-        broker = broker_of(ONE)
-        await broker.admit(0)
-        waiting = asyncio.create_task(broker.admit(0))
-        await settle()
-        await broker.shards_lost({0}, "env worker died", 1)
-        assert await waiting is None
-
-    run(main())
+async def test_a_lost_shard_that_waits_at_the_gate_waits_no_longer():
+    broker = broker_of(ONE)
+    await broker.admit(0)
+    waiting = asyncio.create_task(broker.admit(0))
+    await settle()
+    await broker.shards_lost({0}, "env worker died", 1)
+    assert await waiting is None
 
 
 async def place_after(first_s, second_s):
@@ -506,123 +428,97 @@ async def place_after(first_s, second_s):
     return (await broker.admit(0)).place
 
 
-def test_the_place_whose_rollout_took_longest_is_handed_out_first():
-    async def main():
-        assert [await place_after(5.0, 1.0), await place_after(1.0, 5.0)] == [0, 1]
-
-    run(main())
+async def test_the_place_whose_rollout_took_longest_is_handed_out_first():
+    assert [await place_after(5.0, 1.0), await place_after(1.0, 5.0)] == [0, 1]
 
 
-def test_what_was_lost_is_collected_again_in_the_order_of_its_batches():
-    async def main():
-        broker = broker_of(ONE, max_staleness=2)
-        first, *_ = [await broker.admit(0) for _ in range(3)]
-        await broker.abandon(first, "env failed")
-        await broker.admit(0)  # batch 0 again, after the others
-        assert await broker.shards_lost({0}, "env worker died", 1) == 3
-        assert [(await broker.admit(0, 1)).batch for _ in range(3)] == [0, 1, 2]
-
-    run(main())
+async def test_what_was_lost_is_collected_again_in_the_order_of_its_batches():
+    broker = broker_of(ONE, max_staleness=2)
+    first, *_ = [await broker.admit(0) for _ in range(3)]
+    await broker.abandon(first, "env failed")
+    await broker.admit(0)  # batch 0 again, after the others
+    assert await broker.shards_lost({0}, "env worker died", 1) == 3
+    assert [(await broker.admit(0, 1)).batch for _ in range(3)] == [0, 1, 2]
 
 
-def test_every_rollout_that_is_given_up_counts():
-    async def main():
-        broker = broker_of(ONE)
-        for _ in range(3):
-            await broker.abandon(await broker.admit(0), "env failed")
-        assert (broker.ledger.produced, broker.ledger.refused) == (3, {"env failed": 3})
-
-    run(main())
+async def test_every_rollout_that_is_given_up_counts():
+    broker = broker_of(ONE)
+    for _ in range(3):
+        await broker.abandon(await broker.admit(0), "env failed")
+    assert (broker.ledger.produced, broker.ledger.refused) == (3, {"env failed": 3})
 
 
-def test_the_rest_of_a_batch_of_which_some_was_streamed_is_handed_over_at_once():
+async def test_the_rest_of_a_batch_of_which_some_was_streamed_is_handed_over_at_once():
     layout = plan(total_envs=6, shards_per_worker=6, learner_ranks=2)
-
-    async def main():
-        broker = broker_of(layout)
-        tickets = [await broker.admit(shard) for shard in (3, 4, 5)]  # those of rank 1
-        await put(broker, tickets[0], layout)
-        some, last = await broker.take(1, 0, whole=False)
-        await put(broker, tickets[1], layout)
-        with pytest.raises(DeadlineError, match="on learner rank 1: 2 of 3 pieces have arrived"):
-            await broker.take(1, 0, whole=True)
-        await put(broker, tickets[2], layout)
-        pieces, last = await broker.take(1, 0, whole=True)
-        assert last
-        assert len(some) + len(pieces) == layout.pieces_per_rank
-
-    run(main())
+    broker = broker_of(layout)
+    tickets = [await broker.admit(shard) for shard in (3, 4, 5)]  # those of rank 1
+    await put(broker, tickets[0], layout)
+    some, last = await broker.take(1, 0, whole=False)
+    await put(broker, tickets[1], layout)
+    with pytest.raises(DeadlineError, match="on learner rank 1: 2 of 3 pieces have arrived"):
+        await broker.take(1, 0, whole=True)
+    await put(broker, tickets[2], layout)
+    pieces, last = await broker.take(1, 0, whole=True)
+    assert last
+    assert len(some) + len(pieces) == layout.pieces_per_rank
 
 
-def test_what_a_batch_was_made_of_is_said_once():
-    async def main():
-        broker = broker_of(ONE)
-        await train(broker, 0)
-        broker.pop_trained(0)
-        await train(broker, 1)
-        assert broker.pop_trained(1).env_steps == 1
-        for batch in (0, 1):
-            with pytest.raises(KeyError):
-                broker.pop_trained(batch)
-
-    run(main())
+async def test_what_a_batch_was_made_of_is_said_once():
+    broker = broker_of(ONE)
+    await train(broker, 0)
+    broker.pop_trained(0)
+    await train(broker, 1)
+    assert broker.pop_trained(1).env_steps == 1
+    for batch in (0, 1):
+        with pytest.raises(KeyError):
+            broker.pop_trained(batch)
 
 
-def test_a_rollout_may_be_refused_eight_times_and_the_ninth_ends_the_run():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1, version=5)
-        for _ in range(MAX_REFUSALS):
-            await put(broker, await broker.admit(0), ONE, oldest=2)
-        with pytest.raises(RuntimeError, match="batch 5 was refused 9 times"):
-            await put(broker, await broker.admit(0), ONE, oldest=2)
-        assert broker.ledger.refused == {"stale": MAX_REFUSALS + 1}
+async def test_a_rollout_may_be_refused_eight_times_and_the_ninth_ends_the_run():
 
     assert MAX_REFUSALS == 8
-    run(main())
+    broker = broker_of(ONE, max_staleness=1, version=5)
+    for _ in range(MAX_REFUSALS):
+        await put(broker, await broker.admit(0), ONE, oldest=2)
+    with pytest.raises(RuntimeError, match="batch 5 was refused 9 times"):
+        await put(broker, await broker.admit(0), ONE, oldest=2)
+    assert broker.ledger.refused == {"stale": MAX_REFUSALS + 1}
 
 
-def test_a_rollout_of_which_ranks_miss_parts_is_collected_again_once_and_what_they_have_is_kept():
+async def test_a_rollout_of_which_ranks_miss_parts_is_collected_again_once_and_what_they_have_is_kept():
     layout = plan(total_envs=2, shards_per_worker=1, learner_ranks=2)
     assert (layout.shards, layout.parts) == (1, 2)
-
-    async def main():
-        broker = broker_of(layout, max_staleness=1)
-        await put(broker, await broker.admit(0), layout)
-        for_rank = [(await broker.take(rank, 0, whole=True))[0] for rank in range(2)]
-        assert (await broker.admit(0)).batch == 1
-        waiting = asyncio.create_task(broker.admit(0))
-        await settle()
-        assert not waiting.done()
-        await broker.pieces_lost(for_rank[0], "node lost")
-        again = await waiting
-        assert again.batch == 0
-        await put(broker, again, layout)  # before the other rank has missed its part
-        assert broker.ledger.refused == {"node lost": 1, "duplicate": 1}
-        assert [each.ticket for each in (await broker.take(0, 0, whole=True))[0]] == [again]
-        await broker.pieces_lost(for_rank[1], "node lost")
-        await put(broker, await broker.admit(0), layout)
-        assert (await broker.take(1, 0, whole=True))[1]
-        broker.publish(1)
-        assert str(broker.ledger).startswith("produced 6 = trained 2 + in flight 0 + 4 refused")
-
-    run(main())
+    broker = broker_of(layout, max_staleness=1)
+    await put(broker, await broker.admit(0), layout)
+    for_rank = [(await broker.take(rank, 0, whole=True))[0] for rank in range(2)]
+    assert (await broker.admit(0)).batch == 1
+    waiting = asyncio.create_task(broker.admit(0))
+    await settle()
+    assert not waiting.done()
+    await broker.pieces_lost(for_rank[0], "node lost")
+    again = await waiting
+    assert again.batch == 0
+    await put(broker, again, layout)  # before the other rank has missed its part
+    assert broker.ledger.refused == {"node lost": 1, "duplicate": 1}
+    assert [each.ticket for each in (await broker.take(0, 0, whole=True))[0]] == [again]
+    await broker.pieces_lost(for_rank[1], "node lost")
+    await put(broker, await broker.admit(0), layout)
+    assert (await broker.take(1, 0, whole=True))[1]
+    broker.publish(1)
+    assert str(broker.ledger).startswith("produced 6 = trained 2 + in flight 0 + 4 refused")
 
 
-def test_ranks_that_miss_parts_of_a_rollout_while_it_is_collected_again_have_it_collected_no_more_often():
+async def test_ranks_that_miss_parts_of_a_rollout_while_it_is_collected_again_have_it_collected_once():
     layout = plan(total_envs=2, shards_per_worker=1, learner_ranks=2)
-
-    async def main():
-        broker = broker_of(layout)
-        await put(broker, await broker.admit(0), layout)
-        for rank in range(2):
-            await broker.pieces_lost((await broker.take(rank, 0, whole=True))[0], "node lost")
-        await put(broker, await broker.admit(0), layout)
-        waiting = asyncio.create_task(broker.admit(0))
-        await settle()
-        assert not waiting.done()
-        waiting.cancel()
-
-    run(main())
+    broker = broker_of(layout)
+    await put(broker, await broker.admit(0), layout)
+    for rank in range(2):
+        await broker.pieces_lost((await broker.take(rank, 0, whole=True))[0], "node lost")
+    await put(broker, await broker.admit(0), layout)
+    waiting = asyncio.create_task(broker.admit(0))
+    await settle()
+    assert not waiting.done()
+    waiting.cancel()
 
 
 @settings(deadline=None, max_examples=30)
@@ -663,26 +559,20 @@ def test_whatever_is_lost_on_its_way_to_the_learner_every_place_is_trained_once(
     assert len(set(trained)) == len(trained) == batches * layout.shards * layout.parts
 
 
-def test_a_loss_that_no_shard_is_left_to_make_good_ends_the_run():
-    async def main():
-        broker = broker_of(ONE, until=1)
-        await put(broker, await broker.admit(0), ONE)
-        assert await broker.admit(0) is None
-        pieces, _ = await broker.take(0, 0, whole=True)
-        with pytest.raises(RuntimeError, match=r"shard 0 for batch 0 is lost with the node that"):
-            await broker.pieces_lost(pieces, "node lost")
-
-    run(main())
-
-
-def test_a_shard_whose_worker_died_has_not_ended():
-    async def main():
-        broker = broker_of(ONE, until=1)
-        await put(broker, await broker.admit(0), ONE)
-        await broker.shards_lost({0}, "env worker died", 1)
-        assert await broker.admit(0) is None  # a late call of the dead
-        pieces, _ = await broker.take(0, 0, whole=True)
+async def test_a_loss_that_no_shard_is_left_to_make_good_ends_the_run():
+    broker = broker_of(ONE, until=1)
+    await put(broker, await broker.admit(0), ONE)
+    assert await broker.admit(0) is None
+    pieces, _ = await broker.take(0, 0, whole=True)
+    with pytest.raises(RuntimeError, match=r"shard 0 for batch 0 is lost with the node that"):
         await broker.pieces_lost(pieces, "node lost")
-        assert (await broker.admit(0, 1)).batch == 0
 
-    run(main())
+
+async def test_a_shard_whose_worker_died_has_not_ended():
+    broker = broker_of(ONE, until=1)
+    await put(broker, await broker.admit(0), ONE)
+    await broker.shards_lost({0}, "env worker died", 1)
+    assert await broker.admit(0) is None  # a late call of the dead
+    pieces, _ = await broker.take(0, 0, whole=True)
+    await broker.pieces_lost(pieces, "node lost")
+    assert (await broker.admit(0, 1)).batch == 0

@@ -30,15 +30,12 @@ def test_a_wait_that_nobody_ends_is_an_error():
         run(main())
 
 
-def test_work_in_an_executor_is_done_without_time_passing_and_its_error_reaches_the_caller():
-    async def main():
-        loop = asyncio.get_running_loop()
-        assert await loop.run_in_executor(None, sum, (1, 2)) == 3
-        assert now() == 0.0
-        with pytest.raises(ZeroDivisionError):
-            await loop.run_in_executor(None, divmod, 1, 0)
-
-    run(main())
+async def test_work_in_an_executor_is_done_without_time_passing_and_its_error_reaches_the_caller():
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(None, sum, (1, 2)) == 3
+    assert now() == 0.0
+    with pytest.raises(ZeroDivisionError):
+        await loop.run_in_executor(None, divmod, 1, 0)
 
 
 def test_somebody_who_is_busy_for_ever_is_an_error_and_a_long_time_is_none(monkeypatch):

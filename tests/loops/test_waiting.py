@@ -22,75 +22,57 @@ def test_a_result_that_is_false_is_still_a_result():
     assert run(main()) == []
 
 
-def test_every_waiter_tries_again_after_a_ring():
-    async def main():
-        bell, there = Bell(deadline_s=math.inf), []
-        waiters = [asyncio.create_task(bell.first(lambda: there or None, waiting_for=str)) for _ in range(3)]
-        await settle()
-        bell.ring()
-        await settle()
-        assert not any(waiter.done() for waiter in waiters)
-        there.append(1)
-        bell.ring()
-        assert await asyncio.gather(*waiters) == [[1]] * 3
-
-    run(main())
+async def test_every_waiter_tries_again_after_a_ring():
+    bell, there = Bell(deadline_s=math.inf), []
+    waiters = [asyncio.create_task(bell.first(lambda: there or None, waiting_for=str)) for _ in range(3)]
+    await settle()
+    bell.ring()
+    await settle()
+    assert not any(waiter.done() for waiter in waiters)
+    there.append(1)
+    bell.ring()
+    assert await asyncio.gather(*waiters) == [[1]] * 3
 
 
-def test_a_wait_ends_at_its_deadline_and_says_for_what():
-    async def main():
-        bell = Bell(deadline_s=30.0)
-        with pytest.raises(DeadlineError, match="waited 30 s for 2 of 3 things"):
-            await bell.first(lambda: None, waiting_for=lambda: "2 of 3 things")
-        assert now() == 30.0
-
-    run(main())
+async def test_a_wait_ends_at_its_deadline_and_says_for_what():
+    bell = Bell(deadline_s=30.0)
+    with pytest.raises(DeadlineError, match="waited 30 s for 2 of 3 things"):
+        await bell.first(lambda: None, waiting_for=lambda: "2 of 3 things")
+    assert now() == 30.0
 
 
-def test_rings_that_change_nothing_do_not_move_the_deadline():
-    async def main():
-        bell = Bell(deadline_s=10.0)
-        for second in (4.0, 8.0):
-            asyncio.get_running_loop().call_later(second, bell.ring)
-        with pytest.raises(DeadlineError):
-            await bell.first(lambda: None, waiting_for=str)
-        assert now() == 10.0
-
-    run(main())
+async def test_rings_that_change_nothing_do_not_move_the_deadline():
+    bell = Bell(deadline_s=10.0)
+    for second in (4.0, 8.0):
+        asyncio.get_running_loop().call_later(second, bell.ring)
+    with pytest.raises(DeadlineError):
+        await bell.first(lambda: None, waiting_for=str)
+    assert now() == 10.0
 
 
-def test_what_comes_just_before_the_deadline_comes_in_time():
-    async def main():
-        bell = Bell(deadline_s=10.0)
-        for second in (9.5, 9.75):
-            asyncio.get_running_loop().call_later(second, bell.ring)
-        await bell.first(lambda: True if now() >= 9.75 else None, waiting_for=str)
-
-    run(main())
+async def test_what_comes_just_before_the_deadline_comes_in_time():
+    bell = Bell(deadline_s=10.0)
+    for second in (9.5, 9.75):
+        asyncio.get_running_loop().call_later(second, bell.ring)
+    await bell.first(lambda: True if now() >= 9.75 else None, waiting_for=str)
 
 
 @pytest.mark.parametrize("soon", [3.0, 0.25])
-def test_a_waiter_wakes_by_itself_when_it_says_so(soon):
-    async def main():
-        bell = Bell(deadline_s=10.0)
-        await bell.first(lambda: True if now() >= soon else None, waiting_for=str, wake=lambda: soon - now())
-        assert now() == soon
-
-    run(main())
+async def test_a_waiter_wakes_by_itself_when_it_says_so(soon):
+    bell = Bell(deadline_s=10.0)
+    await bell.first(lambda: True if now() >= soon else None, waiting_for=str, wake=lambda: soon - now())
+    assert now() == soon
 
 
-def test_a_failure_ends_waits_that_began_before_it_and_after_it():
-    async def main():
-        bell, error = Bell(deadline_s=math.inf), KeyError("gone")
-        before = asyncio.create_task(bell.first(lambda: None, waiting_for=str))
-        await settle()
-        bell.fail(error)
-        with pytest.raises(KeyError, match="gone"):
-            await before
-        with pytest.raises(KeyError, match="gone"):
-            await bell.first(lambda: "here", waiting_for=str)
-
-    run(main())
+async def test_a_failure_ends_waits_that_began_before_it_and_after_it():
+    bell, error = Bell(deadline_s=math.inf), KeyError("gone")
+    before = asyncio.create_task(bell.first(lambda: None, waiting_for=str))
+    await settle()
+    bell.fail(error)
+    with pytest.raises(KeyError, match="gone"):
+        await before
+    with pytest.raises(KeyError, match="gone"):
+        await bell.first(lambda: "here", waiting_for=str)
 
 
 def waiting(bell, there, order):
@@ -101,40 +83,34 @@ def waiting(bell, there, order):
     return [asyncio.create_task(wait(number)) for number in range(3)]
 
 
-def test_a_ring_for_one_is_heard_by_whoever_has_waited_longest():
-    async def main():
-        bell, there, order = Bell(deadline_s=math.inf), [], []
-        waiters = waiting(bell, there, order)
-        await settle()
-        for _ in range(3):
-            there.append(True)
-            bell.ring(1)
-            await settle()
-        assert order == [0, 1, 2]
-        await asyncio.gather(*waiters)
-
-    run(main())
-
-
-def test_a_ring_for_one_wakes_nobody_else():
-    async def main():
-        bell, tried = Bell(deadline_s=math.inf), []
-        waiters = [
-            asyncio.create_task(bell.first(lambda number=number: tried.append(number), waiting_for=str))
-            for number in range(3)
-        ]
-        await settle()
+async def test_a_ring_for_one_is_heard_by_whoever_has_waited_longest():
+    bell, there, order = Bell(deadline_s=math.inf), [], []
+    waiters = waiting(bell, there, order)
+    await settle()
+    for _ in range(3):
+        there.append(True)
         bell.ring(1)
         await settle()
-        assert tried == [0, 1, 2, 0]
-        # One that is cancelled wakes one other in its place.
-        waiters[1].cancel()
-        await settle()
-        assert tried == [0, 1, 2, 0, 2]
-        for waiter in waiters:
-            waiter.cancel()
+    assert order == [0, 1, 2]
+    await asyncio.gather(*waiters)
 
-    run(main())
+
+async def test_a_ring_for_one_wakes_nobody_else():
+    bell, tried = Bell(deadline_s=math.inf), []
+    waiters = [
+        asyncio.create_task(bell.first(lambda number=number: tried.append(number), waiting_for=str))
+        for number in range(3)
+    ]
+    await settle()
+    bell.ring(1)
+    await settle()
+    assert tried == [0, 1, 2, 0]
+    # One that is cancelled wakes one other in its place.
+    waiters[1].cancel()
+    await settle()
+    assert tried == [0, 1, 2, 0, 2]
+    for waiter in waiters:
+        waiter.cancel()
 
 
 @pytest.mark.timeout(60)
@@ -144,31 +120,25 @@ def test_a_wait_without_a_deadline_sets_no_timer_so_that_a_virtual_clock_sees_th
 
 
 @pytest.mark.parametrize("rung", [False, True])
-def test_a_waiter_that_is_cancelled_leaves_what_it_would_have_done_to_the_next(rung):
-    async def main():
-        bell, there, order = Bell(deadline_s=math.inf), [], []
-        first, second, _ = waiting(bell, there, order)
-        await settle()
-        there.append(True)
-        if rung:
-            bell.ring(1)
-        first.cancel()
-        await second
-        assert order == [1]
-
-    run(main())
-
-
-def test_somebody_who_has_given_up_does_not_hear_the_ring_of_another():
-    async def main():
-        bell, there, order = Bell(deadline_s=10.0), [], []
-        first, *_ = waiting(bell, there, order)
-        await asyncio.sleep(5.0)
-        late = waiting(bell, there, order)[0]
-        with pytest.raises(DeadlineError):
-            await first
-        there.append(True)
+async def test_a_waiter_that_is_cancelled_leaves_what_it_would_have_done_to_the_next(rung):
+    bell, there, order = Bell(deadline_s=math.inf), [], []
+    first, second, _ = waiting(bell, there, order)
+    await settle()
+    there.append(True)
+    if rung:
         bell.ring(1)
-        await late
+    first.cancel()
+    await second
+    assert order == [1]
 
-    run(main())
+
+async def test_somebody_who_has_given_up_does_not_hear_the_ring_of_another():
+    bell, there, order = Bell(deadline_s=10.0), [], []
+    first, *_ = waiting(bell, there, order)
+    await asyncio.sleep(5.0)
+    late = waiting(bell, there, order)[0]
+    with pytest.raises(DeadlineError):
+        await first
+    there.append(True)
+    bell.ring(1)
+    await late

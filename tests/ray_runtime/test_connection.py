@@ -24,7 +24,7 @@ from rlinf_async.ray_runtime.connection import (
     this_node,
 )
 from tests.listening import listening
-from tests.loops.virtual import now, run, settle
+from tests.loops.virtual import now, settle
 
 TOKEN = bytes(range(TOKEN_BYTES))
 
@@ -89,9 +89,8 @@ async def hung_up(opened):
     opened.close()
 
 
-def run_for(far, main):
-    """On the virtual clock; TCP takes real time."""
-    (asyncio.run if far else run)(main)
+NEAR_AND_FAR = [False, pytest.param(True, marks=pytest.mark.real_time)]
+"""TCP takes real time."""
 
 
 MESSAGES = st.lists(st.tuples(st.integers(), st.binary(max_size=40)), max_size=8)
@@ -118,46 +117,38 @@ def test_messages_arrive_once_and_in_order_however_bytes_are_cut(messages, cuts,
     asyncio.run(main())
 
 
-def test_messages_of_one_turn_leave_together():
-    async def main():
-        sender, leaving = end([], lost=print), []
-        sender._transport.writelines = leaving.append
-        for number in range(3):
-            sender.send(number)
-        assert leaving == []
-        await asyncio.sleep(0)
-        assert len(leaving) == 1
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_messages_of_one_turn_leave_together():
+    sender, leaving = end([], lost=print), []
+    sender._transport.writelines = leaving.append
+    for number in range(3):
+        sender.send(number)
+    assert leaving == []
+    await asyncio.sleep(0)
+    assert len(leaving) == 1
 
 
-@pytest.mark.parametrize("far", [False, True])
-def test_a_call_gets_the_result_under_its_key(far):
-    async def main():
-        echo = Echo()
-        caller = echo.caller(far=far)
-        calls = [asyncio.create_task(caller.call(key, key, b"x" * 300_000, key)) for key in range(5)]
-        for key, call in enumerate(calls):
-            assert await call == (b"x" * 300_000, key)
-        assert [message[0] for message in echo.heard] == list(range(5))
-
-    run_for(far, main())
+@pytest.mark.parametrize("far", NEAR_AND_FAR)
+async def test_a_call_gets_the_result_under_its_key(far):
+    echo = Echo()
+    caller = echo.caller(far=far)
+    calls = [asyncio.create_task(caller.call(key, key, b"x" * 300_000, key)) for key in range(5)]
+    for key, call in enumerate(calls):
+        assert await call == (b"x" * 300_000, key)
+    assert [message[0] for message in echo.heard] == list(range(5))
 
 
-def test_more_processes_than_a_hundred_may_connect_while_the_listener_is_busy():
-    async def main():
-        echo = Echo()
-        place, _ = echo.address(False)
-        for _ in range(2):  # before it has started, and after
-            with ExitStack() as callers:
-                for _ in range(140):
-                    caller = callers.enter_context(socket.socket(socket.AF_UNIX))
-                    caller.setblocking(False)
-                    caller.connect(place)
-            await settle()
-        assert await echo.caller().call(1, 1) == ()
-
-    run(main())
+async def test_more_processes_than_a_hundred_may_connect_while_the_listener_is_busy():
+    echo = Echo()
+    place, _ = echo.address(False)
+    for _ in range(2):  # before it has started, and after
+        with ExitStack() as callers:
+            for _ in range(140):
+                caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                caller.connect(place)
+        await settle()
+    assert await echo.caller().call(1, 1) == ()
 
 
 class Trap:
@@ -172,85 +163,64 @@ class Trap:
 STRANGE = [bytes(TOKEN_BYTES), b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\xff" * 4096]
 
 
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("far", NEAR_AND_FAR)
 @pytest.mark.parametrize("said", STRANGE, ids=len)
-def test_nothing_is_read_of_what_comes_with_a_wrong_token(far, said):
-    async def main():
-        echo = Echo()
-        trap = pickle.dumps((Trap(),))
-        await hung_up(await echo.stranger(said + LENGTH.pack(len(trap)) + trap, far=far))
-        assert echo.heard == []
-        assert not Trap.sprung
-        assert await echo.caller(far=far).call(1, 1) == ()
-        assert echo.heard == [(1,)]
-
-    run_for(far, main())
+async def test_nothing_is_read_of_what_comes_with_a_wrong_token(far, said):
+    echo = Echo()
+    trap = pickle.dumps((Trap(),))
+    await hung_up(await echo.stranger(said + LENGTH.pack(len(trap)) + trap, far=far))
+    assert echo.heard == []
+    assert not Trap.sprung
+    assert await echo.caller(far=far).call(1, 1) == ()
+    assert echo.heard == [(1,)]
 
 
-def test_what_comes_with_the_token_is_read():
+async def test_what_comes_with_the_token_is_read():
     """The trap of the test above would spring."""
-
-    async def main():
-        echo = Echo()
-        _, token = echo.address(False)
-        trap = pickle.dumps((Trap(),))
-        opened = await echo.stranger(token + LENGTH.pack(len(trap)) + trap)
-        await settle()
-        assert Trap.sprung
-        opened.close()
-
-    run(main())
+    echo = Echo()
+    _, token = echo.address(False)
+    trap = pickle.dumps((Trap(),))
+    opened = await echo.stranger(token + LENGTH.pack(len(trap)) + trap)
+    await settle()
+    assert Trap.sprung
+    opened.close()
     Trap.sprung = False
 
 
 @pytest.mark.parametrize("said", [b"", bytes(3)])
-def test_who_does_not_show_a_token_in_time_is_let_go(said):
-    async def main():
-        echo = Echo()
-        await hung_up(await echo.stranger(said))
-        assert now() == TOKEN_TIMEOUT_S
-
-    run(main())
+async def test_who_does_not_show_a_token_in_time_is_let_go(said):
+    echo = Echo()
+    await hung_up(await echo.stranger(said))
+    assert now() == TOKEN_TIMEOUT_S
 
 
-def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
-    async def main():
-        echo = Echo()
-        _, token = echo.address(False)
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-        await hung_up(await echo.stranger(token + LENGTH.pack(2**40)))
-        assert echo.heard == []
-        assert await echo.caller().call(1, 1) == ()
-
-    run(main())
+async def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
+    echo = Echo()
+    _, token = echo.address(False)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    await hung_up(await echo.stranger(token + LENGTH.pack(2**40)))
+    assert echo.heard == []
+    assert await echo.caller().call(1, 1) == ()
 
 
-def test_a_caller_says_that_a_frame_was_too_long():
-    async def main():
-        echo = Echo()
-        caller = echo.caller()
-        (await caller.connection())._arrived += LENGTH.pack(2**40)
-        with pytest.raises(
-            PeerError, match=r"the echo has ended the connection: a frame of \d+ bytes is long"
-        ):
-            await caller.call(1, 1)
-
-    run(main())
+async def test_a_caller_says_that_a_frame_was_too_long():
+    echo = Echo()
+    caller = echo.caller()
+    (await caller.connection())._arrived += LENGTH.pack(2**40)
+    with pytest.raises(PeerError, match=r"the echo has ended the connection: a frame of \d+ bytes is long"):
+        await caller.call(1, 1)
 
 
-def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
-    async def main():
-        echo = Echo()
-        _, token = echo.address(False)
-        frame = pickle.dumps((1, bytes(1000)))
-        opened = await echo.stranger(token + LENGTH.pack(len(frame)) + frame[:500])
-        await settle()
-        opened.close()
-        await settle()
-        assert echo.heard == []
-        assert await echo.caller().call(1, 1) == ()
-
-    run(main())
+async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
+    echo = Echo()
+    _, token = echo.address(False)
+    frame = pickle.dumps((1, bytes(1000)))
+    opened = await echo.stranger(token + LENGTH.pack(len(frame)) + frame[:500])
+    await settle()
+    opened.close()
+    await settle()
+    assert echo.heard == []
+    assert await echo.caller().call(1, 1) == ()
 
 
 LISTENING = """
@@ -282,68 +252,59 @@ def process(script, *, within=(), **options):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 
-def test_whoever_waits_for_a_process_that_is_killed_is_told_at_once_and_whoever_asks_later():
-    async def main():
-        listening = process(LISTENING)
-        address = eval(listening.stdout.readline())
+@pytest.mark.real_time
+async def test_whoever_waits_for_a_process_that_is_killed_is_told_at_once_and_whoever_asks_later():
+    listening = process(LISTENING)
+    address = eval(listening.stdout.readline())
 
-        async def where():
-            return address
+    async def where():
+        return address
 
-        caller = Caller("the other process", where)
-        calls = [asyncio.create_task(caller.call(key, key)) for key in range(3)]
-        assert await asyncio.to_thread(listening.stdout.readline) == "heard\n"
-        listening.kill()
-        for call in calls:
-            with pytest.raises(PeerError, match="the other process has ended the connection"):
-                await call
+    caller = Caller("the other process", where)
+    calls = [asyncio.create_task(caller.call(key, key)) for key in range(3)]
+    assert await asyncio.to_thread(listening.stdout.readline) == "heard\n"
+    listening.kill()
+    for call in calls:
         with pytest.raises(PeerError, match="the other process has ended the connection"):
-            await caller.call(9, 9)
-        listening.communicate()
-        with pytest.raises(PeerError, match=r"cannot be reached at .*Connection refused"):
-            await Caller("the other process", where).call(1, 1)
-
-    asyncio.run(main())
-
-
-def test_what_is_said_to_a_process_that_was_killed_is_nothing():
-    async def main():
-        heard = asyncio.Queue()
-        listener = Listener(lambda connection, *message: heard.put_nowait((connection, message)))
-        address = listener.address(this_node())
-        calling = [process(CALLING.format(address=address)) for _ in range(2)]
-        first, second = [(await heard.get())[0] for _ in range(2)]
-        calling[0].kill()
-        calling[0].communicate()
-        for one in (first, second):
-            one.send(1, "to one of them", None)
-        assert (await asyncio.to_thread(calling[1].communicate))[0] == "to one of them\n"
-
-    asyncio.run(main())
+            await call
+    with pytest.raises(PeerError, match="the other process has ended the connection"):
+        await caller.call(9, 9)
+    listening.communicate()
+    with pytest.raises(PeerError, match=r"cannot be reached at .*Connection refused"):
+        await Caller("the other process", where).call(1, 1)
 
 
-def test_an_asker_that_gives_up_does_not_take_the_connection_with_it():
-    async def main():
-        echo = Echo()
-        caller = echo.caller()
-        first, second = (asyncio.create_task(caller.call(key, key)) for key in (1, 2))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert await second == ()
+@pytest.mark.real_time
+async def test_what_is_said_to_a_process_that_was_killed_is_nothing():
+    heard = asyncio.Queue()
+    listener = Listener(lambda connection, *message: heard.put_nowait((connection, message)))
+    address = listener.address(this_node())
+    calling = [process(CALLING.format(address=address)) for _ in range(2)]
+    first, second = [(await heard.get())[0] for _ in range(2)]
+    calling[0].kill()
+    calling[0].communicate()
+    for one in (first, second):
+        one.send(1, "to one of them", None)
+    assert (await asyncio.to_thread(calling[1].communicate))[0] == "to one of them\n"
 
-    run(main())
+
+async def test_an_asker_that_gives_up_does_not_take_the_connection_with_it():
+    echo = Echo()
+    caller = echo.caller()
+    first, second = (asyncio.create_task(caller.call(key, key)) for key in (1, 2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == ()
 
 
-def test_nothing_listens_on_a_port_until_another_machine_asks_where():
-    async def main():
-        echo = Echo()
-        before = set(listening(os.getpid()))
-        await echo.caller().call(1, 1)
-        assert set(listening(os.getpid())) == before
-        await echo.caller(far=True).call(2, 2)
-        assert {address for _, address in set(listening(os.getpid())) - before} <= {"127.0.0.1"}
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_nothing_listens_on_a_port_until_another_machine_asks_where():
+    echo = Echo()
+    before = set(listening(os.getpid()))
+    await echo.caller().call(1, 1)
+    assert set(listening(os.getpid())) == before
+    await echo.caller(far=True).call(2, 2)
+    assert {address for _, address in set(listening(os.getpid())) - before} <= {"127.0.0.1"}
 
 
 FAR = """

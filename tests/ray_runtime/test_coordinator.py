@@ -106,20 +106,17 @@ class Coordinating:
         assert nothing is None
 
 
-def test_a_rollout_is_asked_for_by_the_coordinator_and_kept_no_longer():
-    async def main():
-        coordinator = Coordinating()
-        client, of = coordinator.client, ticket(2)
-        await client.introduce(coordinator)
-        given = [piece(of, part=part, payload={"rewards": torch.full((2,), float(part))}) for part in (0, 1)]
-        await client.put(of, given)
-        assert [(one.part, one.payload) for one, _ in coordinator.taken] == [(0, None), (1, None)]
-        assert [data["rewards"].tolist() for _, data in coordinator.taken] == [[0.0, 0.0], [1.0, 1.0]]
-        with pytest.raises(KeyError):
-            client.give(0)
-        assert await client.admit(2) == (2, 3)
-
-    run(main())
+async def test_a_rollout_is_asked_for_by_the_coordinator_and_kept_no_longer():
+    coordinator = Coordinating()
+    client, of = coordinator.client, ticket(2)
+    await client.introduce(coordinator)
+    given = [piece(of, part=part, payload={"rewards": torch.full((2,), float(part))}) for part in (0, 1)]
+    await client.put(of, given)
+    assert [(one.part, one.payload) for one, _ in coordinator.taken] == [(0, None), (1, None)]
+    assert [data["rewards"].tolist() for _, data in coordinator.taken] == [[0.0, 0.0], [1.0, 1.0]]
+    with pytest.raises(KeyError):
+        client.give(0)
+    assert await client.admit(2) == (2, 3)
 
 
 class Holding:
@@ -148,73 +145,62 @@ def handle(coordinator):
     return SimpleNamespace(take_pieces=remote("take_pieces"))
 
 
-def test_a_learner_rank_gets_the_data_of_its_own_part_where_a_rollout_is_for_several_ranks():
+async def test_a_learner_rank_gets_the_data_of_its_own_part_where_a_rollout_is_for_several_ranks():
     of = plan(total_envs=8, shards_per_worker=2, learner_ranks=4, rollout_epochs=2)
     settings = run_settings(plan=of, global_batch_size=16, max_batch_size=4)
     assert of.parts == 2
-
-    async def main():
-        coordinator = Coordinator(settings, 0)
-        await coordinator.introduce("worker", Holding())
-        for shard in (1, 0, 0, 1):
-            given = await coordinator.admit(shard, 0)
-            number = 10 * shard + given.epoch
-            await coordinator.put_rollout(given, rollout(of, given), "worker", number)
-        for rank in range(4):
-            pieces, last = await PieceClient(handle(coordinator), rank=rank).take(0, whole=True)
-            assert (len(pieces), last) == (2, True)
-            for found in pieces:
-                number = 10 * found.ticket.shard + found.ticket.epoch
-                assert found.rank == rank
-                assert found.payload["held"].tolist() == [number, found.part]
-
-    run(main())
+    coordinator = Coordinator(settings, 0)
+    await coordinator.introduce("worker", Holding())
+    for shard in (1, 0, 0, 1):
+        given = await coordinator.admit(shard, 0)
+        number = 10 * shard + given.epoch
+        await coordinator.put_rollout(given, rollout(of, given), "worker", number)
+    for rank in range(4):
+        pieces, last = await PieceClient(handle(coordinator), rank=rank).take(0, whole=True)
+        assert (len(pieces), last) == (2, True)
+        for found in pieces:
+            number = 10 * found.ticket.shard + found.ticket.epoch
+            assert found.rank == rank
+            assert found.payload["held"].tolist() == [number, found.part]
 
 
 MIRROR = "node", ("its mirror", b"token")
 
 
-def test_the_first_rank_of_a_node_mirrors_weights_for_it_until_it_is_lost():
-    async def main():
-        coordinator = Coordinator(run_settings(plan=plan(inference_ranks=3)), 0)
-        await coordinator.offer_weights(0, ["first"])
-        asked = [(2, "one"), (0, "one"), (1, "other"), (1, "other")]
-        said = [(await coordinator.next_weights(rank, 0, node, rank))[2] for rank, node in asked]
-        assert said == [2, 2, 1, 1]
-        await coordinator.rank_lost(2, 1)
-        assert await coordinator.next_weights(2, 0, "one", 2) is None  # of the dead
-        said = [
-            await coordinator.next_weights(rank, generation, node, rank)
-            for rank, generation, node in [(0, 0, "one"), (2, 1, "one"), (1, 0, "other")]
-        ]
-        assert said == [(0, ["first"], mirror) for mirror in (0, 0, 1)]
-
-    run(main())
+async def test_the_first_rank_of_a_node_mirrors_weights_for_it_until_it_is_lost():
+    coordinator = Coordinator(run_settings(plan=plan(inference_ranks=3)), 0)
+    await coordinator.offer_weights(0, ["first"])
+    asked = [(2, "one"), (0, "one"), (1, "other"), (1, "other")]
+    said = [(await coordinator.next_weights(rank, 0, node, rank))[2] for rank, node in asked]
+    assert said == [2, 2, 1, 1]
+    await coordinator.rank_lost(2, 1)
+    assert await coordinator.next_weights(2, 0, "one", 2) is None  # of the dead
+    said = [
+        await coordinator.next_weights(rank, generation, node, rank)
+        for rank, generation, node in [(0, 0, "one"), (2, 1, "one"), (1, 0, "other")]
+    ]
+    assert said == [(0, ["first"], mirror) for mirror in (0, 0, 1)]
 
 
-def test_weights_of_a_deterministic_run_are_offered_when_nobody_needs_those_before():
+async def test_weights_of_a_deterministic_run_are_offered_when_nobody_needs_those_before():
     asynchrony = AsyncConfig.from_mapping({"mode": "train", "deterministic": True})
     of = plan(shards_per_worker=1)
     settings = run_settings(asynchrony=asynchrony, plan=of, batches=4)
-
-    async def main():
-        coordinator = Coordinator(settings, 0)
-        await coordinator.offer_weights(0, ["first"])  # nobody has any yet
-        assert (await coordinator.next_weights(0, 0, *MIRROR))[0] == 0
-        await coordinator.introduce("worker", Holding())
-        await coordinator.weights_applied(0, 0, 0)
-        offering = asyncio.ensure_future(coordinator.offer_weights(1, ["second"]))
-        waiting = asyncio.ensure_future(coordinator.next_weights(0, 0, *MIRROR))
-        for _ in range(2):  # batches 0 and 1 are acted by version 0
-            await asyncio.wait([offering, waiting], timeout=1)
-            assert not offering.done()
-            assert not waiting.done()
-            given = await coordinator.admit(0, 0)
-            await coordinator.put_rollout(given, rollout(of, given), "worker", given.batch)
-        await offering
-        assert (await waiting)[0] == 1
-
-    run(main())
+    coordinator = Coordinator(settings, 0)
+    await coordinator.offer_weights(0, ["first"])  # nobody has any yet
+    assert (await coordinator.next_weights(0, 0, *MIRROR))[0] == 0
+    await coordinator.introduce("worker", Holding())
+    await coordinator.weights_applied(0, 0, 0)
+    offering = asyncio.ensure_future(coordinator.offer_weights(1, ["second"]))
+    waiting = asyncio.ensure_future(coordinator.next_weights(0, 0, *MIRROR))
+    for _ in range(2):  # batches 0 and 1 are acted by version 0
+        await asyncio.wait([offering, waiting], timeout=1)
+        assert not offering.done()
+        assert not waiting.done()
+        given = await coordinator.admit(0, 0)
+        await coordinator.put_rollout(given, rollout(of, given), "worker", given.batch)
+    await offering
+    assert (await waiting)[0] == 1
 
 
 PACKAGE = Path(rlinf_async.__file__).parent

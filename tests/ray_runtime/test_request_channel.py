@@ -42,16 +42,6 @@ class Channel:
         return RequestServer(self, rank=rank, **fields)
 
 
-def with_channel(main, **fields):
-    """Run `main(channel)`, in a loop in which a channel can be made."""
-
-    async def all_of_it():
-        await main(Channel(**fields))
-
-    # TCP takes real time.
-    (asyncio.run if fields.get("far") else run)(all_of_it())
-
-
 def end_connections(*sides):
     """As if their processes had died, or that of the channel."""
     for side in sides:
@@ -87,244 +77,210 @@ async def serve(server):
     await serve_policy(requests=server, policy=SimpleNamespace(act=act))
 
 
-@pytest.mark.parametrize("far", [False, True])
-def test_requests_of_one_turn_are_one_batch_and_each_gets_its_answer(far):
-    async def main(channel):
-        askers = ask(channel.client(), 3, 4, 5)
-        assert await answer(channel.server()) == [3, 4, 5]
-        assert [int(one["seen"]) for one in await asyncio.gather(*askers)] == [3, 4, 5]
+# TCP takes real time.
+@pytest.mark.parametrize("far", [False, pytest.param(True, marks=pytest.mark.real_time)])
+async def test_requests_of_one_turn_are_one_batch_and_each_gets_its_answer(far):
+    channel = Channel(far=far)
+    askers = ask(channel.client(), 3, 4, 5)
+    assert await answer(channel.server()) == [3, 4, 5]
+    assert [int(one["seen"]) for one in await asyncio.gather(*askers)] == [3, 4, 5]
 
-    with_channel(main, far=far)
 
-
-def test_large_observations_stay_in_the_memory_of_the_asker(monkeypatch):
+async def test_large_observations_stay_in_the_memory_of_the_asker(monkeypatch):
     sent = []
     monkeypatch.setattr(
         Connection,
         "send",
         lambda self, *message, send=Connection.send: (sent.append(message), send(self, *message)),
     )
-
-    async def main(channel):
-        client, server = channel.client(), channel.server()
-        for number in (3, 4):
-            payload = {"image": torch.full((400, 400), number, dtype=torch.uint8)}
-            asker = asyncio.create_task(client.act(request(0, payload=payload)))
-            await answer(server)
-            assert int((await asker)["seen"]) == number
-
-    with_channel(main)
+    channel = Channel()
+    client, server = channel.client(), channel.server()
+    for number in (3, 4):
+        payload = {"image": torch.full((400, 400), number, dtype=torch.uint8)}
+        asker = asyncio.create_task(client.act(request(0, payload=payload)))
+        await answer(server)
+        assert int((await asker)["seen"]) == number
     assert len(sent) >= 10
     assert len(pickle.dumps(sent)) < 10_000
 
 
-def test_an_answer_does_not_wait_for_those_that_were_asked_with_it():
-    async def main(channel):
-        server = channel.server()
-        first, second = ask(channel.client(), 0, 1)
-        await answer(server)
+async def test_an_answer_does_not_wait_for_those_that_were_asked_with_it():
+    channel = Channel(max_size=1)
+    server = channel.server()
+    first, second = ask(channel.client(), 0, 1)
+    await answer(server)
+    await first
+    assert not second.done()
+    await answer(server)
+    await second
+
+
+async def test_what_is_written_to_an_answer_is_nobody_elses():
+    channel = Channel()
+    (asker,) = ask(channel.client(), 1)
+    await answer(channel.server())
+    (await asker)["seen"].zero_()
+
+
+async def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
+    channel = Channel(max_size=2)
+    server = channel.server()
+    first, second, third = ask(channel.client(), 0, 1, 2)
+    batch = await server.take()
+    with pytest.raises(ZeroDivisionError):
+        async with server.answering(batch):
+            raise ZeroDivisionError
+    for asker in (first, second):
+        with pytest.raises(PeerError, match="inference rank 0 failed"):
+            await asker
+    await answer(server)
+    assert int((await third)["seen"]) == 2
+
+
+async def test_a_policy_that_answers_too_few_fails_its_requesters():
+    channel = Channel()
+    server = channel.server()
+    askers = ask(channel.client(), 0, 1)
+    batch = await server.take()
+    with pytest.raises(ValueError, match="1 answers were given to 2 requests"):
+        async with server.answering(batch) as answers:
+            answers.append("only one")
+    for asker in askers:
+        with pytest.raises(PeerError):
+            await asker
+
+
+async def test_a_request_that_no_batch_can_hold_is_an_error_of_its_asker_and_of_nobody_else():
+    channel = Channel()
+    client = channel.client()
+    (small,) = ask(client, 0)
+    (large,) = ask(client, 1, size=9)
+    with pytest.raises(ValueError, match="9 environments exceeds max_batch_size=8"):
+        await large
+    await answer(channel.server())
+    assert int((await small)["seen"]) == 0
+
+
+async def test_answers_that_are_too_long_fail_their_requesters_and_the_rank_says_why(monkeypatch):
+    channel = Channel()
+    server = channel.server()
+    askers = ask(channel.client(), 0, 1)
+    batch = await server.take()
+    monkeypatch.setattr(connection, "LONGEST_MESSAGE_BYTES", 2000)
+    with pytest.raises(ValueError, match=r"a message of \d+ bytes is longer than 2000"):
+        async with server.answering(batch) as answers:
+            answers.extend([{"seen": torch.zeros(1000)}] * 2)
+    for asker in askers:
+        with pytest.raises(PeerError, match="inference rank 0 failed"):
+            await asker
+
+
+async def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
+    channel = Channel(max_size=1, deadline_s=60.0)
+    server = channel.server()
+    first, second = ask(channel.client(), 0, 1)
+    await server.take()
+    with pytest.raises(DeadlineError, match="shard 0 waited 60 s for actions: 1 requests wait, 1 are"):
         await first
-        assert not second.done()
-        await answer(server)
+    with pytest.raises(DeadlineError, match="shard 1"):
         await second
-
-    with_channel(main, max_size=1)
-
-
-def test_what_is_written_to_an_answer_is_nobody_elses():
-    async def main(channel):
-        (asker,) = ask(channel.client(), 1)
-        await answer(channel.server())
-        (await asker)["seen"].zero_()
-
-    with_channel(main)
+    assert now() == 60.0
 
 
-def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
-    async def main(channel):
-        server = channel.server()
-        first, second, third = ask(channel.client(), 0, 1, 2)
-        batch = await server.take()
-        with pytest.raises(ZeroDivisionError):
-            async with server.answering(batch):
-                raise ZeroDivisionError
-        for asker in (first, second):
-            with pytest.raises(PeerError, match="inference rank 0 failed"):
-                await asker
-        await answer(server)
-        assert int((await third)["seen"]) == 2
-
-    with_channel(main, max_size=2)
+async def test_a_rank_that_is_asked_for_nothing_in_time_is_told_so():
+    channel = Channel(deadline_s=60.0)
+    with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 0"):
+        await channel.server().take()
 
 
-def test_a_policy_that_answers_too_few_fails_its_requesters():
-    async def main(channel):
-        server = channel.server()
-        askers = ask(channel.client(), 0, 1)
-        batch = await server.take()
-        with pytest.raises(ValueError, match="1 answers were given to 2 requests"):
-            async with server.answering(batch) as answers:
-                answers.append("only one")
-        for asker in askers:
-            with pytest.raises(PeerError):
-                await asker
-
-    with_channel(main)
-
-
-def test_a_request_that_no_batch_can_hold_is_an_error_of_its_asker_and_of_nobody_else():
-    async def main(channel):
-        client = channel.client()
-        (small,) = ask(client, 0)
-        (large,) = ask(client, 1, size=9)
-        with pytest.raises(ValueError, match="9 environments exceeds max_batch_size=8"):
-            await large
-        await answer(channel.server())
-        assert int((await small)["seen"]) == 0
-
-    with_channel(main)
-
-
-def test_answers_that_are_too_long_fail_their_requesters_and_the_rank_says_why(monkeypatch):
-    async def main(channel):
-        server = channel.server()
-        askers = ask(channel.client(), 0, 1)
-        batch = await server.take()
-        monkeypatch.setattr(connection, "LONGEST_MESSAGE_BYTES", 2000)
-        with pytest.raises(ValueError, match=r"a message of \d+ bytes is longer than 2000"):
-            async with server.answering(batch) as answers:
-                answers.extend([{"seen": torch.zeros(1000)}] * 2)
-        for asker in askers:
-            with pytest.raises(PeerError, match="inference rank 0 failed"):
-                await asker
-
-    with_channel(main)
-
-
-def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
-    async def main(channel):
-        server = channel.server()
-        first, second = ask(channel.client(), 0, 1)
+async def test_a_channel_that_dies_fails_everybody_who_waits_and_who_asks_later():
+    channel = Channel()
+    client, server = channel.client(), channel.server()
+    waits = [*ask(client, 0, 1), asyncio.create_task(server.take())]
+    await settle()
+    end_connections(client, server)
+    for wait in waits[:2]:
+        with pytest.raises(PeerError, match="the request channel has ended the connection"):
+            await wait
+    (later,) = ask(client, 3)
+    with pytest.raises(PeerError, match="the request channel has ended the connection"):
+        await later
+    with pytest.raises(PeerError, match="the request channel has ended the connection"):
         await server.take()
-        with pytest.raises(DeadlineError, match="shard 0 waited 60 s for actions: 1 requests wait, 1 are"):
-            await first
-        with pytest.raises(DeadlineError, match="shard 1"):
-            await second
-        assert now() == 60.0
-
-    with_channel(main, max_size=1, deadline_s=60.0)
+    await asyncio.wait(waits)
 
 
-def test_a_rank_that_is_asked_for_nothing_in_time_is_told_so():
-    async def main(channel):
-        with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 0"):
-            await channel.server().take()
+async def test_a_channel_that_is_dead_before_somebody_connects_is_an_error_of_his():
+    channel = Channel()
 
-    with_channel(main, deadline_s=60.0)
+    async def dead(node):
+        raise ConnectionError("the channel has died")
 
-
-def test_a_channel_that_dies_fails_everybody_who_waits_and_who_asks_later():
-    async def main(channel):
-        client, server = channel.client(), channel.server()
-        waits = [*ask(client, 0, 1), asyncio.create_task(server.take())]
-        await settle()
-        end_connections(client, server)
-        for wait in waits[:2]:
-            with pytest.raises(PeerError, match="the request channel has ended the connection"):
-                await wait
-        (later,) = ask(client, 3)
-        with pytest.raises(PeerError, match="the request channel has ended the connection"):
-            await later
-        with pytest.raises(PeerError, match="the request channel has ended the connection"):
-            await server.take()
-        await asyncio.wait(waits)
-
-    with_channel(main)
+    channel.address = SimpleNamespace(remote=dead)
+    (asker,) = ask(RequestClient(channel), 0)
+    with pytest.raises(ConnectionError, match="the channel has died"):
+        await asker
+    with pytest.raises(ConnectionError, match="the channel has died"):
+        await RequestServer(channel, rank=0).take()
 
 
-def test_a_channel_that_is_dead_before_somebody_connects_is_an_error_of_his():
-    async def main(channel):
-        async def dead(node):
-            raise ConnectionError("the channel has died")
-
-        channel.address = SimpleNamespace(remote=dead)
-        (asker,) = ask(RequestClient(channel), 0)
-        with pytest.raises(ConnectionError, match="the channel has died"):
-            await asker
-        with pytest.raises(ConnectionError, match="the channel has died"):
-            await RequestServer(channel, rank=0).take()
-
-    with_channel(main)
+async def test_asking_after_inference_has_closed_is_an_error():
+    channel = Channel()
+    await channel.worker.close_requests()
+    (asker,) = ask(channel.client(), 3)
+    with pytest.raises(PeerError, match="shard 3 asked for actions after inference had closed"):
+        await asker
+    assert await channel.server().take() is None
 
 
-def test_asking_after_inference_has_closed_is_an_error():
-    async def main(channel):
-        await channel.worker.close_requests()
-        (asker,) = ask(channel.client(), 3)
-        with pytest.raises(PeerError, match="shard 3 asked for actions after inference had closed"):
-            await asker
-        assert await channel.server().take() is None
-
-    with_channel(main)
-
-
-def test_a_shard_that_gives_up_does_not_disturb_the_others():
-    async def main(channel):
-        first, second = ask(channel.client(), 0, 1)
-        await settle()
-        first.cancel()
-        await answer(channel.server())
-        assert int((await second)["seen"]) == 1
-
-    with_channel(main)
+async def test_a_shard_that_gives_up_does_not_disturb_the_others():
+    channel = Channel()
+    first, second = ask(channel.client(), 0, 1)
+    await settle()
+    first.cancel()
+    await answer(channel.server())
+    assert int((await second)["seen"]) == 1
 
 
 @pytest.mark.parametrize("mode", ["train", "score"])
-def test_no_rank_is_given_what_nobody_waits_for_any_more(mode):
-    async def main(channel):
-        first, second = ask(channel.client(), 0, 1, mode=mode)
-        await settle()
-        first.cancel()
-        await asyncio.sleep(1.0)
-        assert await answer(channel.server()) == [1]
-        assert int((await second)["seen"]) == 1
-        assert channel.worker._broker.waiting == 0
-
-    with_channel(main)
+async def test_no_rank_is_given_what_nobody_waits_for_any_more(mode):
+    channel = Channel()
+    first, second = ask(channel.client(), 0, 1, mode=mode)
+    await settle()
+    first.cancel()
+    await asyncio.sleep(1.0)
+    assert await answer(channel.server()) == [1]
+    assert int((await second)["seen"]) == 1
+    assert channel.worker._broker.waiting == 0
 
 
-def test_nothing_is_kept_of_what_was_answered():
-    async def main(channel):
-        client = channel.client()
-        (asker,) = ask(client, 0)
-        await answer(channel.server())
-        await asker
-        await settle()
-        assert client._caller._waits == {}
-        assert channel.worker._takes == set()
-
-    with_channel(main)
+async def test_nothing_is_kept_of_what_was_answered():
+    channel = Channel()
+    client = channel.client()
+    (asker,) = ask(client, 0)
+    await answer(channel.server())
+    await asker
+    await settle()
+    assert client._caller._waits == {}
+    assert channel.worker._takes == set()
 
 
-def test_a_batch_of_a_barrier_waits_for_the_shards_in_flight():
+async def test_a_batch_of_a_barrier_waits_for_the_shards_in_flight():
     """Level 2 off: who has begun a rollout is waited for until he asks or ends it."""
-
-    async def main(channel):
-        client, server = channel.client(), channel.server()
-        channel.worker._broker = run_settings(
-            asynchrony=AsyncConfig(), plan=plan(env_workers=2, shards_per_worker=1)
-        ).request_broker()
-        async with client.rollout(0):
-            async with client.rollout(1):
-                (first,) = ask(client, 0)
-                taking = asyncio.create_task(server.take())
-                await settle()
-                assert not taking.done()
-            (pending,) = await taking
-            assert pending.shard == 0
-            first.cancel()
-
-    with_channel(main)
+    channel = Channel()
+    client, server = channel.client(), channel.server()
+    channel.worker._broker = run_settings(
+        asynchrony=AsyncConfig(), plan=plan(env_workers=2, shards_per_worker=1)
+    ).request_broker()
+    async with client.rollout(0):
+        async with client.rollout(1):
+            (first,) = ask(client, 0)
+            taking = asyncio.create_task(server.take())
+            await settle()
+            assert not taking.done()
+        (pending,) = await taking
+        assert pending.shard == 0
+        first.cancel()
 
 
 @settings(deadline=None, max_examples=40)
@@ -354,7 +310,8 @@ def test_whatever_comes_first_everybody_gets_the_answer_to_his_own_request_once(
         served.extend(pending.request.number for pending in batch)
         return await act(batch)
 
-    async def main(channel):
+    async def main():
+        channel = Channel(max_size=max_size, max_wait=max_wait, deadline_s=1e6)
         policy = SimpleNamespace(act=acting)
         servers = [
             asyncio.create_task(serve_policy(requests=channel.server(rank), policy=policy))
@@ -372,77 +329,69 @@ def test_whatever_comes_first_everybody_gets_the_answer_to_his_own_request_once(
         await asyncio.gather(*servers)
         assert len(served) == len(set(served)) == 5 * workers * shards
 
-    with_channel(main, max_size=max_size, max_wait=max_wait, deadline_s=1e6)
+    run(main())
 
 
-def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
-    async def main(channel):
-        sides = {}
-        for node in "ab":
-            monkeypatch.setattr(request_channel, "this_node", lambda node=node: node)
-            server = channel.server("ab".index(node))
-            sides[node] = (channel.client(), asyncio.create_task(server.take()))
-            await settle()
-        for node in "ba":
-            client, waiting = sides[node]
-            asker = ask(client, "ab".index(node))[0]
-            (pending,) = await waiting
-            assert pending.shard == "ab".index(node)
-            asker.cancel()
-
-    with_channel(main)
-
-
-def test_what_a_lost_rank_had_taken_is_answered_by_another_and_its_own_answer_does_not_count():
-    async def main(channel):
-        dead, other = channel.server(0), channel.server(1)
-        (asker,) = ask(channel.client(), 7)
-        batch = await dead.take()
-        await channel.worker.rank_lost(0, 1)
-        async with dead.answering(batch) as answers:
-            answers.append({"seen": torch.tensor(0)})
-        assert await dead.take() is None
-        with pytest.raises(ZeroDivisionError):
-            async with dead.answering(batch):
-                raise ZeroDivisionError
-        assert await answer(other) == [7]
-        assert int((await asker)["seen"]) == 7
-        assert (await channel.worker.pop_batches())["again"] == 1
-
-    with_channel(main)
-
-
-def test_what_a_rank_had_taken_whose_connection_ends_is_answered_by_its_successor():
-    async def main(channel):
-        dead = channel.server(0)
-        (asker,) = ask(channel.client(), 7)
-        await dead.take()
-        end_connections(dead)
+async def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
+    channel = Channel()
+    sides = {}
+    for node in "ab":
+        monkeypatch.setattr(request_channel, "this_node", lambda node=node: node)
+        server = channel.server("ab".index(node))
+        sides[node] = (channel.client(), asyncio.create_task(server.take()))
         await settle()
-        assert not asker.done()
-        await channel.worker.rank_lost(0, 1)
-        successor = channel.server(generation=1)
-        assert await answer(successor) == [7]
-        assert int((await asker)["seen"]) == 7
+    for node in "ba":
+        client, waiting = sides[node]
+        asker = ask(client, "ab".index(node))[0]
+        (pending,) = await waiting
+        assert pending.shard == "ab".index(node)
+        asker.cancel()
 
-    with_channel(main)
+
+async def test_what_a_lost_rank_had_taken_is_answered_by_another_and_its_own_answer_does_not_count():
+    channel = Channel()
+    dead, other = channel.server(0), channel.server(1)
+    (asker,) = ask(channel.client(), 7)
+    batch = await dead.take()
+    await channel.worker.rank_lost(0, 1)
+    async with dead.answering(batch) as answers:
+        answers.append({"seen": torch.tensor(0)})
+    assert await dead.take() is None
+    with pytest.raises(ZeroDivisionError):
+        async with dead.answering(batch):
+            raise ZeroDivisionError
+    assert await answer(other) == [7]
+    assert int((await asker)["seen"]) == 7
+    assert (await channel.worker.pop_batches())["again"] == 1
 
 
-def test_nothing_is_kept_of_a_worker_that_was_lost():
-    async def main(channel):
-        client, server = channel.client(), channel.server()
-        asker, *_ = ask(client, 0)
-        await server.take()
-        await channel.worker.shards_lost([0], 1)
-        with pytest.raises(PeerError, match="env worker that asked was lost"):
-            await asker
-        late, *_ = ask(client, 0)
-        with pytest.raises(PeerError, match="after its env worker was lost"):
-            await late
-        assert channel.worker._broker._asked == {}
-        successor = channel.client(generation=1)
-        (asker,) = ask(successor, 0)
-        assert await answer(server) == [0]
-        assert int((await asker)["seen"]) == 0
+async def test_what_a_rank_had_taken_whose_connection_ends_is_answered_by_its_successor():
+    channel = Channel()
+    dead = channel.server(0)
+    (asker,) = ask(channel.client(), 7)
+    await dead.take()
+    end_connections(dead)
+    await settle()
+    assert not asker.done()
+    await channel.worker.rank_lost(0, 1)
+    successor = channel.server(generation=1)
+    assert await answer(successor) == [7]
+    assert int((await asker)["seen"]) == 7
 
-    with_channel(main)
+
+async def test_nothing_is_kept_of_a_worker_that_was_lost():
+    channel = Channel()
+    client, server = channel.client(), channel.server()
+    asker, *_ = ask(client, 0)
+    await server.take()
+    await channel.worker.shards_lost([0], 1)
+    with pytest.raises(PeerError, match="env worker that asked was lost"):
+        await asker
+    late, *_ = ask(client, 0)
+    with pytest.raises(PeerError, match="after its env worker was lost"):
+        await late
+    assert channel.worker._broker._asked == {}
+    successor = channel.client(generation=1)
+    (asker,) = ask(successor, 0)
+    assert await answer(server) == [0]
+    assert int((await asker)["seen"]) == 0

@@ -18,6 +18,8 @@ from rlinf_async.ray_runtime.weight_mirror import WeightMirror
 from rlinf_async.ray_runtime.weights import WeightClient, WeightSender, apply, types_of
 from tests.making import plan, run_settings
 
+pytestmark = pytest.mark.real_time
+
 RANKS = 3
 
 
@@ -194,43 +196,37 @@ async def all_load(run, version):
         run.check(number, version)
 
 
-def test_a_version_travels_to_a_machine_once_and_of_later_ones_what_has_changed(travelled):
-    async def main():
-        run = Run()
-        await run.offer(0)
-        await all_load(run, 0)
-        whole = sum(travelled)
-        size = sum(len(each) for each in run.copies[0].values())
-        assert size - len(run.copies[0]["tied.weight"]) < whole < size + 4096
-        for version in (1, 2, 3):
-            travelled.clear()
-            run.train(0.02)
-            await run.offer(version)
-            await all_load(run, version)
-            assert sum(travelled) < 0.2 * whole
-
-    asyncio.run(main())
+async def test_a_version_travels_to_a_machine_once_and_of_later_ones_what_has_changed(travelled):
+    run = Run()
+    await run.offer(0)
+    await all_load(run, 0)
+    whole = sum(travelled)
+    size = sum(len(each) for each in run.copies[0].values())
+    assert size - len(run.copies[0]["tied.weight"]) < whole < size + 4096
+    for version in (1, 2, 3):
+        travelled.clear()
+        run.train(0.02)
+        await run.offer(version)
+        await all_load(run, version)
+        assert sum(travelled) < 0.2 * whole
 
 
-def test_who_mirrors_for_a_node_may_die_and_the_others_fetch_for_themselves(travelled):
-    async def main():
-        run = Run()
-        await run.offer(0)
-        await all_load(run, 0)
-        ((first, _),) = run.coordinator._mirrors.values()
-        others = [rank for rank in run.ranks if rank.number != first]
-        await end(callers_of(others), run.ranks[first].client._mirror._answers.listener)
-        run.train(0.5)
-        await run.offer(1)
-        assert await asyncio.gather(*(rank.load() for rank in others)) == [1, 1]
-        for rank in others:
-            run.check(rank.number, 1)
-        await run.restart(first)
-        assert run.coordinator._mirrors == {}
-        assert await run.ranks[first].load() == 1
-        run.check(first, 1)
-
-    asyncio.run(main())
+async def test_who_mirrors_for_a_node_may_die_and_the_others_fetch_for_themselves(travelled):
+    run = Run()
+    await run.offer(0)
+    await all_load(run, 0)
+    ((first, _),) = run.coordinator._mirrors.values()
+    others = [rank for rank in run.ranks if rank.number != first]
+    await end(callers_of(others), run.ranks[first].client._mirror._answers.listener)
+    run.train(0.5)
+    await run.offer(1)
+    assert await asyncio.gather(*(rank.load() for rank in others)) == [1, 1]
+    for rank in others:
+        run.check(rank.number, 1)
+    await run.restart(first)
+    assert run.coordinator._mirrors == {}
+    assert await run.ranks[first].load() == 1
+    run.check(first, 1)
 
 
 def callers_of(ranks):
@@ -246,7 +242,7 @@ async def end(callers, listener):
     await asyncio.sleep(0)
 
 
-def test_a_part_that_comes_damaged_is_asked_for_again_whole(travelled, monkeypatch):
+async def test_a_part_that_comes_damaged_is_asked_for_again_whole(travelled, monkeypatch):
     find, damaged = weight_mirror.WeightServer._find, []
 
     def damaging(server, place, before, index):
@@ -256,134 +252,110 @@ def test_a_part_that_comes_damaged_is_asked_for_again_whole(travelled, monkeypat
             return part._replace(checksum=part.checksum ^ 1)
         return part
 
-    async def main():
-        run = Run()
-        await run.offer(0)
-        await all_load(run, 0)
-        monkeypatch.setattr(weight_mirror.WeightServer, "_find", damaging)
-        run.train(0.02)
-        await run.offer(1)
-        await all_load(run, 1)
-        assert damaged == [0, 1]
-
-    asyncio.run(main())
+    run = Run()
+    await run.offer(0)
+    await all_load(run, 0)
+    monkeypatch.setattr(weight_mirror.WeightServer, "_find", damaging)
+    run.train(0.02)
+    await run.offer(1)
+    await all_load(run, 1)
+    assert damaged == [0, 1]
 
 
-def test_what_stays_damaged_is_an_error_and_no_rank_acts_by_it(travelled, monkeypatch):
+async def test_what_stays_damaged_is_an_error_and_no_rank_acts_by_it(travelled, monkeypatch):
     find = weight_mirror.WeightServer._find
     monkeypatch.setattr(
         weight_mirror.WeightServer,
         "_find",
         lambda *asked: (part := find(*asked))._replace(checksum=part.checksum ^ 1),
     )
-
-    async def main():
-        run = Run()
-        before = {name: bits(each) for name, each in run.ranks[0].model.state_dict().items()}
-        await run.offer(0)
-        with pytest.raises(PeerError, match="part 0 of version 0 of the weights came damaged"):
-            await run.ranks[0].load()
-        assert {name: bits(each) for name, each in run.ranks[0].model.state_dict().items()} == before
-
-    asyncio.run(main())
+    run = Run()
+    before = {name: bits(each) for name, each in run.ranks[0].model.state_dict().items()}
+    await run.offer(0)
+    with pytest.raises(PeerError, match="part 0 of version 0 of the weights came damaged"):
+        await run.ranks[0].load()
+    assert {name: bits(each) for name, each in run.ranks[0].model.state_dict().items()} == before
 
 
-def test_a_rank_whose_version_is_written_over_while_it_waits_takes_the_newest(travelled):
-    async def main():
-        run, mirror = Run(), WeightMirror()
-        for version in range(4):
-            await run.offer(version)
-            run.train(0.02)
-        asked, give = [], run.coordinator.next_weights
+async def test_a_rank_whose_version_is_written_over_while_it_waits_takes_the_newest(travelled):
+    run, mirror = Run(), WeightMirror()
+    for version in range(4):
+        await run.offer(version)
+        run.train(0.02)
+    asked, give = [], run.coordinator.next_weights
 
-        async def late(*rank):
-            """The first answer is of a version that is not there any more."""
-            version, places, nearby = await give(*rank)
-            asked.append(version)
-            if len(asked) == 1:
-                return 2, old, nearby
-            return version, places, nearby
+    async def late(*rank):
+        """The first answer is of a version that is not there any more."""
+        version, places, nearby = await give(*rank)
+        asked.append(version)
+        if len(asked) == 1:
+            return 2, old, nearby
+        return version, places, nearby
 
-        old = (await give(0, 0, "", mirror.address))[1]
-        await run.offer(4)
-        await run.offer(5)
-        run.coordinator.next_weights = late
-        assert await run.ranks[0].load() == 5
-        run.check(0, 5)
-        assert asked == [5, 5]
-
-    asyncio.run(main())
+    old = (await give(0, 0, "", mirror.address))[1]
+    await run.offer(4)
+    await run.offer(5)
+    run.coordinator.next_weights = late
+    assert await run.ranks[0].load() == 5
+    run.check(0, 5)
+    assert asked == [5, 5]
 
 
-def test_a_rank_of_the_learners_machine_whose_version_was_closed_takes_the_newest():
+async def test_a_rank_of_the_learners_machine_whose_version_was_closed_takes_the_newest():
     """As when one rank still reads the memory that the next version should be written to."""
+    run = Run()
+    await run.offer(0)
+    slow, late = run.ranks[:2]
+    _, parts = await slow.client.next()
+    give = run.coordinator.next_weights
+    old = await give(1, 0, "", late.client._mirror.address)
+    for version in (1, 2):
+        run.train(0.02)
+        await run.offer(version)
+    with pytest.raises(PeerError) as closed:
+        OpenedWeights(old[1][1])
+    assert not isinstance(closed.value, WeightsGone)
+    answers = [old]
 
-    async def main():
-        run = Run()
-        await run.offer(0)
-        slow, late = run.ranks[:2]
-        _, parts = await slow.client.next()
-        give = run.coordinator.next_weights
-        old = await give(1, 0, "", late.client._mirror.address)
-        for version in (1, 2):
-            run.train(0.02)
-            await run.offer(version)
-        with pytest.raises(PeerError) as closed:
-            OpenedWeights(old[1][1])
-        assert not isinstance(closed.value, WeightsGone)
-        answers = [old]
+    async def once(*rank):
+        return answers.pop() if answers else await give(*rank)
 
-        async def once(*rank):
-            return answers.pop() if answers else await give(*rank)
-
-        run.coordinator.next_weights = once
-        assert await late.load() == 2
-        run.check(1, 2)
-        for part in parts:
-            with part as tensors:
-                apply(slow.model, tensors)
-        run.check(0, 0)
-
-    asyncio.run(main())
+    run.coordinator.next_weights = once
+    assert await late.load() == 2
+    run.check(1, 2)
+    for part in parts:
+        with part as tensors:
+            apply(slow.model, tensors)
+    run.check(0, 0)
 
 
-def test_a_mirror_does_not_go_back_for_who_asks_for_an_older_version(travelled):
-    async def main():
-        run, mirror = Run(), WeightMirror()
-        places = []
-        for version in range(2):
-            await run.offer(version)
-            offered = await run.coordinator.next_weights(version, 0, "", mirror.address)
-            places.append(offered[1][-1])
-        await mirror.hold(places[1])
-        with pytest.raises(WeightsGone):
-            await mirror.hold(places[0])
-        OpenedWeights(await mirror.hold(places[1])).close()
-
-    asyncio.run(main())
+async def test_a_mirror_does_not_go_back_for_who_asks_for_an_older_version(travelled):
+    run, mirror = Run(), WeightMirror()
+    places = []
+    for version in range(2):
+        await run.offer(version)
+        offered = await run.coordinator.next_weights(version, 0, "", mirror.address)
+        places.append(offered[1][-1])
+    await mirror.hold(places[1])
+    with pytest.raises(WeightsGone):
+        await mirror.hold(places[0])
+    OpenedWeights(await mirror.hold(places[1])).close()
 
 
-def test_a_learner_that_has_died_is_an_error_that_comes_at_once(travelled):
-    async def main():
-        run = Run()
-        await run.offer(0)
-        await all_load(run, 0)
-        await run.offer(1)
-        await end(callers_of(run.ranks), run.sender._server._answers.listener)
-        for rank in run.ranks:
-            with pytest.raises(PeerError, match=r"has ended the connection|cannot be reached"):
-                await rank.load()
-
-    asyncio.run(main())
+async def test_a_learner_that_has_died_is_an_error_that_comes_at_once(travelled):
+    run = Run()
+    await run.offer(0)
+    await all_load(run, 0)
+    await run.offer(1)
+    await end(callers_of(run.ranks), run.sender._server._answers.listener)
+    for rank in run.ranks:
+        with pytest.raises(PeerError, match=r"has ended the connection|cannot be reached"):
+            await rank.load()
 
 
-def test_it_is_not_waited_for_for_ever(travelled, monkeypatch):
+async def test_it_is_not_waited_for_for_ever(travelled, monkeypatch):
     monkeypatch.setattr(weight_mirror, "PART_TIMEOUT_S", 0.0)
-
-    async def main():
-        run = Run()
-        await run.offer(0)
-        with pytest.raises(PeerError, match="weights were not sent for 0 s"):
-            await run.ranks[0].load()
-
-    asyncio.run(main())
+    run = Run()
+    await run.offer(0)
+    with pytest.raises(PeerError, match="weights were not sent for 0 s"):
+        await run.ranks[0].load()

@@ -1,6 +1,5 @@
 """Weights on their way to inference, without Ray."""
 
-import asyncio
 import copy
 import threading
 from concurrent.futures import Future
@@ -15,6 +14,8 @@ from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime import weights
 from rlinf_async.ray_runtime.copied_weights import CopiedWeights
 from rlinf_async.ray_runtime.weight_file import OpenedWeights
+
+pytestmark = pytest.mark.real_time
 
 
 def layer(seed):
@@ -74,96 +75,78 @@ def read(place):
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(channel):
-    async def main():
-        model, receiver = layer(0), layer(1)
-        sender, then = sender_of(model), copy.deepcopy(model)
-        assert await sender.offer(3, channel, SpanLog(None)) > 0.0
-        with torch.no_grad():
-            model.weight += 1
-        channel.answers[0].set_result(None)
+async def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(channel):
+    model, receiver = layer(0), layer(1)
+    sender, then = sender_of(model), copy.deepcopy(model)
+    assert await sender.offer(3, channel, SpanLog(None)) > 0.0
+    with torch.no_grad():
+        model.weight += 1
+    channel.answers[0].set_result(None)
+    await sender.sent()
+    ((version, (place,), thread),) = channel.offered
+    assert (version, thread) == (3, "weights_0")
+    weights.apply(receiver, read(place))
+    assert same(then, receiver)
+
+
+async def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by_the_next_offer(channel):
+    sender = sender_of(layer(0))
+    await sender.offer(3, channel, SpanLog(None))
+    channel.answers[0].set_exception(MemoryError("the object store is full"))
+    for later in (sender.sent, lambda: sender.offer(4, channel, SpanLog(None))):
+        with pytest.raises(MemoryError, match="object store"):
+            await later()
+    assert len(channel.offered) == 1
+
+
+async def test_weights_that_are_not_finite_are_not_offered(channel):
+    model = layer(0)
+    with torch.no_grad():
+        model.bias[1] = torch.nan
+    channel.answers[0].set_result(None)
+    sender = sender_of(model)
+    await sender.offer(3, channel, SpanLog(None))
+    with pytest.raises(RuntimeError, match="bias"):
         await sender.sent()
-        ((version, (place,), thread),) = channel.offered
-        assert (version, thread) == (3, "weights_0")
-        weights.apply(receiver, read(place))
-        assert same(then, receiver)
-
-    asyncio.run(main())
-
-
-def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by_the_next_offer(channel):
-    async def main():
-        sender = sender_of(layer(0))
-        await sender.offer(3, channel, SpanLog(None))
-        channel.answers[0].set_exception(MemoryError("the object store is full"))
-        for later in (sender.sent, lambda: sender.offer(4, channel, SpanLog(None))):
-            with pytest.raises(MemoryError, match="object store"):
-                await later()
-        assert len(channel.offered) == 1
-
-    asyncio.run(main())
-
-
-def test_weights_that_are_not_finite_are_not_offered(channel):
-    async def main():
-        model = layer(0)
-        with torch.no_grad():
-            model.bias[1] = torch.nan
-        channel.answers[0].set_result(None)
-        sender = sender_of(model)
-        await sender.offer(3, channel, SpanLog(None))
-        with pytest.raises(RuntimeError, match="bias"):
-            await sender.sent()
-        assert channel.offered == []
-
-    asyncio.run(main())
+    assert channel.offered == []
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_what_training_does_not_change_is_copied_once_and_kept_for_ranks_that_come_later(channel, keeps):
-    async def main():
-        model = layer(0)
-        sender = sender_of(model, changing={"bias"}, keeps=keeps)
-        channel.answers.append(Future())
-        for version in range(3):
-            channel.answers[version].set_result(None)
-            await sender.offer(version, channel, SpanLog(None))
-            await sender.sent()
-            with torch.no_grad():
-                model.bias.fill_(version)
-        (_, first, _), (_, second, _), (_, third, _) = channel.offered
-        assert [place.changes for place in first] == [False, True]
-        assert [(place.changes, place.version) for place in third] == [(False, 0), (True, 2)][not keeps :]
-        assert first[:keeps] == second[:keeps] == third[:keeps]
-        assert [read(place)["bias"][0].item() for place in (second[-1], third[-1])] == [0.0, 1.0]
-        if keeps:
-            assert torch.equal(read(third[0])["weight"], model.weight)
-        else:
-            with pytest.raises(PeerError, match=r"cannot read what|any more"):
-                OpenedWeights(first[0])
-
-    asyncio.run(main())
-
-
-def test_ranks_that_do_not_send_offer_nothing(channel):
-    async def main():
-        sender = sender_of(layer(0), sends=False)
-        await sender.offer(3, channel, SpanLog(None))
+async def test_what_training_does_not_change_is_copied_once_and_kept_for_later_ranks(channel, keeps):
+    model = layer(0)
+    sender = sender_of(model, changing={"bias"}, keeps=keeps)
+    channel.answers.append(Future())
+    for version in range(3):
+        channel.answers[version].set_result(None)
+        await sender.offer(version, channel, SpanLog(None))
         await sender.sent()
-        assert channel.offered == []
+        with torch.no_grad():
+            model.bias.fill_(version)
+    (_, first, _), (_, second, _), (_, third, _) = channel.offered
+    assert [place.changes for place in first] == [False, True]
+    assert [(place.changes, place.version) for place in third] == [(False, 0), (True, 2)][not keeps :]
+    assert first[:keeps] == second[:keeps] == third[:keeps]
+    assert [read(place)["bias"][0].item() for place in (second[-1], third[-1])] == [0.0, 1.0]
+    if keeps:
+        assert torch.equal(read(third[0])["weight"], model.weight)
+    else:
+        with pytest.raises(PeerError, match=r"cannot read what|any more"):
+            OpenedWeights(first[0])
 
-    asyncio.run(main())
+
+async def test_ranks_that_do_not_send_offer_nothing(channel):
+    sender = sender_of(layer(0), sends=False)
+    await sender.offer(3, channel, SpanLog(None))
+    await sender.sent()
+    assert channel.offered == []
 
 
-def test_what_is_to_be_done_after_the_copy_is_done_before_anything_is_sent(channel):
-    async def main():
-        offered, sender = [], sender_of(layer(0))
-        await sender.offer(1, channel, SpanLog(None), copied=lambda: offered.append(len(channel.offered)))
-        assert offered == [0]
-        channel.answers[0].set_result(None)
-        await sender.sent()
-
-    asyncio.run(main())
+async def test_what_is_to_be_done_after_the_copy_is_done_before_anything_is_sent(channel):
+    offered, sender = [], sender_of(layer(0))
+    await sender.offer(1, channel, SpanLog(None), copied=lambda: offered.append(len(channel.offered)))
+    assert offered == [0]
+    channel.answers[0].set_result(None)
+    await sender.sent()
 
 
 @pytest.mark.parametrize(
@@ -205,18 +188,15 @@ def test_a_copy_says_if_what_it_holds_may_not_be_finite(numbers, finite):
     assert copied.copied().finite() is finite
 
 
-def test_large_numbers_that_are_finite_are_offered(channel):
-    async def main():
-        model = layer(0)
-        with torch.no_grad():
-            model.bias.fill_(3e38)
-        channel.answers[0].set_result(None)
-        sender = sender_of(model)
-        await sender.offer(3, channel, SpanLog(None))
-        await sender.sent()
-        assert [version for version, _, _ in channel.offered] == [3]
-
-    asyncio.run(main())
+async def test_large_numbers_that_are_finite_are_offered(channel):
+    model = layer(0)
+    with torch.no_grad():
+        model.bias.fill_(3e38)
+    channel.answers[0].set_result(None)
+    sender = sender_of(model)
+    await sender.offer(3, channel, SpanLog(None))
+    await sender.sent()
+    assert [version for version, _, _ in channel.offered] == [3]
 
 
 def test_what_a_test_forgets_to_stand_in_for_starts_no_cluster():

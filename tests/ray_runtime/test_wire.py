@@ -150,18 +150,15 @@ def test_what_travels_in_a_message_can_be_written_to_where_it_arrives():
     assert opened(seal(torch.ones(3))).zero_().tolist() == [0, 0, 0]
 
 
-def test_only_what_is_large_stays_in_memory():
+@pytest.mark.real_time
+async def test_only_what_is_large_stays_in_memory():
     small = {"image": torch.zeros(INLINE_BYTES // 2, dtype=torch.uint8), "words": ["x" * (INLINE_BYTES // 2)]}
     large = {**small, "state": (torch.zeros(1, dtype=torch.bfloat16),)}
-
-    async def main():
-        memory, reader = ShownMemory(), Reader()
-        for value, kind in ((large, list), (small, bytes), (large, list)):
-            with sealed(value, memory) as payload:
-                assert type(payload) is kind
-                assert equal(await read_sealed(pickle.loads(pickle.dumps(payload)), reader), value)
-
-    asyncio.run(main())
+    memory, reader = ShownMemory(), Reader()
+    for value, kind in ((large, list), (small, bytes), (large, list)):
+        with sealed(value, memory) as payload:
+            assert type(payload) is kind
+            assert equal(await read_sealed(pickle.loads(pickle.dumps(payload)), reader), value)
 
 
 def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
