@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async import __version__
-from rlinf_async.observe.identity import identity
+from rlinf_async.observe.processes import identity
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset
 from rlinf_async.observe.stacks import answer_for_stacks

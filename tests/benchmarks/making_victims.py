@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from rlinf_async.observe.identity import identity
+from rlinf_async.observe.processes import identity
 from rlinf_async.ray_runtime.inspection import machine
 
 CHILD = [sys.executable, "-c", "import sys; print('ready', flush=True); sys.stdin.read()"]

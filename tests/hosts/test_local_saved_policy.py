@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlinf_async.hosts.local.saved_policy import save_policy
+from rlinf_async.hosts.local.train import save_policy
 
 WEIGHTS = {"actor.weight": torch.arange(6.0).reshape(2, 3)}
 

@@ -33,7 +33,7 @@ from rlinf_async.lab.plan.comparison import Comparison
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.observe.ending import RunFailed, ending_of
 from rlinf_async.observe.failures import record_failure
-from rlinf_async.observe.identity import identity
+from rlinf_async.observe.processes import identity
 from rlinf_async.ray_runtime.checkpoint_folder import written_aside
 from rlinf_async.ray_runtime.inspection import machine
 from rlinf_async.ray_runtime.saved_buffer import ProcessKnowledge, resume_buffer

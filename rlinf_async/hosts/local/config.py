@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import entry_points
+from operator import attrgetter
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -10,13 +12,19 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.kit.models import MODELS_GROUP, unbuildable
 from rlinf_async.hosts.local.keys import TABLE, malformed, unread
-from rlinf_async.hosts.local.refusals import unserved
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.presence import unwritable
 from rlinf_async.hosts.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.tasks import cannot_take_on
 
 ENVS_GROUP = "rlinf_async.envs"
+UNSERVED_KEYS = {
+    "advanced.stall_s": "nobody outside of the process watches it",
+    "survive.process_restarts": "there is one process, and the run ends with it",
+    "advanced.silent_s": "there is one process, and nobody asks it for an answer",
+    "advanced.keep_checkpoints": "the policy is saved once, after the last step",
+}
+"""Keys of the `async` block that mean nothing where all loops are in one process."""
 
 
 def settings_of(cfg: DictConfig) -> LocalSettings:
@@ -32,6 +40,18 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(unserved(asynchrony)))
     return LocalSettings(asynchrony=asynchrony, **(values.get("settings") or {}))
+
+
+def unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Every key that asks for what there is not here. None is refused that says what is done anyway."""
+    usual = AsyncConfig()
+    for key, why in UNSERVED_KEYS.items():
+        value = attrgetter(key)(asynchrony)
+        if value not in (attrgetter(key)(usual), 0):
+            yield Reason(
+                f"async.{key}={value!r} is not served by the local host: {why}; leave it out",
+                f"~async.{key}",
+            )
 
 
 def checked(cfg: DictConfig) -> LocalSettings:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async import __version__
@@ -14,7 +17,6 @@ from rlinf_async.config import words
 from rlinf_async.core.restarts import MAX_FAILED_SAVES
 from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
-from rlinf_async.hosts.local.saved_policy import save_policy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.display import RunDisplay
@@ -24,6 +26,9 @@ from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import RunSummary, Tally
+
+SAVE_WAIT_S = 10.0
+"""Before the second try; each later wait is twice the one before."""
 
 
 def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> None:
@@ -81,3 +86,34 @@ def _title(settings: LocalSettings) -> str:
         f"rlinf-async {__version__}, in one process: levels {words(asynchrony.levels)}; {plan.shards} shards "
         f"of {plan.envs_per_shard} environments; staleness at most {asynchrony.max_staleness}"
     )
+
+
+def save_policy(
+    weights: Mapping[str, torch.Tensor],
+    path: Path,
+    *,
+    tries: int,
+    say: Callable[[str], None],
+    wait: Callable[[float], object] = time.sleep,
+) -> None:
+    """Write `weights` to `path`, whole or not at all; `say` is told of failed tries that are repeated.
+
+    Raises:
+        OSError: all `tries` have failed; the message names the file and the reason.
+    """
+    content = io.BytesIO()
+    torch.save(dict(weights), content)
+    half = path.with_suffix(".half")
+    for again in range(tries - 1, -1, -1):
+        try:
+            half.write_bytes(content.getbuffer())
+            half.replace(path)
+            return
+        except OSError as error:
+            half.unlink(missing_ok=True)
+            why = error.strerror
+            if not again:
+                raise OSError(f"{path} cannot be written: {why}; what the run has learned is lost") from error
+            seconds = SAVE_WAIT_S * 2 ** (tries - 1 - again)
+            say(f"{path} cannot be written: {why}; it is tried again in {seconds:g} s ({again} more)")
+            wait(seconds)

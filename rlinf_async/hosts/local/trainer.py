@@ -18,7 +18,6 @@ from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.local.device import Watch, unwatched
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.estimates import scoring_inputs
-from rlinf_async.hosts.local.faults import Faults
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.learner_thread import BufferPieces, LearnerThread
@@ -36,7 +35,7 @@ from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.observe.failures import FaultCounts, in_words, trace_of
+from rlinf_async.observe.failures import FaultCounts, in_words, record_failure, trace_of
 from rlinf_async.observe.meters import BusyMeter, StepReport
 from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
@@ -55,6 +54,30 @@ class LocalResult:
     metrics: tuple[dict[str, float], ...]
     ledger: Ledger
     weights: State
+
+
+class Faults:
+    """Faults that a run has outlived: kept for its next report, and in its directory, if it has one."""
+
+    def __init__(
+        self, run_dir: Path | None, on_fault: Callable[[dict[str, Any]], None] = lambda fault: None
+    ) -> None:
+        self._run_dir, self._on_fault = run_dir, on_fault
+        self._new: list[dict[str, Any]] = []
+
+    def record(self, **facts: Any) -> None:
+        """As `observe.failures.record_failure` of the one process that there is."""
+        facts["process"] = Process.ENV.numbered(0)
+        if self._run_dir is not None:
+            record_failure(self._run_dir, **facts)
+        fault = {name: fact for name, fact in facts.items() if fact is not None}
+        self._new.append(fault)
+        self._on_fault(fault)
+
+    def pop(self) -> list[dict[str, Any]]:
+        """The faults since the last call."""
+        new, self._new = self._new, []
+        return new
 
 
 class LocalTrainer:
