@@ -115,6 +115,7 @@ class AdmissionGate:
         self._seconds: dict[int, float] = {}
         if any_place:
             places = product(range(epochs), range(shards))
+            # One line, shared by all shards. It reads `_seconds` as it is then: change the dict in place.
             self._lines = [_Line(places, batch=version, slowness=self._seconds)] * shards
         else:
             self._lines = [_Line(product(range(epochs), [shard]), batch=version) for shard in range(shards)]

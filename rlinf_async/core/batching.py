@@ -82,6 +82,8 @@ class DynamicBatcher(Generic[R]):
     def _pop(self) -> list[R]:
         batch: list[R] = []
         room = self.max_size
+        # The first that does not fit ends the batch: smaller ones behind it may not pass, or a large request
+        # could wait for ever.
         while self._waiting and self._waiting[0][1].size <= room:
             _, request = self._waiting.popleft()
             room -= request.size

@@ -18,6 +18,7 @@ class Generations:
     def begin(self, members: Iterable[int], generation: int) -> None:
         """Whatever `members` were before is dead; only `generation` and later ones count."""
         for member in members:
+            # Never back: the word of one death may arrive after that of a later one.
             self._present[member] = max(generation, self._present.get(member, 0))
 
     def lives(self, member: int, generation: int) -> bool:

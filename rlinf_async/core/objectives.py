@@ -126,6 +126,7 @@ def ppo_loss(
     if dual_clip is not None:
         if dual_clip <= 1.0:
             raise ValueError(f"dual_clip={dual_clip} must be greater than 1")
+        # The bound is dual_clip * |A|. Where A > 0 the loss is negative, so that only A < 0 is bounded.
         loss = torch.min(loss, torch.sign(advantages) * dual_clip * advantages)
     return loss
 

@@ -43,6 +43,7 @@ class PastWeights:
         if version not in self._copies and len(self._copies) == self._keep:
             self._spare.append(self._copies.pop(min(self._copies)))
         if version in self._copies:
+            # Its memory is the next that `_save` takes: a version is held once.
             self._spare.append(self._copies.pop(version))
         self._copies[version] = self._save()
         self._present = version

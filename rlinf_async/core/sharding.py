@@ -97,6 +97,7 @@ class ShardPlan:
 
     @property
     def piece_size(self) -> int:
+        # A piece crosses neither the end of a shard nor that of a rank's share of the environments.
         return math.gcd(self.envs_per_shard, self.total_envs // self.learner_ranks)
 
     @property

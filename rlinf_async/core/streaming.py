@@ -122,6 +122,7 @@ class AdvantageScale:
     def observe(self, advantages: torch.Tensor, mask: torch.Tensor | None) -> None:
         """Collect the raw advantages of one piece (any shape; `mask` broadcasts to it), before `apply`."""
         valid = advantages if mask is None else advantages[mask.expand_as(advantages).bool()]
+        # Kept until the batch is complete, as the exact deviation needs the mean of all first.
         self._seen.append(valid.detach().flatten().float())
         self._count += valid.numel()
         self._squares += float((valid.detach().double() - self.mean).square().sum())
@@ -148,4 +149,5 @@ class AdvantageScale:
         if sums["count"] > 1:
             self.mean, self.ready = sums["total"] / sums["count"], True
             squares = summed({"squares": float((values - self.mean).square().sum())})["squares"]
+            # Over n - 1, as torch.std and the frameworks have it.
             self.std = math.sqrt(squares / (sums["count"] - 1))

@@ -43,6 +43,7 @@ async def answering(
         reply([number for number, _ in answered], [answer for _, answer in answered])
         succeeded = True
     finally:
+        # Also when the block is cancelled: whoever has asked would wait for ever.
         if not succeeded:
             fail(numbers)
 

@@ -86,6 +86,7 @@ class ShardRestarts:
 
     def _take(self, failure: ShardFailure, now: float) -> float | None:
         self._failures = [(then, it) for then, it in self._failures if now - then < self._window_s]
+        # Before the budget is asked: the error that ends the run counts this failure, too.
         self._failures.append((now, failure))
         return self._budget.take(now)
 

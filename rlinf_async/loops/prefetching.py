@@ -24,6 +24,7 @@ class PrefetchedPieces:
         fetched = self._ahead.pop(batch, None)
         pieces, last = await (fetched or self._pieces.take(batch, whole=whole))
         if last and batch + 1 < self._until:
+            # An error of it is raised to whoever takes that batch.
             self._ahead[batch + 1] = asyncio.create_task(self._first(batch + 1, whole=whole))
         return pieces, last
 

@@ -114,6 +114,7 @@ class RequestBroker:
         try:
             return await answer
         finally:
+            # Also where the asker was cancelled: no rank makes a pass for what no one waits for.
             self._forget(number)
 
     def ask(self, request: ActionRequest, asker: Asker) -> int:
@@ -226,6 +227,7 @@ class RequestBroker:
     def _tell(self, number: int, answer: Any, error: Exception | None) -> None:
         if number in self._asked:
             _, asker = self._asked[number]
+            # Forgotten first: the asker may come back with its next request, or raise.
             self._forget(number)
             asker(answer, error)
 
@@ -242,6 +244,7 @@ class RequestBroker:
         """Fail the requests that have waited too long, and look again when the oldest other one will have."""
         self._overdue, now = None, _now()
         while self._asked:
+            # The oldest: a request that was given back has kept its place here.
             number, (pending, _) = next(iter(self._asked.items()))
             seconds = pending.arrived + self._deadline_s - now
             if seconds > 0:

@@ -69,6 +69,7 @@ class ScoredPieces:
 
     def _begin(self, piece: Piece, version: int, there: asyncio.Future[object]) -> Future[Tree]:
         scored = self._scored(piece, version, there)
+        # A future of threads and not of the loop: the learner looks at it, and cancels it, in its own thread.
         return asyncio.run_coroutine_threadsafe(scored, asyncio.get_running_loop())
 
     async def _scored(self, piece: Piece, version: int, there: asyncio.Future[object]) -> Tree:

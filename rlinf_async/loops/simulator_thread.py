@@ -165,11 +165,14 @@ class SimulatorThread:
             ShardFailure: its simulators were ended.
             StuckThread: nothing could end it.
         """
+        # Looked at first: once its processes are ended, the thread stands elsewhere.
         stands = self._thread.stands()
+        # In another thread, as the environments' own code may block there, too.
         aborted = await asyncio.to_thread(self._aborted, what)
         if aborted and await ends(future, GRACE_S):
             failure = future.exception()
             raise ShardFailure(what, what="simulator hangs") from _error_of(failure)
+        # A call that has come back by itself meanwhile is late and nothing else.
         if not future.done():
             self._give_up(what, stands)
 

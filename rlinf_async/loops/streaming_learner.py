@@ -201,6 +201,7 @@ class StreamingLearner:
         stop = len(order) - (together - left)
         self._arrived = order[left:stop]
         for piece in order[stop:]:
+            # Scores that have come since the count are not used: ranks have agreed on how many are.
             piece.scores.cancel()  # type: ignore[union-attr]
         return order[stop:], order[:left]
 
@@ -265,6 +266,7 @@ class StreamingLearner:
         whole = concatenate([self._kept[key] for key in sorted(self._kept)], dim=1) if self._kept else None
         self._kept.clear()
         if whole is not None and not self._settings.streams:
+            # Such a framework normalises the batch by itself; the scale here serves no batch of this run.
             metrics = self.training.train_whole(whole)
             if metrics is not None:
                 self._past.changed()
@@ -317,6 +319,7 @@ class StreamingLearner:
         for micro_batch in self._stream.add(samples):
             self.training.train_micro_batch(micro_batch.samples, steps=micro_batch.steps)
             if micro_batch.steps:
+                # From here on the weights are no version that is remembered.
                 self._past.changed()
 
     def _normalized(self, advantages: torch.Tensor) -> torch.Tensor:

@@ -85,6 +85,7 @@ class TrajectoryBroker:
         """Wait until `shard` may start a rollout; None when it has nothing left to do, or is no more."""
 
         def attempt() -> tuple[Ticket | None] | None:
+            # In a tuple, as a bare None has the bell wait on.
             if not self._generations.lives(shard, generation):
                 return (None,)
             ticket = self.gate.admit(shard)
@@ -113,6 +114,7 @@ class TrajectoryBroker:
         self.gate.record_duration(ticket, asyncio.get_running_loop().time() - admitted)
         self._again.discard(_rollout(ticket))
         refused = [self.buffer.put(piece) for piece in pieces]
+        # Otherwise nothing is to be collected again: a duplicate is there already, a closed batch is trained.
         if "stale" in refused:
             self._count_refusal(ticket, pieces)
             self.gate.refund(ticket)

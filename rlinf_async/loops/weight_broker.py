@@ -53,6 +53,7 @@ class WeightBroker:
         """Wait for weights that are newer than those of `rank`; None when there will be no more."""
 
         def attempt() -> tuple[tuple[int, Any] | None] | None:
+            # In a tuple, as a bare None has the bell wait on.
             if self._closed or not self._generations.lives(rank, generation):
                 return (None,)
             version = self._board.wanted(rank)
@@ -88,6 +89,7 @@ class WeightBroker:
         if published is None or published == before:
             return
         now = asyncio.get_running_loop().time()
+        # Those that were left out, too: who waits for one of them waits for it or a newer one.
         for reached in [offered for offered in self._offered_at if offered <= published]:
             self._lags[reached] = now - self._offered_at.pop(reached)
         self._on_published(published)
