@@ -11,7 +11,6 @@ from rlinf_async.core.failures import ShardFailure
 from tests.conformance.environments import CHUNK, Steady, altered
 from tests.conformance.hosts import ENVS, HOSTS, host_or_skip
 
-EVERYWHERE = tuple(HOSTS)
 SEEN_WHOLE = ("local", "workers")
 """Hosts whose policies are shown all fields, and not those that RLinf knows alone."""
 

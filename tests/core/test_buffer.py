@@ -73,12 +73,6 @@ def test_trained_is_what_a_finished_batch_had_taken():
     assert (buffer.ledger.trained, buffer.ledger.env_steps_trained, buffer.ledger.in_flight) == (3, 12, 3)
 
 
-def test_a_batch_cannot_be_finished_before_all_its_pieces_are_taken():
-    buffer = filled(piece(ticket(), size=3), pieces_per_rank=1)
-    with pytest.raises(RuntimeError, match="1 of its pieces"):
-        buffer.finish(0)
-
-
 def test_the_ledger_says_when_a_trajectory_is_missing():
     ledger = Ledger(produced=10, trained=4, refused=Counter(stale=1))
     ledger.check(5)
@@ -190,11 +184,6 @@ def test_overlapping_rollouts_with_training_is_what_a_bound_above_zero_buys():
     synchronous, overlapped = simulate(max_staleness=0, until=20), simulate(max_staleness=1, until=20)
     assert synchronous.seconds(0, 20) == 20 * 2.0
     assert overlapped.seconds(1, 20) == 19 * 1.0
-
-
-def test_at_bound_zero_every_sample_is_on_policy():
-    run = simulate(max_staleness=0, until=6, step_time=straggling)
-    assert {version - one.oldest for version, one in run.trained} == {0}
 
 
 def test_the_bound_is_reached_where_the_learner_is_slow():

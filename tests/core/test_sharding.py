@@ -234,18 +234,6 @@ def test_auto_never_makes_a_plan_impossible_that_one_shard_makes_possible(multip
     assert replace(one_each, shards_per_worker=shards).envs_per_shard % group == 0
 
 
-def test_auto_takes_the_most_shards_that_fit_and_two_where_simulators_share_a_process():
-    def choose(stages=1, **options):
-        options = {"asked": None, "simulator": "x", "fits": lambda shards: True, "most": 8, **options}
-        return choose_shards(stages=stages, **options)
-
-    assert choose() == 2
-    assert choose(separate=True) == 8
-    assert choose(separate=True, fits=lambda shards: shards in (2, 7)) == 7
-    assert choose(separate=True, fits=lambda shards: False) == 1
-    assert [choose(stages=stages, separate=True) for stages in (2, 3)] == [2, 3]
-
-
 def test_groups_of_two_are_groups():
     with pytest.raises(ValueError, match="6 environments in groups of 2 do not divide into"):
         plan(total_envs=6, shards_per_worker=2, group_size=2)

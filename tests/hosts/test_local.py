@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig, SurviveConfig
-from rlinf_async.core.failures import PeerError, PolicyFailure
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach, point_reach
+from rlinf_async.core.failures import PeerError
+from rlinf_async.hosts.local import LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.trainer import interruptible
 from rlinf_async.loops.env import together
 from rlinf_async.loops.streaming_learner import StreamingLearner
-from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
+from tests.hosts import local_runs
+from tests.hosts.local_runs import nobody_is_left
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -42,21 +43,8 @@ def asynchrony(train=False, rollout=False, streamer=False, **train_options):
 
 
 def small(algorithm="ppo", levels=asynchrony(), **changes):  # noqa: B008 frozen
-    sizes = {
-        "total_envs": 16,
-        "env_workers": 2,
-        "horizon": 5,
-        "rollout_epochs": 2,
-        "batches": 4,
-        "global_batch_size": 80,
-        "micro_batch_size": 20,
-        "update_epoch": 2,
-        "hidden": 8,
-        "lr": 1e-3,
-    }
-    return LocalSettings(
-        algorithm=algorithm, asynchrony=levels, group_size=GROUP[algorithm], **{**sizes, **changes}
-    )
+    given = {"algorithm": algorithm, "asynchrony": levels, "group_size": GROUP[algorithm]}
+    return local_runs.small(**given | changes)
 
 
 def run(settings, environments=None, **options):
@@ -175,32 +163,12 @@ def test_nothing_of_single_steps_is_kept_of_a_run_that_is_long():
     assert {report.total for report in seen} == {4}
 
 
-def nobody_is_left():
-    names = [thread.name for thread in threading.enumerate()]
-    return not [name for name in names if name.startswith(("shard-", "inference-", "learner"))]
-
-
 def fails_at_once(levels):
     """The same, and the first error of an environment ends the run."""
     return replace(levels, survive=SurviveConfig(env_restarts=0))
 
 
 FAILING = pytest.mark.parametrize("levels", [asynchrony(), asynchrony(True, True, True)], ids=["off", "full"])
-
-
-@FAILING
-def test_a_failing_environment_ends_the_run_with_its_error(levels):
-    boom = Boom("a simulator has crashed")
-
-    class Crashing(PointReach):
-        def step(self, actions):
-            if self._episode == 3 and self._groups[0] > 0:
-                raise boom
-            return super().step(actions)
-
-    with pytest.raises(RuntimeError, match=r"shard \d have failed.*: Boom: a simulator has crashed"):
-        run(small(levels=fails_at_once(levels)), lambda first, size: Crashing(size, first=first))
-    assert nobody_is_left()
 
 
 def test_a_failing_run_leaves_no_word_of_errors_that_only_echo_its_own(caplog):
@@ -212,47 +180,6 @@ def test_a_failing_run_leaves_no_word_of_errors_that_only_echo_its_own(caplog):
         run(small(levels=fails_at_once(asynchrony(True, True, True))), lambda first, size: Crashing(size))
     gc.collect()
     assert [record.getMessage() for record in caplog.records] == []
-
-
-@FAILING
-def test_environments_that_fail_cost_their_rollouts_and_nothing_else(levels, tmp_path, trained):
-    """Every tenth of all rollouts fails somewhere, all over the run."""
-    begun, told = itertools.count(), []
-
-    class Crashing(PointReach):
-        fails = False
-
-        def reset(self):
-            self.fails = next(begun) % 10 == 9
-            return super().reset()
-
-        def step(self, actions):
-            if self.fails:
-                raise Boom("a simulator has crashed")
-            return super().step(actions)
-
-    patient = replace(levels, survive=SurviveConfig(env_restarts=100))
-    settings = small(levels=patient, batches=6)
-    result = run(
-        settings,
-        lambda first, size: Crashing(size, first=first),
-        run_dir=tmp_path,
-        on_fault=told.append,
-    )
-    ledger, faults = result.ledger, read_failures(tmp_path)
-    assert ledger.trained == settings.batches * settings.plan.trajectories_per_batch
-    assert ledger.refused == {"env failed": len(faults) * settings.plan.envs_per_shard}
-    assert ledger.in_flight == 0
-    assert len(faults) >= ledger.trained / settings.plan.envs_per_shard // 10
-    assert {(fault["what"], fault["error"], fault["action"]) for fault in faults} == {
-        ("env failed", "Boom: a simulator has crashed", "environments built anew")
-    }
-    assert len(told) == len(faults)
-    assert sum(report.restarts.get("env", 0) for report in result.reports) == len(faults)
-    assert max(batch - piece.oldest for batch, piece in trained) <= levels.max_staleness
-    restarts = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "restart"]
-    assert [span["error"] for span in restarts] == ["Boom"] * len(faults)
-    assert nobody_is_left()
 
 
 def test_rewards_that_are_not_finite_are_never_trained(trained):
@@ -288,36 +215,6 @@ def test_weights_that_are_not_finite_are_never_acted_by(monkeypatch):
 
 
 @FAILING
-def test_a_failing_reset_ends_the_run_with_its_error(levels):
-    boom = Boom("no such task")
-
-    class Crashing(PointReach):
-        def reset(self):
-            raise boom
-
-    with pytest.raises(
-        RuntimeError, match=r"failed 2 times before they had completed one rollout.*no such task"
-    ):
-        run(small(levels=levels), lambda first, size: Crashing(size, first=first))
-    assert nobody_is_left()
-
-
-@FAILING
-def test_a_failing_forward_pass_ends_the_run_with_its_error(levels, monkeypatch):
-    boom, calls, sample = Boom("out of memory"), itertools.count(), GaussianPolicy.sample
-
-    def failing(self, states, noise):
-        if next(calls) == 20:
-            raise boom
-        return sample(self, states, noise)
-
-    monkeypatch.setattr(GaussianPolicy, "sample", failing)
-    with pytest.raises(PolicyFailure, match=r"on inference rank \d: Boom: out of memory$"):
-        run(small(levels=levels))
-    assert nobody_is_left()
-
-
-@FAILING
 @pytest.mark.parametrize(
     ("part", "method"),
     [
@@ -339,17 +236,6 @@ def test_a_failing_learner_ends_the_run_with_its_error(levels, part, method, mon
     with pytest.raises(Boom) as caught:
         run(small(levels=levels))
     assert caught.value is boom
-    assert nobody_is_left()
-
-
-def test_environments_that_cannot_be_built_leave_nobody_behind():
-    def build(first, size):
-        if first:
-            raise Boom
-        return PointReach(size)
-
-    with pytest.raises(RuntimeError, match=r"environments of shard 1 cannot be built: Boom$"):
-        run(small(), build)
     assert nobody_is_left()
 
 

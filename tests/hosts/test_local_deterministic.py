@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
+from rlinf_async.hosts.local import LocalTrainer, PointReach
+from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,24 +31,10 @@ def shards_that_work(*counts):
     return build
 
 
-SIZES = {
-    "total_envs": 16,
-    "env_workers": 2,
-    "inference_ranks": 2,
-    "horizon": 5,
-    "batches": 20,
-    "global_batch_size": 80,
-    "micro_batch_size": 40,
-    "update_epoch": 2,
-    "hidden": 8,
-    "lr": 1e-2,
-    "seed": 3,
-}
-
-
 def run(*counts, lag=1, **changes):
     block = {"mode": "train", "deterministic": True, "train": {"max_staleness": lag}} if lag else None
-    settings = LocalSettings(asynchrony=AsyncConfig.from_mapping(block), **{**SIZES, **changes})
+    sizes = {"inference_ranks": 2, "rollout_epochs": 1, "batches": 20, "micro_batch_size": 40}
+    settings = small(block, **{**sizes, "lr": 1e-2, "seed": 3} | changes)
     return LocalTrainer(settings, shards_that_work(*counts)).run()
 
 

@@ -5,25 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
+from rlinf_async.hosts.local import LocalTrainer, point_reach
 from rlinf_async.hosts.local.device import DeviceQueue
 from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy
+from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def small(block):
-    return LocalSettings(
-        asynchrony=AsyncConfig.from_mapping(block),
-        total_envs=8,
-        horizon=5,
-        batches=3,
-        global_batch_size=20,
-        micro_batch_size=10,
-        hidden=8,
-        lr=1e-3,
-    )
 
 
 def run(settings, **options):
@@ -66,7 +53,8 @@ def test_both_kinds_of_passes_are_watched_in_the_threads_that_make_them():
     run(settings, watch=watch)
     assert set(seen) == {("inference", "inference-0"), ("learner", "learner")}
     # One request per observation, of everybody; the last is for the values where rollouts are cut.
-    assert sum(who == "inference" for who, _ in seen) == settings.batches * (settings.horizon + 1)
+    rollouts = settings.batches * settings.plan.rollout_epochs
+    assert sum(who == "inference" for who, _ in seen) == rollouts * (settings.horizon + 1)
 
 
 def test_on_cuda_a_block_begins_after_the_default_stream_and_ends_when_its_work_has(monkeypatch):

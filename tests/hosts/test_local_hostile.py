@@ -17,10 +17,9 @@ import torch
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.core.restarts import RestartBudget
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
+from rlinf_async.hosts.local import LocalTrainer, PointReach
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining
@@ -28,7 +27,9 @@ from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.loops import env_restarts, simulator_thread
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.failures import in_words, read_failures
+from rlinf_async.observe.spans import read_spans
 from tests.hostile_errors import ALL_RAISED, WORST
+from tests.hosts.local_runs import nobody_is_left, small
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -45,19 +46,8 @@ def settings(mode="full", *, batches=3, **survive):
     asynchrony = {"mode": mode, "survive": {"env_restarts": 1000, **survive}}
     if mode == "full":
         asynchrony["advanced"] = {"normalization": "running"}
-    return LocalSettings(
-        asynchrony=AsyncConfig.from_mapping(asynchrony),
-        algorithm="ppo",
-        total_envs=8,
-        env_workers=2,
-        horizon=3,
-        rollout_epochs=2,
-        batches=batches,
-        global_batch_size=24,
-        micro_batch_size=12,
-        update_epoch=1,
-        hidden=8,
-    )
+    samples = {"global_batch_size": 24, "micro_batch_size": 12}
+    return small(asynchrony, total_envs=8, horizon=3, batches=batches, update_epoch=1, **samples)
 
 
 def run(settings, env_cls, **options):
@@ -67,11 +57,6 @@ def run(settings, env_cls, **options):
     assert ledger.produced == ledger.trained + ledger.in_flight + ledger.refused.total()
     assert nobody_is_left()
     return result
-
-
-def nobody_is_left():
-    names = [thread.name for thread in threading.enumerate()]
-    return not [name for name in names if name.startswith(("shard-", "inference-", "learner"))]
 
 
 @LEVELS
@@ -106,8 +91,10 @@ def test_whatever_environments_raise_costs_a_rollout_and_is_named_with_its_shard
     assert kinds == Counter(raised.kind for raised in ALL_RAISED)
     assert {fault["action"] for fault in faults} == {"environments built anew"}
     assert {fault["shard"] for fault in faults} <= set(range(one.plan.shards))
-    assert len(told) == len(faults)
+    assert len(told) == sum(report.restarts.get("env", 0) for report in result.reports) == len(faults)
     assert result.ledger.refused == {"env failed": len(faults) * one.plan.envs_per_shard}
+    restarts = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "restart"]
+    assert Counter(span["error"] for span in restarts) == kinds
 
 
 @pytest.mark.parametrize("raised", WORST)

@@ -16,9 +16,8 @@ import torch
 pytest.importorskip("ray", reason="Ray is not installed")
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.hosts.local import LocalSettings, PointReach
+from rlinf_async.hosts.local import PointReach
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.learner_thread import LearnerThread
@@ -27,27 +26,14 @@ from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.shard import Noise, Shard
 from rlinf_async.hosts.local.trainer import LocalRun
 from rlinf_async.loops.env import run_shard, together
-from rlinf_async.loops.renewal import Renewal
+from rlinf_async.loops.env_loop import Renewal
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.saved_buffer import resume_buffer, save_buffer
 from rlinf_async.ray_runtime.wire import pack, unpack
+from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(120)
 
-SIZES = {
-    "total_envs": 16,
-    "env_workers": 2,
-    "inference_ranks": 2,
-    "horizon": 5,
-    "rollout_epochs": 2,
-    "batches": 9,
-    "global_batch_size": 80,
-    "micro_batch_size": 40,
-    "update_epoch": 2,
-    "hidden": 8,
-    "lr": 1e-2,
-    "seed": 3,
-}
 EVERY = 2
 
 
@@ -147,7 +133,7 @@ def built(first, size):
 def trained(folder, *, lag, saved=None, save_every=EVERY):
     """A run from its start, or from what was saved."""
     block = {"mode": "train", "deterministic": True, "train": {"max_staleness": lag}}
-    settings = LocalSettings(asynchrony=AsyncConfig.from_mapping(block), **SIZES)
+    settings = small(block, inference_ranks=2, batches=9, micro_batch_size=40, lr=1e-2, seed=3)
     settings.__dict__["run"] = replace(settings.run, save_every=save_every)
     busy = {name: BusyMeter(width=2) for name in ("env", "inference", "learner")}
     with ExitStack() as stack:

@@ -6,35 +6,23 @@ from concurrent.futures import wait
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import PolicyFailure
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
+from rlinf_async.hosts.local import LocalTrainer, point_reach
 from rlinf_async.hosts.local.estimates import anchored
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.spans import read_spans
+from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(60)
 
-ENVS, HORIZON, EPOCHS, BATCHES, MICRO = 16, 5, 2, 4, 20
+ENVS, HORIZON, EPOCHS, BATCHES = 16, 5, 2, 4
 
 
 def settings(**changes):
     block = {"mode": "full", "rollout": {"shards": 4}}
-    sizes = {
-        "total_envs": ENVS,
-        "env_workers": 2,
-        "horizon": HORIZON,
-        "rollout_epochs": EPOCHS,
-        "batches": BATCHES,
-        "global_batch_size": ENVS * HORIZON * EPOCHS // 2,
-        "micro_batch_size": MICRO,
-        "update_epoch": 1,
-        "hidden": 8,
-        "lr": 1e-2,
-    }
-    return LocalSettings(algorithm="ppo", asynchrony=AsyncConfig.from_mapping(block), **{**sizes, **changes})
+    return small(block, **{"update_epoch": 1, "lr": 1e-2} | changes)
 
 
 class Comparing:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure, StuckThread
+from rlinf_async.core.failures import EnvironmentsFailed
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import Outcome
 from rlinf_async.hosts.local.inference import Answer
@@ -76,20 +76,6 @@ def test_a_rollout_starts_without_rewards_and_goes_on_with_what_the_policy_says(
     assert [step.rewards[0].item() for step in steps] == [5.0, 6.0]
     assert [step.ended.all().item() for step in steps] == [False, True]
     assert all((told == 0.5).all() for told in shard._envs.told)
-
-
-def test_environments_are_built_and_used_in_the_one_thread_of_their_shard(shard):
-    async def use():
-        await shard.start()
-        await shard.step(Answer(torch.zeros(ENVS, 3), torch.zeros(ENVS), torch.zeros(ENVS), 0))
-
-    asyncio.run(use())
-    (thread,) = set(shard._envs.used_in)
-    assert thread.name.startswith("shard-1")
-    go_on = threading.Event()
-    held = [shard._thread.submit(lambda: go_on.wait(10.0) and threading.current_thread()) for _ in range(2)]
-    go_on.set()
-    assert {job.result() for job in held} == {thread}
 
 
 def test_a_request_shows_the_states_and_the_noise_of_its_own_environments(shard):
@@ -196,58 +182,7 @@ def test_environments_that_fail_are_closed_and_built_anew_in_their_thread_after_
     shard.close()
 
 
-def test_environments_that_cannot_be_built_anew_are_a_failure_of_the_shard():
-    made = []
-
-    def build(first, size):
-        made.append(first)
-        if len(made) == 2:
-            raise OSError("no more licences")
-        return Counting(first, size)
-
-    shard = one_shard(build)
-    with pytest.raises(ShardFailure) as raised:
-        asyncio.run(shard.restart())
-    assert str(raised.value.error) == "OSError: no more licences"
-    shard.close()
-
-
-def test_nobody_waits_for_environments_that_hang():
-    go_on = threading.Event()
-
-    class Hanging(Counting):
-        def reset(self):
-            go_on.wait()
-
-    shard = one_shard(Hanging, start_s=0.05)
-    with pytest.raises(StuckThread, match="shard 1"):
-        asyncio.run(shard.start())
-    shard.close()
-    go_on.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("shard-"):
-            thread.join()
-
-
-def test_processes_of_environments_that_hang_are_ended():
-    class Hanging(Counting):
-        def __init__(self, first, size):
-            super().__init__(first, size)
-            self.died, self.reasons = threading.Event(), []
-
-        def reset(self):
-            self.died.wait()
-            raise EOFError
-
-        def abort(self, reason):
-            self.reasons.append(reason)
-            self.died.set()
-            return True
-
-    shard = one_shard(Hanging, start_s=0.05)
-    with pytest.raises(ShardFailure, match=r"have not answered for 0\.05 s") as raised:
-        asyncio.run(shard.start())
-    assert raised.value.what == "simulator hangs"
-    (reason,) = shard._envs.reasons
-    assert "0.05 s" in reason
-    shard.close()
+def test_simulators_that_hang_are_ended_by_the_environments_that_can(shard):
+    assert not shard._simulators._abort("no answer")
+    shard._envs.abort = bool
+    assert shard._simulators._abort("no answer")

@@ -53,6 +53,7 @@ PAIRS = {
     "another kind": ({"a": torch.zeros(1)}, {"a": np.zeros(1)}, "'a'"),
     "a mapping": ({"a": {"b": torch.zeros(1)}}, {"a": torch.zeros(1)}, "'a'"),
     "another text": ({"a": "go"}, {"a": "stay"}, "'a'"),
+    "another height": ({"a": 1.0}, {"a": 2.0}, "'a' is a float that differs between"),
     "another number": ({"a": torch.tensor(1.0)}, {"a": torch.tensor(2.0)}, "'a'"),
 }
 

@@ -58,15 +58,6 @@ def test_versions_are_remembered_that_are_compared_or_that_anchor_what_comes_lat
     assert of.remembered_versions(trained_bytes) == remembered
 
 
-@pytest.mark.parametrize(
-    ("deterministic", "save_every", "renewed"),
-    [(True, 3, [3, 6]), (True, 1, [1, 2, 3, 4, 5, 6, 7]), (True, 0, []), (False, 3, [])],
-)
-def test_a_deterministic_run_begins_anew_at_each_checkpoint_that_is_due(deterministic, save_every, renewed):
-    of = settings(mode="train", deterministic=deterministic, save_every=save_every)
-    assert [version for version in range(8) if of.renews_at(version)] == renewed
-
-
 @pytest.mark.parametrize(("version", "admitted"), [(0, 3), (3, 3), (8, 1)])
 async def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_none_beyond_its_end(
     version, admitted
@@ -81,20 +72,6 @@ async def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_no
         await settle()
     ask.cancel()
     assert [ticket.batch for ticket in tickets] == [version + ahead for ahead in range(admitted)]
-
-
-@pytest.mark.parametrize(
-    ("balance", "places"),
-    [("exact", [0, 1]), ("tasks", [1, 0])],
-)
-async def test_the_place_that_took_longest_comes_first_where_shards_take_on_its_tasks(balance, places):
-    of = settings(train={"max_staleness": 1, "balance": balance})
-    broker = of.trajectory_broker()
-    fast, slow = [await broker.admit(shard) for shard in range(2)]
-    for ticket, seconds in ((fast, 1.0), (slow, 2.0)):
-        await asyncio.sleep(seconds)
-        await broker.put(ticket, rollout(of.plan, ticket))
-    assert [(await broker.admit(shard)).place for shard in range(2)] == places
 
 
 @pytest.mark.parametrize(("balance", "goes_on"), [("exact", False), ("tasks", True)])

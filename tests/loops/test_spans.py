@@ -8,11 +8,9 @@ import pytest
 
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.env import evaluate_shard, run_shard
-from rlinf_async.loops.inference import refresh_weights, serve_policy
+from rlinf_async.loops.inference import refresh_weights
 from rlinf_async.loops.learner import learn_batch
-from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.spans import SpanLog, read_spans
-from tests.making import request
 
 TICKET = Ticket(shard=3, batch=7, epoch=1, place=5, version=6)
 PIECE = Piece(ticket=TICKET, part=0, rank=0, size=2, oldest=5, newest=6, env_steps=1, payload=None)
@@ -118,33 +116,6 @@ def test_a_simulator_that_fails_is_seen_in_its_span(tmp_path):
     with pytest.raises(ZeroDivisionError):
         collect(SpanLog(tmp_path), Env(breaks=True))
     assert read_spans(tmp_path)[-1]["error"] == "ZeroDivisionError"
-
-
-def test_inference_leaves_its_batches_and_the_times_between(tmp_path):
-    asked = [Pending(number=number, request=request(shard, size=2)) for number, shard in enumerate((1, 4))]
-    batches = [asked, None]
-    answered = []
-
-    async def take():
-        return batches.pop(0)
-
-    @asynccontextmanager
-    async def answering(batch):
-        answers = []
-        yield answers
-        answered.extend(answers)
-
-    async def act(batch):
-        return ["a" for _ in batch]
-
-    requests = SimpleNamespace(take=take, answering=answering)
-    policy = SimpleNamespace(act=act)
-    asyncio.run(serve_policy(requests=requests, policy=policy, spans=SpanLog(tmp_path)))
-    assert answered == ["a", "a"]
-    assert kinds(tmp_path) == ["idle", "forward", "idle"]
-    (forward,) = [span for span in read_spans(tmp_path) if span["kind"] == "forward"]
-    assert (forward["shards"], forward["size"]) == ([1, 4], 4)
-    assert forward["numbers"] == [pending.request.number for pending in asked]
 
 
 def test_weights_leave_the_time_from_their_arrival_until_the_policy_acts_by_them(tmp_path):

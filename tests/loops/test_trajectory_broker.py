@@ -366,28 +366,6 @@ async def test_weights_that_wait_too_long_for_rollouts_to_end_say_for_which():
         await broker.collected(1)
 
 
-@pytest.mark.parametrize("any_place", [True, False])
-def test_only_with_any_place_may_a_fast_shard_take_that_of_a_slow_one(any_place):
-    async def main():
-        broker = broker_of(TWO, any_place=any_place)
-        first = await broker.admit(0)
-        second = asyncio.create_task(broker.admit(0))
-        await settle()
-        assert second.done() == any_place
-        if not any_place:
-            second.cancel()
-            return
-        for admitted in (first, await second):
-            await put(broker, admitted)
-        pieces, last = await broker.take(0, 0, whole=True)
-        assert ([(piece.ticket.shard, piece.ticket.place) for piece in pieces], last) == (
-            [(0, 0), (0, 1)],
-            True,
-        )
-
-    run(main())
-
-
 async def test_rollouts_of_lost_shards_are_collected_again_by_successors_and_nothing_of_the_dead_counts():
     broker = broker_of(TWO, until=1)
     dead = await broker.admit(0)

@@ -44,10 +44,6 @@ def test_progress_is_known_of_those_who_answer():
     assert progress_of({"a": doing(ended=3), "b": None}) == {"a": 3}
 
 
-def test_ages_are_readable():
-    assert [seconds(age) for age in (0.83, 63.2, 1200.0, 9000.0)] == ["0.8 s", "63 s", "20 min", "2.5 h"]
-
-
 def test_the_busiest_part_bounds_a_run():
     shares = {"env": 0.93, "inference": 0.4, "learner": 0.6, "publication": 0.0}
     found = Diagnosis.of(shares)

@@ -18,7 +18,7 @@ from rlinf_async.ray_runtime.connection import Connection
 from rlinf_async.ray_runtime.request_channel import RequestChannel, RequestClient, RequestServer
 from rlinf_async.ray_runtime.shown_memory import Reader
 from rlinf_async.ray_runtime.wire import read_sealed
-from tests.loops.virtual import now, run, settle
+from tests.loops.virtual import run, settle
 from tests.making import plan, request, run_settings
 
 
@@ -137,19 +137,6 @@ async def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
     assert int((await third)["seen"]) == 2
 
 
-async def test_a_policy_that_answers_too_few_fails_its_requesters():
-    channel = Channel()
-    server = channel.server()
-    askers = ask(channel.client(), 0, 1)
-    batch = await server.take()
-    with pytest.raises(ValueError, match="1 answers were given to 2 requests"):
-        async with server.answering(batch) as answers:
-            answers.append("only one")
-    for asker in askers:
-        with pytest.raises(PeerError):
-            await asker
-
-
 async def test_a_request_that_no_batch_can_hold_is_an_error_of_its_asker_and_of_nobody_else():
     channel = Channel()
     client = channel.client()
@@ -173,18 +160,6 @@ async def test_answers_that_are_too_long_fail_their_requesters_and_the_rank_says
     for asker in askers:
         with pytest.raises(PeerError, match="inference rank 0 failed"):
             await asker
-
-
-async def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
-    channel = Channel(max_size=1, deadline_s=60.0)
-    server = channel.server()
-    first, second = ask(channel.client(), 0, 1)
-    await server.take()
-    with pytest.raises(DeadlineError, match="shard 0 waited 60 s for actions: 1 requests wait, 1 are"):
-        await first
-    with pytest.raises(DeadlineError, match="shard 1"):
-        await second
-    assert now() == 60.0
 
 
 async def test_a_rank_that_is_asked_for_nothing_in_time_is_told_so():
@@ -222,24 +197,6 @@ async def test_a_channel_that_is_dead_before_somebody_connects_is_an_error_of_hi
         await asker
     with pytest.raises(ConnectionError, match="the channel has died"):
         await RequestServer(channel, rank=0).take()
-
-
-async def test_asking_after_inference_has_closed_is_an_error():
-    channel = Channel()
-    await channel.worker.close_requests()
-    (asker,) = ask(channel.client(), 3)
-    with pytest.raises(PeerError, match="shard 3 asked for actions after inference had closed"):
-        await asker
-    assert await channel.server().take() is None
-
-
-async def test_a_shard_that_gives_up_does_not_disturb_the_others():
-    channel = Channel()
-    first, second = ask(channel.client(), 0, 1)
-    await settle()
-    first.cancel()
-    await answer(channel.server())
-    assert int((await second)["seen"]) == 1
 
 
 @pytest.mark.parametrize("mode", ["train", "score"])

@@ -49,12 +49,6 @@ def rollout(rewards="chunk_level", seed=0):
     }
 
 
-def flattened(field):
-    """[steps, B, width] as one sequence of single steps, [steps x width, B]."""
-    array = field.numpy()
-    return array.transpose(0, 2, 1).reshape(-1, ENVS)
-
-
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
 def test_the_groups_of_pieces_that_arrive_in_any_order_are_those_of_the_whole_batch(order):
     given = rollout()

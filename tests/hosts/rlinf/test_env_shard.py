@@ -194,14 +194,6 @@ def test_statistics_come_with_the_output_that_ended_the_episodes():
     assert outputs[-1].info["episode_len"].tolist() == [HORIZON * CHUNK] * ENVS
 
 
-def test_a_busy_shard_is_counted_as_its_stage():
-    shard, worker = shard_of(stage=0)
-    rollout(shard)
-    busy = worker._busy.pop()
-    assert busy[0] > 0
-    assert busy[1] == 0
-
-
 @pytest.mark.parametrize(("saves", "flushed"), [(True, [1]), (False, [])])
 def test_videos_are_written_when_a_rollout_ends(saves, flushed, monkeypatch):
     shard, worker = shard_of()

@@ -60,7 +60,6 @@ def case(work, sharding, algorithm, overrides, *changes):
     )
 
 
-UNMEASURED = "async.advanced.measure_ratios=false"
 CASES = [
     *(case("ppo", sharding, "ppo", PPO) for sharding in SHARDINGS),
     *(

@@ -20,7 +20,6 @@ from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.rlinf import rollout_worker as ours
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
-from rlinf_async.ray_runtime import inference_worker
 from rlinf_async.ray_runtime.shown_memory import ShownMemory
 from rlinf_async.ray_runtime.wire import seal, sealed
 from tests.hostile_errors import WORST
@@ -195,66 +194,6 @@ def test_a_policy_without_values_answers_without(worker, monkeypatch):
         assert answer["prev_logprobs"] is not None
 
 
-def test_weights_do_not_change_inside_a_forward_pass(worker, monkeypatch):
-    known, order = Reckoner.predict_action_batch, []
-
-    async def main():
-        begun, go_on = asyncio.Event(), asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def slow(self, env_obs, mode, **_):
-            loop.call_soon_threadsafe(begun.set)
-            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-            order.append("acted")
-            return known(self, env_obs, mode)
-
-        monkeypatch.setattr(Reckoner, "predict_action_batch", slow)
-        acting = asyncio.create_task(worker.act([asked(0, 1)]))
-        await begun.wait()
-        loading = asyncio.create_task(worker.load(5, sent_before))
-        loading.add_done_callback(lambda _: order.append("loaded"))
-        for _ in range(50):
-            await asyncio.sleep(0)
-        go_on.set()
-        (answer,) = await acting
-        await loading
-        return answer
-
-    sent_before = sent(5)
-    answer = asyncio.run(main())
-    assert order == ["acted", "loaded"]
-    assert (answer["version"], float(answer["forward_inputs"]["made_by"])) == (0, 0.0)
-    assert worker.version == 5
-
-
-def test_forward_passes_and_new_weights_take_turns_in_the_one_thread_of_inference(worker, monkeypatch):
-    used, known, apply = [], Reckoner.predict_action_batch, inference_worker.apply
-
-    def acting(*arguments, **keywords):
-        used.append(threading.current_thread())
-        return known(*arguments, **keywords)
-
-    def loading(*arguments):
-        used.append(threading.current_thread())
-        return apply(*arguments)
-
-    monkeypatch.setattr(Reckoner, "predict_action_batch", acting)
-    monkeypatch.setattr(inference_worker, "apply", loading)
-    answers(worker, [asked(0, 1)])
-    asyncio.run(worker.load(1, sent(1)))
-    answers(worker, [asked(0, 1)])
-    assert len(used) == 3
-    (thread,) = set(used)
-    assert thread.name.startswith("inference")
-    go_on = threading.Event()
-    held = [
-        worker._inference_thread.submit(lambda: go_on.wait(10.0) and threading.current_thread())
-        for _ in range(2)
-    ]
-    go_on.set()
-    assert {job.result() for job in held} == {thread}
-
-
 def test_the_thread_of_inference_uses_the_device_of_its_worker(worker):
     used = []
     with mock.patch.object(
@@ -287,19 +226,6 @@ def test_a_pass_gives_back_what_it_has_read_without_the_garbage_collector(worker
     finally:
         gc.enable()
     assert len(set(seen)) == 1, seen
-
-
-def test_a_rank_says_what_weights_its_policy_takes(worker):
-    assert asyncio.run(worker.weight_types()) == {
-        name: tensor.dtype for name, tensor in worker.hf_model.state_dict().items()
-    }
-
-
-def test_a_rank_that_has_acted_has_been_busy(worker):
-    asyncio.run(worker.pop_busy())
-    answers(worker, [asked(0, 2)])
-    (busy,) = asyncio.run(worker.pop_busy())
-    assert 0 < busy <= 1
 
 
 def test_every_generator_that_policies_draw_from_is_seeded(worker):

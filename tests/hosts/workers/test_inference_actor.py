@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.workers import inference_actor, policy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime.wire import seal
@@ -143,12 +142,6 @@ def test_a_checkpoint_that_does_not_fit_is_named(tmp_path, monkeypatch):
         policy.build_policy({"model_type": "x"}, ckpt_path=str(tmp_path / "policy.pt"), seed=0)
     with pytest.raises(ValueError, match="is no file"):
         policy.build_policy({"model_type": "x"}, ckpt_path=str(tmp_path / "none.pt"), seed=0)
-
-
-def test_what_has_no_item_for_each_environment_has_to_be_the_same_in_a_batch():
-    assert merge([{"height": 1.0}, {"height": 1.0}]) == {"height": 1.0}
-    with pytest.raises(ValueError, match="the observation 'height' is a float that differs between shards"):
-        merge([{"height": 1.0}, {"height": 2.0}])
 
 
 def test_what_stands_beside_verl_is_found_by_entry_points():
