@@ -70,6 +70,14 @@ class Run:
         return json.loads((self.directory / "summary.json").read_text())
 
 
+def timeless(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
+    """What two runs with a fixed lag have in common: all but times and what depends on them."""
+    clocks = ("async/busy/", "async/busiest/", "async/batch/wait_s/", "async/step_seconds")
+    # Batches are counted when a step is reported, and by then some of the next step have been answered.
+    clocks = (*clocks, "async/env_steps_per_second", "async/batch/size", "async/publication", "async/waiting")
+    return [{k: v for k, v in line.items() if not k.startswith(clocks)} for line in metrics]
+
+
 def _heed_interrupts() -> None:
     # A shell lets the jobs in its background ignore interrupts, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)

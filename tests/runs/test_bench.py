@@ -1,40 +1,13 @@
 """The bench on real workers: one mode of this package, and RLinf's own asynchronous PPO."""
 
-from dataclasses import replace
-
 import pytest
 
-from rlinf_async.lab.bench import cell
-from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME, PolicyService
-from rlinf_async.lab.emulated.service import EnvService
+from tests.runs.quick_bench import check_a_run_is_measured
 
 pytestmark = pytest.mark.ray
-
-QUICK = replace(
-    SCENARIOS_BY_NAME["libero"],
-    env=EnvService(decision_s=0.01, cv=0.3, reset_s=0.01),
-    policy=PolicyService(act_fixed_s=0.001, act_sample_s=0.0, train_sample_s=0.001, weights_mb=1.0),
-    envs=8,
-    decisions=4,
-    micro_batch_size=8,
-)
 
 
 @pytest.mark.nightly  # `full` is run in tests/runs/test_matrix.py; what is measured of it: tests/lab/bench
 @pytest.mark.parametrize(("mode", "staleness"), [("full", 1), ("stock-async", 2)])
 def test_a_run_of_the_bench_is_measured(mode, staleness, monkeypatch):
-    monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "quick", QUICK)
-    result = BenchCell(scenario="quick", mode=mode, repetition=0, warm_up=3, steps=4).run()
-    assert "error" not in result, result["error"]
-    assert result["fresh_steps_per_s"] > 0
-    assert 0 < result["overlap_efficiency"] < 1
-    learner_s = QUICK.samples * QUICK.update_epoch * QUICK.policy.train_sample_s
-    assert result["bounds_s"]["learner"] == pytest.approx(learner_s)
-    assert result["own_bounds_s"]["learner"] >= learner_s
-    assert result["overlap_efficiency"] <= result["own_efficiency"] < 1
-    assert result["cpu_ms"] > 0
-    assert result["staleness_max"] <= staleness
-    if mode == "full":
-        assert result["retrained"] == 0
-        assert 1 <= result["batch_size"] < QUICK.envs
+    check_a_run_is_measured(monkeypatch, staleness=staleness, mode=mode)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runs.conftest import Case, Run, small
+from tests.runs.conftest import Case, Run, small, timeless
 
 pytestmark = pytest.mark.ray
 
@@ -75,10 +75,3 @@ def books(run: Run) -> dict[str, Any]:
 def weights_of(run: Run) -> Path:
     (file,) = run.directory.rglob("global_step_8/**/full_weights.pt")
     return file
-
-
-def timeless(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
-    clocks = ("async/busy/", "async/busiest/", "async/batch/wait_s/", "async/step_seconds")
-    # Batches are counted when a step is reported, and by then some of the next step have been answered.
-    clocks = (*clocks, "async/env_steps_per_second", "async/batch/size", "async/publication", "async/waiting")
-    return [{k: v for k, v in line.items() if not k.startswith(clocks)} for line in metrics]

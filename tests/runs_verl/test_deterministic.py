@@ -15,7 +15,7 @@ import torch
 
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoint_folder import find_newest
-from tests.runs.conftest import Run
+from tests.runs.conftest import Run, timeless
 from tests.runs_verl.conftest import VerlRunner
 
 pytestmark = [pytest.mark.verl, pytest.mark.ray]
@@ -77,10 +77,3 @@ def books(run: Run) -> dict[str, Any]:
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that is in this file, which of one rank is all of it."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def timeless(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
-    clocks = ("async/busy/", "async/busiest/", "async/batch/wait_s/", "async/step_seconds")
-    # Batches are counted when a step is reported, and by then some of the next step have been answered.
-    clocks = (*clocks, "async/env_steps_per_second", "async/batch/size", "async/publication", "async/waiting")
-    return [{k: v for k, v in line.items() if not k.startswith(clocks)} for line in metrics]
