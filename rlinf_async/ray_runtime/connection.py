@@ -26,6 +26,8 @@ LENGTH = struct.Struct("!Q")
 LONGEST_MESSAGE_BYTES = 2**31
 TOKEN_BYTES = 32
 TOKEN_TIMEOUT_S = 10.0
+LOOK_S = 5.0
+"""Between two looks at Ray's nodes while somebody waits for an answer."""
 MAX_WAITING = 1024
 """Processes that may connect while the event loop of a listener is busy. To one more, asyncio says that it is
 connected to a unix socket when it is not."""
@@ -200,16 +202,25 @@ class Callers:
     async def ask(self, address: Address, *question: object, timeout_s: float | None) -> Any:
         """Send a key and the question, and wait for the result that comes under the key.
 
+        A link that is cut tells nobody of an end. What Ray takes for lost is lost here, too, and nothing
+        sooner: until then the link may come back, and what was sent arrives.
+
         Raises:
             PeerError: nobody is there, or they have gone.
-            TimeoutError: a link that is cut tells nobody of an end, nor does one that a forked process keeps
-                open.
+            TimeoutError: they do not answer, or a forked process keeps the connection of the dead open.
         """
         if address not in self.by_address:
             self.by_address[address] = Caller(self._who, partial(_itself, address))
         key = next(self._keys)
-        async with asyncio.timeout(timeout_s):
-            return await self.by_address[address].call(key, key, *question)
+        answer = asyncio.create_task(self.by_address[address].call(key, key, *question))
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (await asyncio.wait([answer], timeout=LOOK_S))[0]:
+                    if await asyncio.to_thread(on_lost_node, address):
+                        raise PeerError(f"{self._who} was on a node that is lost")
+                return await answer
+        finally:
+            answer.cancel()
 
 
 async def _itself(address: Address) -> Address:
@@ -224,6 +235,16 @@ def this_node() -> str:
 def has_other_nodes() -> bool:
     """Return True if Ray's cluster has more than this node."""
     return ray.is_initialized() and sum(node["Alive"] for node in ray.nodes()) > 1
+
+
+def on_lost_node(address: Address) -> bool:
+    """Return True if this is an address of a node that has left Ray's cluster."""
+    place, _ = address
+    if isinstance(place, str) or not ray.is_initialized():
+        return False
+    # A node that has come back is a second one to Ray, at the same address.
+    lives = [node["Alive"] for node in ray.nodes() if node["NodeManagerAddress"] == place[0]]
+    return bool(lives) and not any(lives)
 
 
 def lost_nodes() -> str:

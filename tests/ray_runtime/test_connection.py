@@ -14,17 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.failures import PeerError
+from rlinf_async.ray_runtime import connection
 from rlinf_async.ray_runtime.connection import (
     LENGTH,
     TOKEN_BYTES,
     TOKEN_TIMEOUT_S,
     Caller,
+    Callers,
     Connection,
     Listener,
     this_node,
 )
 from tests.listening import listening
 from tests.loops.virtual import now, settle
+from tests.wire import Wire, unavailable
 
 TOKEN = bytes(range(TOKEN_BYTES))
 
@@ -356,3 +359,42 @@ def test_between_machines_it_is_tcp_and_unix_sockets_are_not_seen(two_networks):
     assert process(CALLING.format(address=near), within=here).communicate()[0] == "()\n"
     listening.kill()
     listening.communicate()
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_beyond_a_link_that_is_cut_an_answer_is_waited_for_until_ray_has_missed_the_node(monkeypatch):
+    wire, looked = Wire(), asyncio.Queue()
+    node = {"NodeManagerAddress": wire.there, "Alive": True}
+
+    def nodes():
+        loop.call_soon_threadsafe(looked.put_nowait, None)
+        return [{"NodeManagerAddress": wire.here, "Alive": True}, node]
+
+    monkeypatch.setattr(connection.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(connection.ray, "nodes", nodes)
+    monkeypatch.setattr(connection, "this_node", lambda: "here")
+    monkeypatch.setattr(connection, "node_address", lambda: wire.there)
+    monkeypatch.setattr(connection, "LOOK_S", 0.01)
+
+    async def main():
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        echo, callers = Echo(), Callers("the echo")
+        with wire.other_end():
+            address = echo.address(True)
+        assert await callers.ask(address, "first", timeout_s=60.0) == ("first",)
+        wire.cut()
+        asked = asyncio.create_task(callers.ask(address, "second", timeout_s=60.0))
+        for _ in range(3):
+            await looked.get()
+        assert not asked.done()
+        node["Alive"] = False
+        with pytest.raises(PeerError, match="the echo was on a node that is lost"):
+            await asked
+        assert [message for _, message in echo.heard] == ["first"]
+
+    loop = None
+    try:
+        asyncio.run(main())
+    finally:
+        wire.close()

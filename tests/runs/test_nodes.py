@@ -11,6 +11,7 @@ from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
 from tests.runs.apart import NOTES
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
+from tests.wire import unavailable
 
 pytestmark = pytest.mark.ray
 
@@ -58,11 +59,11 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it_and_le
     assert [int(version) for _, changes, version in fetched if changes == "1"] == [0, 1, 2, 3]
 
 
-def started_on_two_nodes(runs: Runner, **ranks: str) -> subprocess.Popen[str]:
+def started_on_two_nodes(runs: Runner, *options: str, **ranks: str) -> subprocess.Popen[str]:
     """A long run with the ranks of its workers on these nodes."""
     runs.environment |= {"RLINF_EXT_MODULE": "tests.runs.apart", NOTES: str(runs.directory / "notes")}
     return runs.start_module(
-        *("tests.runs.two_nodes", *COMMAND, "train", "-n", "metaworld_ppo_mlp"),
+        *("tests.runs.two_nodes", *options, *COMMAND, "train", "-n", "metaworld_ppo_mlp"),
         *(*SMALL, "cluster.num_nodes=2", "runner.max_epochs=10000"),
         *(f"cluster.component_placement.{name}.placement={nodes}" for name, nodes in ranks.items()),
         f"runner.logger.log_path={runs.directory / 'run'}",
@@ -78,8 +79,19 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
     return seen + line
 
 
-def test_a_run_goes_on_without_the_inference_rank_of_a_node_that_is_lost(runs: Runner) -> None:
-    process = started_on_two_nodes(runs, env="0", rollout="0-1", actor="0")
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="that is lost"),
+        pytest.param(
+            ("--wire",),
+            id="that nothing is heard of",
+            marks=pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
+        ),
+    ],
+)
+def test_a_run_goes_on_without_the_inference_rank_of_a_node(runs: Runner, options: tuple[str, ...]) -> None:
+    process = started_on_two_nodes(runs, *options, env="0", rollout="0-1", actor="0")
     seen = read_until(process, "2/10000")
     process.send_signal(signal.SIGUSR1)
     seen += read_until(process, "inference rank 1 is given up, as its node is lost")

@@ -1,16 +1,21 @@
 """A Ray cluster of two nodes on this machine, and a command that runs on it.
 
-python -m tests.runs.two_nodes COMMAND [ARGUMENT ...]
+python -m tests.runs.two_nodes [--wire] COMMAND [ARGUMENT ...]
 
-SIGUSR1 takes the second node away, as a power cut does. SIGTERM goes on to the command.
+SIGUSR1 takes the second node away, as a power cut does. With `--wire` it is in a network of its own, and the
+wire to it is cut: its processes go on, and nothing is heard of them. SIGTERM goes on to the command.
 """
 
 import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
+from typing import Any
 
 from ray.cluster_utils import Cluster
+
+from tests.wire import Wire
 
 CORES = 8
 """That each node claims to have; Ray only counts with them."""
@@ -27,24 +32,35 @@ kilobytes, and by itself Ray has what is below 100 kB travel at once."""
 
 def main(*command: str) -> int:
     """The exit status of the command, to which `RAY_ADDRESS` names the cluster."""
+    wire = Wire() if command[0] == "--wire" else None
     cluster = Cluster()
     try:
-        # As on real nodes, where RLinf's documentation says to export it before `ray start`.
-        nodes = [
-            cluster.add_node(
-                num_cpus=CORES,
-                env_vars={"RLINF_NODE_RANK": str(rank)},
-                include_dashboard=False,
-                _system_config=None if rank else {**SOON_MISSED, **STAYS},
-            )
-            for rank in range(2)
-        ]
-        process = subprocess.Popen(command, env={**os.environ, "RAY_ADDRESS": cluster.address})
-        signal.signal(signal.SIGUSR1, lambda *_: cluster.remove_node(nodes[1], allow_graceful=False))
+        first = _add_node(cluster, 0, wire and wire.here, _system_config={**SOON_MISSED, **STAYS})
+        with wire.other_end() if wire else nullcontext():
+            second = _add_node(cluster, 1, wire and wire.there)
+        assert first is cluster.head_node
+        address = {"RAY_ADDRESS": cluster.address}
+        process = subprocess.Popen(command[1:] if wire else command, env={**os.environ, **address})
+
+        def lose_second(*_: object) -> None:
+            if wire:
+                wire.cut()
+            else:
+                cluster.remove_node(second, allow_graceful=False)
+
+        signal.signal(signal.SIGUSR1, lose_second)
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         return process.wait()
     finally:
         cluster.shutdown()
+
+
+def _add_node(cluster: Cluster, rank: int, address: str | None, **options: Any) -> Any:
+    if address is not None:
+        options["node_ip_address"] = address
+    # As on real nodes, where RLinf's documentation says to export it before `ray start`.
+    variables = {"RLINF_NODE_RANK": str(rank)}
+    return cluster.add_node(num_cpus=CORES, env_vars=variables, include_dashboard=False, **options)
 
 
 if __name__ == "__main__":
