@@ -90,6 +90,19 @@ def resumed(config: DictConfig, *, say: Callable[[str], None] = lambda _: None) 
     return folder, step_of(folder) or 0
 
 
+def beginning(config: DictConfig) -> str:
+    """Say where a run begins, for a reader."""
+    mode = config.trainer.resume_mode
+    if mode == "disable":
+        return f"anew: trainer.resume_mode={mode}"
+    if mode == "resume_path":
+        return f"after the checkpoint {config.trainer.resume_from_path}"
+    folder, step = resumed(config)
+    if folder is None:
+        return f"anew: trainer.resume_mode={mode} finds no checkpoint in {folder_of(config)}"
+    return f"after step {step}, from {folder}; trainer.resume_mode=disable begins anew"
+
+
 def misnamed(path: Any) -> str:
     """Why a run cannot go on from `path`, as far as its name and its folders tell; empty if it can."""
     if not isinstance(path, str):

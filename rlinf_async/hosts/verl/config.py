@@ -17,7 +17,7 @@ from rlinf_async.hosts.sizes import fair_share
 from rlinf_async.hosts.verl.block import another_mode, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
 from rlinf_async.hosts.verl.keys import TABLE, mistyped, unknown
-from rlinf_async.hosts.verl.refusals import changed, contradictory, not_added_up, refused
+from rlinf_async.hosts.verl.refusals import changed, contradictory, not_added_up, refused, too_few_places
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import (
     ACTOR_SECTION,
@@ -53,6 +53,7 @@ def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
         settings = _settings(cfg, asynchrony)
         reasons += misfits(cfg, settings)
         reasons += not_added_up(cfg, settings)
+        reasons += too_few_places(cfg, settings)
     except ValueError as error:
         raise RefusedError([*reasons, *reasons_of(error)]) from error
     refuse(reasons)

@@ -14,28 +14,28 @@ from rlinf_async.entry_points import find
 from rlinf_async.hosts import explanation, workers
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.footprints import rows as memory_rows
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.verl.block import whole
+from rlinf_async.hosts.verl.checkpoint import beginning
 from rlinf_async.hosts.verl.exactness import exactness
 from rlinf_async.hosts.verl.footprints import footprints
-from rlinf_async.hosts.verl.keys import undecided, unread_sections, without_effect
+from rlinf_async.hosts.verl.keys import other_words, undecided, unread_sections, without_effect
 from rlinf_async.hosts.verl.presence import checked
 from rlinf_async.hosts.verl.refusals import changed
 from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, evaluates, section
+from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, beyond, evaluates, section
 
 
-def explain(config: DictConfig, *, gpu_memory: float | None = None) -> dict[str, Any]:
+def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
     """Plain data that `--json` prints.
-
-    Args:
-        gpu_memory: gigabytes of one accelerator; None: as this machine's.
 
     Raises:
         ValueError: the config cannot run, with the remedy.
     """
     cfg = plain(config)
-    settings = checked(OmegaConf.create(cfg))  # whose keys are not resolved once more
-    on_cpus = lookup(cfg, "trainer.device") == "cpu" and gpu_memory is None
+    resolved = OmegaConf.create(cfg)  # whose keys are not resolved once more
+    settings = checked(resolved)
+    on_cpus = lookup(cfg, "trainer.device") == "cpu" and cluster == THIS_MACHINE
     return {
         **explanation.level_facts(settings.asynchrony),
         "changes": [asdict(change) for change in changed(cfg)],
@@ -46,9 +46,10 @@ def explain(config: DictConfig, *, gpu_memory: float | None = None) -> dict[str,
         "exactness": exactness(cfg, settings),
         "device": lookup(cfg, "trainer.device"),
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
-        "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=gpu_memory),
+        "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=cluster.gpu_memory),
         "evaluation": _evaluation(cfg),
-        "remarks": list(_remarks(cfg, settings)),
+        "begins": beginning(resolved),
+        "remarks": [*beyond(cfg, settings, cluster), *_remarks(cfg, settings)],
     }
 
 
@@ -75,8 +76,14 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
 
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     yield from without_effect(cfg)
+    yield from other_words(cfg)
     yield from undecided(cfg)
     yield from unread_sections(cfg)
+    mode, path = lookup(cfg, "trainer.resume_mode"), lookup(cfg, "trainer.resume_from_path")
+    if path and mode != "resume_path":
+        yield (
+            f"trainer.resume_from_path={path} has no effect: trainer.resume_mode={mode}, resume_path reads it"
+        )
     if not lookup(cfg, f"{ACTOR_SECTION}.shuffle") and settings.optimizer_steps > 1:
         yield (
             f"{ACTOR_SECTION}.shuffle=false, veRL's default, makes each optimizer step of the same "
@@ -95,6 +102,7 @@ def show(facts: Mapping[str, Any], console: Console) -> None:
         *explanation.change_rows(facts),
         *explanation.correction_rows(facts),
         ("evaluation", facts["evaluation"]),
+        ("begins", facts["begins"]),
         ("device", str(facts["device"])),
         *(memory_rows(facts["memory"]) if facts["memory"] else ()),
         *explanation.size_rows(facts),

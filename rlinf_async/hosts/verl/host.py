@@ -89,8 +89,7 @@ class VerlHost(Host):
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.verl.explain import explain
 
-        _no_cluster(cluster)
-        return explain(cfg, gpu_memory=cluster.gpu_memory)
+        return explain(cfg, cluster)
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
         from rlinf_async.hosts.verl.explain import show
@@ -101,7 +100,6 @@ class VerlHost(Host):
         from rlinf_async.hosts.verl.config import write_back
         from rlinf_async.hosts.verl.presence import checked
 
-        _no_cluster(cluster)
         resolved = copy.deepcopy(cfg)
         write_back(resolved, checked(resolved))
         return plain(resolved)
@@ -120,14 +118,6 @@ class VerlHost(Host):
         if not self.available:
             raise ValueError(f"veRL is not installed: {INSTALL_COMMAND}")
         return versions()
-
-
-def _no_cluster(cluster: AssumedCluster) -> None:
-    if (cluster.nodes, cluster.gpus) != (None, None):
-        raise ValueError(
-            "a config of veRL names its cluster itself: set trainer.nnodes, trainer.n_gpus_per_node and "
-            "vla.inference.ranks in the place of --nodes and --gpus"
-        )
 
 
 def _choose_device(cfg: DictConfig) -> None:

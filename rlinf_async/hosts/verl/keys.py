@@ -11,14 +11,14 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.core.names import nearest
-from rlinf_async.core.nested import dotted
+from rlinf_async.core.nested import dotted, lookup
 from rlinf_async.hosts.kit.keys import Key, Table, rows, shortened
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Real, Text, Whole
 from rlinf_async.hosts.kit.synonyms import counterparts
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.verl.estimators import ESTIMATOR_NAMES as ESTIMATORS
 from rlinf_async.hosts.verl.policy_losses import AGGREGATION_MODES
-from rlinf_async.hosts.verl.refusals import ACTOR, MODEL, OFFLOAD_KEYS, REFUSALS, ROLLOUT, STAYS
+from rlinf_async.hosts.verl.refusals import ACTOR, CORRECTION, MODEL, OFFLOAD_KEYS, REFUSALS, ROLLOUT, STAYS
 from rlinf_async.hosts.verl.values import changes, defaults, kind_of_default
 
 COUNT, EVERY, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(-1), Real(least=0), Real(above=0)
@@ -70,11 +70,14 @@ NUMBERS = (
         f"{ACTOR}.entropy_coeff",
         f"{ACTOR}.optim.lr",
         f"{ACTOR}.optim.weight_decay",
+        f"{ACTOR}.policy_loss.ppo_kl_coef",
     ),
     *rows(
         POSITIVE,
         "critic.cliprange_value",
+        f"{ACTOR}.loss_scale_factor",
         f"{ACTOR}.optim.clip_grad",
+        f"{ACTOR}.policy_loss.dro_beta",
         f"{ACTOR}.tau_neg",
         f"{ACTOR}.tau_pos",
     ),
@@ -87,9 +90,18 @@ NUMBERS = (
         f"{ACTOR}.clip_ratio_low",
         f"{ACTOR}.optim.lr_warmup_steps_ratio",
         f"{ACTOR}.optim.min_lr_ratio",
+        f"{ACTOR}.policy_loss.clip_cov_ratio",
+        f"{ACTOR}.policy_loss.kl_cov_ratio",
     ),
     *rows(Real(above=1), f"{ACTOR}.clip_ratio_c"),
-    *rows(Real(), "env.train.reward_scale", "env.eval.reward_scale", f"{ACTOR}.optim.num_cycles"),
+    *rows(
+        Real(),
+        "env.eval.reward_scale",
+        "env.train.reward_scale",
+        f"{ACTOR}.optim.num_cycles",
+        f"{ACTOR}.policy_loss.clip_cov_lb",
+        f"{ACTOR}.policy_loss.clip_cov_ub",
+    ),
 )
 CHOICES = (
     *rows(Names(("auto", "resume_path", "disable")), "trainer.resume_mode", required=True),
@@ -99,6 +111,7 @@ CHOICES = (
     *rows(Names(("cpu", "cuda", "npu")), "trainer.device"),
     *rows(
         DTYPE,
+        f"{ACTOR}.fsdp_config.model_dtype",
         *(f"{ACTOR}.fsdp_config.mixed_precision.{what}_dtype" for what in ("param", "reduce", "buffer")),
     ),
     *rows(
@@ -108,9 +121,11 @@ CHOICES = (
         "env.eval.ignore_terminations",
         "env.train.auto_reset",
         "env.train.ignore_terminations",
+        "trainer.del_local_ckpt_after_load",
         "trainer.remove_previous_ckpt_in_save",
         "trainer.val_before_train",
         "vla.model.add_value_head",
+        f"{ACTOR}.checkpoint.strict",
         f"{ACTOR}.optim.zero_indexed_step",
         f"{ACTOR}.shuffle",
         f"{ACTOR}.use_torch_compile",
@@ -121,6 +136,8 @@ CHOICES = (
         "env.eval.simulator_type",
         "env.train.env_class",
         "env.train.simulator_type",
+        "trainer.checkpoint_callback_class",
+        "trainer.default_hdfs_dir",
         "trainer.default_local_dir",
         "trainer.experiment_name",
         "trainer.project_name",
@@ -134,6 +151,11 @@ CHOICES = (
     *rows(Text(f"an estimator, such as {ESTIMATORS[0]}"), "algorithm.adv_estimator", required=True),
     *rows(Text("an entry point of rlinf_async.models"), "vla.model.model_type", required=True),
     *rows(Listed(Text("the name of a logger")), "trainer.logger"),
+    *rows(
+        Listed(Names(("model", "optimizer", "extra"))),
+        f"{ACTOR}.checkpoint.load_contents",
+        f"{ACTOR}.checkpoint.save_contents",
+    ),
     *rows(Block(), "vla.model", "env.train", required=True),
     *rows(
         Block(),
@@ -170,6 +192,10 @@ NO_REFERENCE = "there is no reference policy"
 SAMPLED = "policies sample their actions by themselves, as vla.model says"
 ONE_OPTIMIZER = "policy and value_head are trained together; critic.optim.lr and cliprange_value are read"
 STALENESS = "async.train takes the place of samplers, and async.train.max_staleness bounds the age"
+POLICY = "vla.model says what the policy is, vla.ckpt_path what it starts from"
+FROM_ENVIRONMENTS = "rewards come from the environments"
+TRACED = "rlinf-async trace takes its place"
+TOKENS_APART = "policies score their actions by themselves, and samples are not sequences of tokens"
 WITHOUT_EFFECT = tuple(
     Key(name=name, fate="without effect", why=why, serves=lambda value: value == "vla")
     for name, why in {
@@ -181,7 +207,38 @@ WITHOUT_EFFECT = tuple(
         "trainer.v1.sampler.*": STALENESS,
         "trainer.v1.separate_async.*": STALENESS,
         "trainer.v1.colocate_async.*": STALENESS,
-        f"{MODEL}.path": "vla.model says what the policy is, vla.ckpt_path what it starts from",
+        "trainer.esi_redundant_time": "SIGTERM and SIGUSR1 save first",
+        "trainer.max_critic_ckpt_to_keep": ONE_OPTIMIZER,
+        "trainer.ray_wait_register_center_timeout": "learner ranks are not waited for by that way",
+        f"{MODEL}.*": POLICY,
+        "custom_reward_function.*": FROM_ENVIRONMENTS,
+        "reward.*": FROM_ENVIRONMENTS,
+        "reward_model.*": FROM_ENVIRONMENTS,
+        "sandbox_fusion.*": FROM_ENVIRONMENTS,
+        "algorithm.rollout_correction.*": CORRECTION,
+        "algorithm.filter_groups.*": "every group is trained",
+        "algorithm.pf_ppo.*": "every trajectory is trained as often as any other",
+        "distillation.*": "there is no teacher",
+        "global_profiler.*": TRACED,
+        f"{ACTOR}.profiler.*": TRACED,
+        "skip.*": "every rollout is collected",
+        "actor_rollout_ref.hybrid_engine": "learner and inference are processes of their own",
+        "actor_rollout_ref.nccl_timeout": "veRL's training worker does not read it",
+        f"{ACTOR}.freeze_vision_tower": "a policy freezes its own parameters",
+        f"{ACTOR}.grad_clip": f"veRL reads {ACTOR}.optim.clip_grad",
+        f"{ACTOR}.use_prefix_grouper": TOKENS_APART,
+        **{
+            f"{ACTOR}.{place}{name}": TOKENS_APART
+            for place in ("", "fsdp_config.")
+            for name in (
+                "entropy_checkpointing",
+                "entropy_from_logits_chunk_size",
+                "entropy_from_logits_with_chunking",
+                "pad_to_length",
+                "pad_to_length_bucket",
+            )
+        },
+        f"{ACTOR}.fsdp_config.use_orig_params": "it is for FSDP1",
         "algorithm.kl_ctrl.*": NO_REFERENCE,
         "algorithm.kl_penalty": NO_REFERENCE,
         f"{ACTOR}.kl_loss_coef": NO_REFERENCE,
@@ -213,6 +270,20 @@ def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
         row = TABLE.find(key)
         if row is not None and row.fate == "without effect" and not row.allows(value):
             yield f"{key}={shortened(value)} has no effect: {row.why}"
+
+
+def other_words(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """A remark for each key by which another framework says what a key here says otherwise."""
+    for key, value in dotted(cfg).items():
+        ours = [name for name in counterparts(key) if (row := TABLE.find(name)) and row.name == name]
+        row = TABLE.find(key)
+        if value is None or not ours or (row is not None and row.name == key):
+            continue
+        if (here := lookup(cfg, ours[0])) != value:
+            yield (
+                f"{key}={shortened(value)} is read by the environment alone: {ours[0]}={shortened(here)} "
+                "counts"
+            )
 
 
 def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:

@@ -7,6 +7,7 @@ keys that it checks and our table has no kind for, and before a run.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import traceback
 import warnings
@@ -26,14 +27,22 @@ JUDGED = (f"{ACTOR}.", "actor_rollout_ref.rollout.log_prob_", "actor_rollout_ref
 """How keys begin that veRL's own check of a config looks at."""
 
 
+PLATFORM_LOGGER = "verl.plugin.platform.platform_manager"
+
+
+def is_worth_reading(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO
+
+
 def get_ready() -> bool:
     """Prepare this process for importing veRL, and say whether there is an accelerator.
 
-    Without one, veRL has to be told so before it is imported. It names every engine that could be installed,
-    too, which nobody has asked for.
+    Without one, veRL has to be told so before it is imported. It repeats that, and it names every engine that
+    could be installed, which nobody has asked for.
     """
     import torch
 
+    logging.getLogger(PLATFORM_LOGGER).addFilter(is_worth_reading)
     warnings.filterwarnings("ignore", message=r".* engine is not available", category=UserWarning)
     there = torch.cuda.is_available()
     if not there:

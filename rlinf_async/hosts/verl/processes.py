@@ -13,7 +13,7 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts import workers
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import evaluates, horizon, section
+from rlinf_async.hosts.verl.sizes import evaluates, horizon, process_count, section
 from rlinf_async.ray_runtime.coordinator import Coordinator
 from rlinf_async.ray_runtime.request_channel import RequestChannel
 from rlinf_async.ray_runtime.revival import STARTED_AGAIN
@@ -29,7 +29,7 @@ def check_places(settings: VerlSettings, *, on_gpu: bool) -> None:
         ValueError: there are not enough, with what to set.
     """
     plan = settings.plan
-    need = {"CPU": plan.learner_ranks + plan.env_workers + plan.inference_ranks}
+    need = {"CPU": process_count(plan)}
     if on_gpu:
         need["GPU"] = plan.learner_ranks + plan.inference_ranks
     free, total = ray.available_resources(), ray.cluster_resources()

@@ -14,7 +14,7 @@ from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, REFUSED_ESTIMATORS, WITH_VALUES, streams
 from rlinf_async.hosts.verl.policy_losses import override_for
 from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import evaluates, group_size, section
+from rlinf_async.hosts.verl.sizes import evaluates, group_size, process_count, section
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
@@ -70,6 +70,15 @@ REFUSALS = (
         serves=lambda value: value in (None, 1),
     ),
     _false(f"{ACTOR}.calculate_sum_pi_squared", TOKENS),
+    _use(
+        f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
+        "1",
+        TOKENS,
+        kind=Whole(1),
+        serves=lambda value: value in (None, 1),
+    ),
+    _false(f"{ACTOR}.fsdp_config.forward_only", "the learner trains"),
+    _false(f"{ACTOR}.qat.enable", "inference acts by the weights that are trained"),
     _false(f"{ACTOR}.use_kl_loss", f"{ONE_MODEL}, and no reference"),
     _false("algorithm.use_kl_in_reward", f"{ONE_MODEL}, and no reference"),
     _false("distillation.enabled", f"{ONE_MODEL}, and no teacher"),
@@ -128,6 +137,7 @@ def contradictory(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[R
     """Yield the settings of a plain config that do not go together."""
     yield from _estimator(cfg, asynchrony)
     yield from _contradictions(cfg, asynchrony)
+    yield from unsaved(cfg)
 
 
 def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
@@ -140,6 +150,35 @@ def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Rea
             f": that loss is no mean over tokens, and its micro-batches do not add up to one; use {override}",
             override,
         )
+
+
+def too_few_places(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
+    """Ray, which a run on one node starts by itself, has no place for each of its processes."""
+    key = "ray_kwargs.ray_init.num_cpus"
+    given, needed = lookup(cfg, key), process_count(settings.plan)
+    elsewhere = lookup(cfg, "ray_kwargs.ray_init.address") or lookup(cfg, "trainer.nnodes") != 1
+    if given is not None and given < needed and not elsewhere:
+        yield Reason(
+            f"{key}={given} has no place for each of {needed} processes: learner ranks, env workers and "
+            f"inference ranks; set {key}={needed}, which places processes and may be more than there are "
+            "cores",
+            f"{key}={needed}",
+        )
+
+
+def unsaved(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Parts of a checkpoint that a run would go on from and that none has."""
+    load, save = (_listed(lookup(cfg, f"{ACTOR}.checkpoint.{key}_contents")) for key in ("load", "save"))
+    if missing := [name for name in load if name not in save]:
+        yield Reason(
+            f"{ACTOR}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which save_contents="
+            f"{save} leaves out; use load_contents={save}",
+            f"{ACTOR}.checkpoint.load_contents=[{','.join(save)}]",
+        )
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
 
 
 def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:

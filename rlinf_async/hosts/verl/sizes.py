@@ -8,6 +8,7 @@ from typing import Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.nested import lookup
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
+from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.simulators import divide
 from rlinf_async.hosts.sizes import Evaluation, split_requests
@@ -72,6 +73,34 @@ def inference_ranks(cfg: Mapping[str, Any]) -> int:
     nodes = lookup(cfg, f"{ROLLOUT_SECTION}.nnodes") or 0
     rollout_gpus = nodes * whole(cfg, f"{ROLLOUT_SECTION}.n_gpus_per_node", default=1)
     return whole(cfg, "vla.inference.ranks", default=rollout_gpus or 1)
+
+
+def process_count(plan: ShardPlan) -> int:
+    """Return the number of places that a run needs of Ray: one of each of its processes."""
+    return plan.learner_ranks + plan.env_workers + plan.inference_ranks
+
+
+def beyond(cfg: Mapping[str, Any], settings: VerlSettings, cluster: AssumedCluster) -> Iterator[str]:
+    """Yield what a config asks for that a cluster of accelerators would not have."""
+    nodes, each = whole(cfg, "trainer.nnodes"), whole(cfg, "trainer.n_gpus_per_node")
+    if cluster.nodes is not None and nodes > cluster.nodes:
+        yield f"trainer.nnodes={nodes} is beyond a cluster of {cluster.nodes} nodes"
+    if cluster.gpus is None:
+        return
+    if each > cluster.gpus:
+        yield f"trainer.n_gpus_per_node={each} is beyond nodes with {cluster.gpus} GPUs each"
+    plan, total = settings.plan, cluster.gpus * (cluster.nodes or nodes)
+    if (needed := plan.learner_ranks + plan.inference_ranks) > total:
+        yield (
+            f"{plan.learner_ranks} learner and {plan.inference_ranks} inference ranks need {needed} GPUs, "
+            f"and such a cluster has {total}; use fewer trainer.n_gpus_per_node or vla.inference.ranks"
+        )
+    elif needed < total:
+        yield (
+            f"{needed} of the {total} GPUs of such a cluster are used, by {plan.learner_ranks} learner ranks "
+            f"(trainer.nnodes x trainer.n_gpus_per_node) and {plan.inference_ranks} inference ranks "
+            "(vla.inference.ranks)"
+        )
 
 
 def rollout_epochs(cfg: Mapping[str, Any]) -> int:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from rlinf_async.config_diff import differences
 from rlinf_async.hosts.host import AssumedCluster
+from rlinf_async.hosts.verl.checkpoint import note_latest
 from rlinf_async.hosts.verl.explain import explain, show
 from rlinf_async.hosts.verl.host import VerlHost
 from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.verl
 
 def shown(config, **cluster):
     console = Console(file=io.StringIO(), width=200)
-    show(explain(config, **cluster), console)
+    show(explain(config, AssumedCluster(**cluster)), console)
     return console.file.getvalue()
 
 
@@ -82,6 +83,17 @@ def test_sizes_of_a_step_are_counted():
         ("data.train_files=/nowhere.parquet", "there is no data set"),
         ("critic.ppo_epochs=2", "critic.ppo_epochs=2 has no effect"),
         ("trainer.v1.sampler.max_off_policy_threshold=0", "async.train.max_staleness bounds the age"),
+        ("actor_rollout_ref.model.external_lib=mine", "vla.model says what the policy is"),
+        (
+            "actor_rollout_ref.actor.fsdp_config.entropy_checkpointing=true",
+            "score their actions",
+        ),
+        ("reward.custom_reward_function.path=/my.py", "rewards come from the environments"),
+        ("trainer.resume_from_path=/mine", "has no effect: trainer.resume_mode="),
+        (
+            "+env.train.num_envs=2",
+            "the environment alone: env.train.total_num_envs=32",
+        ),
         ("+my.own=3", "nobody reads the section my"),
         ("actor_rollout_ref.actor.shuffle=false", "shuffle=true mixes them"),
         ("vla.inference.ranks=4", "4 inference ranks share 2 shards"),
@@ -105,9 +117,14 @@ def test_two_configs_are_compared_by_what_they_do():
     assert found["config"]["async.mode"] == {"a": "full", "b": "off"}
 
 
-def test_a_cluster_is_named_in_the_config_alone():
-    with pytest.raises(ValueError, match=r"set trainer\.nnodes"):
-        VerlHost().explain(composed(), AssumedCluster(gpus=8))
+def test_it_says_where_a_run_begins(tmp_path):
+    place = f"trainer.default_local_dir={tmp_path}"
+    assert explain(composed(place, "trainer.resume_mode=disable"))["begins"].startswith("anew")
+    config = composed(place, "trainer.resume_mode=auto")
+    assert explain(config)["begins"] == f"anew: trainer.resume_mode=auto finds no checkpoint in {tmp_path}"
+    (tmp_path / "global_step_4" / "actor").mkdir(parents=True)
+    note_latest(config, 4)
+    assert f"after step 4, from {tmp_path / 'global_step_4'}" in shown(config)
 
 
 ON_GPUS = (
@@ -137,3 +154,23 @@ def test_memory_of_an_accelerator_is_estimated_where_there_is_one():
         "fits": True,
     }
     assert "of 80 GB" in shown(config, gpu_memory=80)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ({"gpus": 8}, "3 of the 8 GPUs of such a cluster are used, by 2 learner ranks"),
+        ({"gpus": 2}, "need 3 GPUs, and such a cluster has 2"),
+        ({"gpus": 1, "nodes": 4}, "trainer.n_gpus_per_node=2 is beyond nodes with 1 GPUs each"),
+    ],
+)
+def test_a_config_is_held_against_the_cluster_that_it_is_for(cluster, words):
+    facts = VerlHost().explain(composed(*ON_GPUS, "trainer.device=cpu"), AssumedCluster(**cluster))
+    assert words in " ".join(facts["remarks"])
+    assert facts["memory"]["per_gpu"]
+
+
+def test_a_cluster_of_fewer_nodes_is_too_small():
+    config = composed("trainer.nnodes=2", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=80")
+    (remark,) = explain(config, AssumedCluster(nodes=1))["remarks"]
+    assert remark == "trainer.nnodes=2 is beyond a cluster of 1 nodes"

@@ -34,6 +34,22 @@ MISTAKES = {
     "trainer.logger=[swanlab]": "pip install swanlab",
     "algorithm.adv_estimator=gea": "did you mean 'gae'?",
     "actor_rollout_ref.actor.ppo_mini_batch_size=100": "nearest: 32",
+    "actor_rollout_ref.actor.policy_loss.loss_mode=vanila": "did you mean 'vanilla'?",
+    "actor_rollout_ref.actor.loss_agg_mode=token_mean": "did you mean 'token-mean'?",
+    "actor_rollout_ref.actor.optim.lr=ten": "must be a finite number of at least 0",
+    "actor_rollout_ref.actor.clip_ratio=abc": "must be a number from 0 to 1",
+    "actor_rollout_ref.actor.optim.lr_scheduler_type=cosin": "did you mean 'cosine'?",
+    "actor_rollout_ref.actor.fsdp_config.model_dtype=bff16": "did you mean 'bf16'?",
+    "actor_rollout_ref.actor.checkpoint.save_contents=[modl]": "must be one of model, optimizer, extra",
+    "actor_rollout_ref.actor.checkpoint.save_contents=[model] "
+    "actor_rollout_ref.actor.checkpoint.load_contents=[model,optimizer]": "use load_contents=['model']",
+    "vla.ckpt_path=/nowhere.pt": "does not exist",
+    "ray_kwargs.ray_init.num_cpus=2": "set ray_kwargs.ray_init.num_cpus=3",
+    "+trainer.total_training_step=3": "did you mean trainer.total_training_steps?",
+    "algorithm.adv_estimator=grpo": "compares the members of a group",
+    "trainer.v1.trainer_mode=vla_asyn": "did you mean 'vla_async'?",
+    "trainer.v1.trainer_mode=sync": "'sync' reads no async block",
+    "env.stages=3": "nearest number of shards per worker that does: 2",
 }
 
 
