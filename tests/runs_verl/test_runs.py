@@ -57,6 +57,22 @@ def test_verls_own_command_trains_in_full(runs: VerlRunner) -> None:
     assert (run.directory / "tensorboard").is_dir()
 
 
+def test_a_run_of_two_ranks_trains_adapters_and_goes_on_with_them(runs: VerlRunner) -> None:
+    adapters = (
+        "actor_rollout_ref.model.lora_rank=4",
+        "trainer.n_gpus_per_node=2",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
+        "async.rollout.shards=1",
+        "trainer.save_freq=1",
+    )
+    first = runs.train("verl_metaworld_ppo_mlp", *adapters, "trainer.total_training_steps=2")
+    check_books(first, steps=2)
+    second = runs.train("verl_metaworld_ppo_mlp", *adapters)
+    assert second.status == 0, second.output
+    assert second.summary["trajectories"]["trained"] == 24
+    assert second.metrics[-1]["step"] == 3
+
+
 def test_several_ranks_of_everything_go_on_from_a_checkpoint(runs: VerlRunner) -> None:
     ranks = (
         "trainer.n_gpus_per_node=2",

@@ -28,6 +28,7 @@ from rlinf_async.hosts.verl.sizes import (
     misfits,
     section,
 )
+from rlinf_async.hosts.workers.adapters import ALL_LINEAR, Adapters
 
 
 def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
@@ -99,6 +100,19 @@ def _advanced(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConfi
     return replace(advanced, keep_checkpoints=lookup(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
 
 
+def _adapters(model: Any) -> Adapters | None:
+    """The adapters that veRL's `actor_rollout_ref.model` asks for."""
+    model = model or {}
+    if not model.get("lora_rank"):
+        return None
+    return Adapters(
+        rank=model["lora_rank"],
+        alpha=model.get("lora_alpha") or 16,
+        targets=model.get("target_modules") or ALL_LINEAR,
+        excluded=model.get("exclude_modules"),
+    )
+
+
 def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     asynchrony = replace(asynchrony, advanced=_advanced(cfg, asynchrony.advanced))
     plan = make_plan(cfg, asynchrony)
@@ -138,6 +152,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         norm_by_std=bool(lookup(cfg, "algorithm.norm_adv_by_std_in_grpo")),
         auto_reset=bool(section(cfg, "train")["auto_reset"]),
         value_clip=float(lookup(cfg, "critic.cliprange_value")),
+        adapters=_adapters(lookup(cfg, "actor_rollout_ref.model")),
         seed=int(lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0),
         save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
         learner_scores=why_learner,

@@ -19,12 +19,10 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import FSDPEngine
 
 from rlinf_async.hosts.verl.model_config import MODEL_TYPE, dress
+from rlinf_async.hosts.workers.adapters import VALUE_HEAD
 from rlinf_async.hosts.workers.policy import make_policy
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.skipped_steps import SkippedSteps
-
-VALUE_HEAD = "value_head"
-"""The module of a policy that estimates values; its parameters have a learning rate of their own."""
 
 
 @EngineRegistry.register(model_type=MODEL_TYPE, backend=["fsdp2"], device=["cpu", "cuda", "npu"])
@@ -45,6 +43,7 @@ class PolicyEngine(FSDPEngine):
             PrecisionType.to_dtype(self.engine_config.model_dtype),
             ckpt_path=self.model_config.ckpt_path,
             seed=self.model_config.seed,
+            adapters=self.model_config.adapters,
         )
         blame = blaming_the_policy(f"learner rank {self.rank}", built=str(section["model_type"]))
         policy = contained(build, blame)

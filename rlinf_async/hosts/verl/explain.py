@@ -45,6 +45,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         },
         "exactness": exactness(cfg, settings),
         "device": lookup(cfg, "trainer.device"),
+        "adapters": asdict(settings.adapters) if settings.adapters else None,
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
         "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=cluster.gpu_memory),
         "evaluation": _evaluation(cfg),
@@ -104,7 +105,16 @@ def show(facts: Mapping[str, Any], console: Console) -> None:
         ("evaluation", facts["evaluation"]),
         ("begins", facts["begins"]),
         ("device", str(facts["device"])),
+        *_adapter_rows(facts),
         *(memory_rows(facts["memory"]) if facts["memory"] else ()),
         *explanation.size_rows(facts),
     )
     explanation.show_rows(lines, facts["remarks"], console)
+
+
+def _adapter_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
+    if adapters := facts["adapters"]:
+        yield (
+            "adapters",
+            f"of rank {adapters['rank']} on {adapters['targets']}, trained alone with the value_head",
+        )

@@ -39,6 +39,7 @@ def footprints(
         places={(1, 0): plan.learner_ranks, (0, 1): plan.inference_ranks},
         gpu_memory=gpu_memory,
         leaves={"learner": False, "inference": False},
+        lora=settings.adapters is not None,
     )
 
 
@@ -50,11 +51,11 @@ def _model_size(cfg: Mapping[str, Any]) -> ModelSize:
 
 
 def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -> LearnerFootprint:
-    """Return what veRL's FSDP2 keeps of a policy that is trained whole."""
+    """Return what veRL's FSDP2 keeps of a policy that is trained whole, or beside its adapters not at all."""
     ranks, sharing = settings.plan.learner_ranks, int(lookup(cfg, f"{FSDP}.fsdp_size") or -1)
     return LearnerFootprint(
         parameters=model.parameters,
-        trainable=model.parameters,
+        trainable=0 if settings.adapters else model.parameters,
         stored=_bytes(cfg, f"{FSDP}.model_dtype", default=4),
         computed=_bytes(cfg, f"{FSDP}.mixed_precision.param_dtype", default=2),
         ranks=min(ranks, sharing) if sharing > 0 else ranks,

@@ -78,6 +78,7 @@ def worker_config(config: DictConfig, settings: VerlSettings, actor: ActorConfig
         section=plain(config.vla.model),
         ckpt_path=OmegaConf.select(config, "vla.ckpt_path"),
         value_lr=OmegaConf.select(config, "critic.optim.lr"),
+        adapters=settings.adapters,
         seed=settings.seed,
     )
     return TrainingWorkerConfig(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.hosts.workers.adapters import Adapters
+
 MODEL_TYPE = "vla_policy"
 """Under which `PolicyEngine` is found in veRL's registry of engines."""
 
@@ -24,6 +26,8 @@ class PolicyModelConfig:
     """A state dict to start from: `vla.ckpt_path`."""
     value_lr: float | None = None
     """The learning rate of `value_head`: veRL's `critic.optim.lr`. None: that of the policy."""
+    adapters: Adapters | None = None
+    """The policy's own, of which veRL's engine is not told."""
     seed: int = 0
     """Fresh weights are drawn by it, on every rank the same."""
 

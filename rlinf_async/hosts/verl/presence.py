@@ -19,6 +19,7 @@ from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.presence import (
     absent_files,
     absent_loggers,
+    is_here,
     unknown_env_classes,
     unknown_loggers,
     unwritable,
@@ -72,6 +73,8 @@ def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             yield unknown(LOSS_KEY, name, losses, "a policy loss of veRL")
     if isinstance(model := lookup(cfg, "vla.model"), Mapping):
         yield from unbuildable(model, key="vla.model")
+    if lookup(cfg, "actor_rollout_ref.model.lora_rank") and not is_here("peft"):
+        yield Reason("actor_rollout_ref.model.lora_rank needs the package peft; install it: pip install peft")
     yield from _optimizer(cfg)
     yield from unknown_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, what="a logger of veRL")
     yield from absent_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")

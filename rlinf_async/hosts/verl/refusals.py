@@ -42,7 +42,6 @@ OFFLOAD_KEYS = tuple(
 )
 STAYS = "the learner works while rollouts go on, and its weights stay where they are"
 
-NO_ADAPTERS = "adapters are not supported"
 REFUSALS = (
     _use(
         "trainer.use_v1",
@@ -91,11 +90,14 @@ REFUSALS = (
         serves=lambda value: value is False,
     ),
     _use("trainer.critic_warmup", "0", "policy and value_head take their steps together", kind=Whole(0)),
-    *(
-        _use(key, "0", NO_ADAPTERS, kind=Whole(), serves=lambda value: value is None or value <= 0)
-        for key in (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
+    _use(
+        f"{MODEL}.lora.rank",
+        "0",
+        f"FSDP2 has adapters by {MODEL}.lora_rank",
+        kind=Whole(),
+        serves=lambda value: value is None or value <= 0,
     ),
-    _null(f"{MODEL}.lora_adapter_path", NO_ADAPTERS),
+    _null(f"{MODEL}.lora_adapter_path", "adapters begin fresh; a checkpoint goes on with its own"),
     _null("algorithm.rollout_correction.rollout_is", CORRECTION),
     _null("algorithm.rollout_correction.rollout_rs", CORRECTION),
     _false("algorithm.rollout_correction.bypass_mode", CORRECTION),

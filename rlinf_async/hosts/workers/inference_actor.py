@@ -81,7 +81,12 @@ class InferenceActor(InferenceWorker):
         return {name: output[name].float().cpu() for name in wanted}
 
     def _build(self) -> None:
-        policy = build_policy(self._section, ckpt_path=self._ckpt_path, seed=self._settings.seed)
+        policy = build_policy(
+            self._section,
+            ckpt_path=self._ckpt_path,
+            seed=self._settings.seed,
+            adapters=self._settings.adapters,
+        )
         self._policy = policy.to(self._device).eval()
         # Ranks sample apart, and a run with the same seed and the same batches samples the same; what takes
         # the place of a process that has died does not sample what that one did.

@@ -10,13 +10,16 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.workers.adapters import Adapters, add_adapters
 
 MODELS_GROUP = "rlinf_async.models"
 PRECISION_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Values of `vla.model.precision`; without one the builder decides."""
 
 
-def build_policy(section: Mapping[str, Any], *, ckpt_path: str | None, seed: int) -> torch.nn.Module:
+def build_policy(
+    section: Mapping[str, Any], *, ckpt_path: str | None, seed: int, adapters: Adapters | None = None
+) -> torch.nn.Module:
     """The policy of a `vla.model` section, with fresh weights drawn by `seed` or those of a state dict.
 
     Raises:
@@ -28,13 +31,19 @@ def build_policy(section: Mapping[str, Any], *, ckpt_path: str | None, seed: int
             f"vla.model.precision={precision!r} must be one of {', '.join(PRECISION_TYPES)}, or null"
         )
     dtype = None if precision is None else PRECISION_TYPES[precision]
-    return make_policy(section, dtype, ckpt_path=ckpt_path, seed=seed)
+    return make_policy(section, dtype, ckpt_path=ckpt_path, seed=seed, adapters=adapters)
 
 
 def make_policy(
-    section: Mapping[str, Any], dtype: torch.dtype | None, *, ckpt_path: str | None, seed: int
+    section: Mapping[str, Any],
+    dtype: torch.dtype | None,
+    *,
+    ckpt_path: str | None,
+    seed: int,
+    adapters: Adapters | None = None,
 ) -> torch.nn.Module:
-    """The same in a type that is given: what the learner and every inference rank begin with.
+    """The same in a type that is given: what the learner and every inference rank begin with. `adapters` are
+    added to the weights that it starts from.
 
     Weights that no checkpoint gives and that are not trained are never sent: all draw them alike.
     """
@@ -44,6 +53,8 @@ def make_policy(
     )
     if ckpt_path:
         load_weights(policy, Path(ckpt_path))
+    if adapters is not None:
+        add_adapters(policy, adapters)
     return policy
 
 

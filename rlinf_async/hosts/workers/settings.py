@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlinf_async.hosts.workers.adapters import Adapters
 from rlinf_async.loops.run_settings import RunSettings
 
 
@@ -14,5 +15,7 @@ class WorkerSettings(RunSettings):
     action_dim: int
     """Dimensions of one action."""
     gamma: float
+    adapters: Adapters | None = None
+    """The adapters that are trained in the place of the policy's weights; None: all of it is trained."""
     auto_reset: bool
     """True if an episode goes on in the next rollout: `env.train.auto_reset`."""
