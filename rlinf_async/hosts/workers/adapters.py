@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 VALUE_HEAD = "value_head"
 """The module of a policy that estimates values; adapters leave it alone, and it is trained whole."""
@@ -31,7 +32,9 @@ def add_adapters(policy: nn.Module, adapters: Adapters) -> None:
     Raises:
         ValueError: none of its layers is a target.
     """
-    from peft import LoraConfig, inject_adapter_in_model  # which takes seconds
+    # Settings hold adapters, and a run is explained without either of these.
+    import torch
+    from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     config = LoraConfig(
