@@ -80,6 +80,7 @@ COMMANDS = (
     _stored("learning.flow", "--report"),
     _stored("learning.causes", "--report"),
     _stored("learning.pi0", "--report"),
+    _stored("learning.singles", "--report"),
     _stored("chaos"),
     _stored("chaos.driver"),
     _stored("chaos.faulty", "--report"),

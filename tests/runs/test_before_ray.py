@@ -8,7 +8,7 @@ import pytest
 from rlinf_async.lab.bench import cell
 from rlinf_async.lab.bench.cell import BenchCell
 from tests.runs.conftest import COMMAND, SMALL, Runner
-from tests.runs.test_bench import QUICK
+from tests.runs.quick_bench import QUICK
 from tests.runs.test_entry_script import SCRIPT, run_script, users_config
 
 

@@ -9,7 +9,7 @@ from rlinf_async.lab.bench import cell
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import Run, small
-from tests.runs.test_bench import QUICK
+from tests.runs.quick_bench import QUICK
 
 pytestmark = pytest.mark.ray
 
