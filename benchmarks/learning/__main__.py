@@ -53,7 +53,7 @@ def preregistered(
     report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
 ) -> None:
     """The setting of the speed claims: all levels on. What is tested, and how, is in preregistration.yaml."""
-    from benchmarks.learning import gains, pages, plots
+    from benchmarks.learning import gains, pages, plots, singles
     from benchmarks.learning.preregistration import load, missing
 
     settings = [one for one in load().settings if not report and (not only or one.name in only)]
@@ -62,7 +62,7 @@ def preregistered(
     found = gains.gains(load())
     for path in (*pages.write(load()), *gains.write(found)):
         console.print(f"wrote {path}")
-    console.print(f"drew {plots.forest([gain.as_json() for gain in found])}")
+    console.print(f"drew {plots.forest([*singles.forest_rows(), *(gain.as_json() for gain in found)])}")
     pages.publish(load(), LEARNING)
     _end(failed)
 

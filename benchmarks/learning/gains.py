@@ -66,8 +66,8 @@ class Gain:
             "group": self.group,
             "seeds": list(self.row.seeds),
             "margin": self.total.margin,
-            **_numbers(self.total, ""),
-            **_numbers(self.beyond_delay, "beyond_delay_"),
+            **numbers(self.total, ""),
+            **numbers(self.beyond_delay, "beyond_delay_"),
             "claim": self.claim,
         }
 
@@ -105,7 +105,8 @@ def _tests(row: Row, margin: float) -> tuple[Tost, Tost]:
     return tost_paired(sync, other, margin), tost_paired(delayed, other, margin)
 
 
-def _numbers(test: Tost, prefix: str) -> dict[str, float]:
+def numbers(test: Tost, prefix: str) -> dict[str, float]:
+    """A difference and its interval, under keys that begin with `prefix`."""
     values = {"difference": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
     return {f"{prefix}{name}": round(float(value or 0.0), 5) for name, value in values.items()}
 

@@ -53,7 +53,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.learning import cells, preregistered_run, tables
+from benchmarks.learning import cells, gains, preregistered_run, tables
 from benchmarks.learning.preregistration import Recipe, Task
 from benchmarks.learning.statistics import Tost, holm, learned, moved, tost_paired
 from benchmarks.learning.virtual_host import ServiceTimes
@@ -219,13 +219,34 @@ def report(rows: Mapping[Run, Any]) -> str:
     return "\n".join([said, *(_table(rows, mode, seeds) for mode in MODES[1:])])
 
 
-def _table(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> str:
+def claims(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> list[tuple[Compared, str]]:
+    """Every setting, and what Holm lets claim of it; empty where that is nothing."""
     found = [compared(rows, setting, mode, seeds) for setting in SETTINGS]
     same = holm([one.beyond_delay.p_value or 0.0 for one in found])
     differs = holm([one.beyond_delay.p_difference or 0.0 for one in found])
-    lines = []
+    words = []
     for one, is_same, is_other in zip(found, same, differs, strict=True):
         more = "more" if one.beyond_delay.difference > 0 else "less"
+        words.append(", ".join(["the same within 5 %"] * is_same + [more] * is_other))
+    return list(zip(found, words, strict=True))
+
+
+def forest_rows() -> list[dict[str, Any]]:
+    """The settings of `full` of which something is claimed, as `plots.forest` takes them."""
+    rows = stored()
+    seeds = complete(rows)
+    found = claims(rows, "full", seeds) if len(seeds) >= LEAST_SEEDS else []
+    return [
+        {"setting": one.setting, "group": "single tasks of real physics", "margin": MARGIN, "claim": claim}
+        | gains.numbers(one.total, "")
+        | gains.numbers(one.beyond_delay, "beyond_delay_")
+        for one, claim in found
+    ]
+
+
+def _table(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> str:
+    lines = []
+    for one, claim in claims(rows, mode, seeds):
         without = f", without {', '.join(map(str, one.left_out))}" if one.left_out else ""
         late, low, high = one.late
         lines.append(
@@ -234,7 +255,7 @@ def _table(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> str:
                 f"{len(one.seeds)}{without}",
                 tables.share(one.beyond_delay),
                 f"{one.beyond_delay.p_value:.4f}",
-                ", ".join(["the same within 5 %"] * is_same + [more] * is_other),
+                claim,
                 tables.share(one.total),
                 f"{late:.1f} [{low:.1f}, {high:.1f}]",
                 f"{one.lag:.2f}",

@@ -62,8 +62,7 @@ def _listed(names: str | Sequence[str]) -> str | list[str]:
 
 
 def _is_excluded(name: str, excluded: str | Sequence[str] | None) -> bool:
-    """Whether a module is in a value head, or one that is not to be changed: by a pattern, or by the end of
-    its name."""
+    """Return True if a module is in a value head, or excluded: by a pattern, or by the end of its name."""
     if VALUE_HEAD in name.split("."):
         return True
     if isinstance(excluded, str):
