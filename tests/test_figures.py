@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks.learning import pi0
+from benchmarks.learning import pi0, singles
 from benchmarks.schedules import hosts
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.report.advice.bounds import LOGLINEAR_PRICE
@@ -20,7 +20,21 @@ COMPUTED = ("maniskill-real", "metaworld", "libero-real")
 """Scenarios in which nothing is emulated."""
 SIXTEEN_CORES = ("sixteen_cores", "sixteen_cores_12")
 COUNTS = tuple(
-    ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
+    [
+        "none",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+    ]
 )
 MEASUREMENTS = "benchmarks/schedules/measurements.md"
 MEASUREMENTS_OF_LEARNING = "benchmarks/learning/measurements.md"
@@ -337,11 +351,35 @@ def flow():
         yield page, f"{middle} % [{low}, {high}]"
 
 
+def single_tasks():
+    """Of single tasks of real physics: how late `full` was, and where it learned the same beyond that."""
+    rows_ = singles.stored()
+    seeds = singles.complete(rows_)
+    found = singles.claims(rows_, "full", seeds)
+    late = [one.late[0] for one, _ in found]
+    for page in ("README.md", "docs/index.md", "docs/learning.md"):
+        yield page, f"{min(late):.1f} to {max(late):.1f} batches"
+    page = "docs/learning.md"
+    yield page, f"{COUNTS[len(seeds)]} of its {len(singles.SEEDS)} seeds are there"
+    for one, _ in found:
+        test = one.beyond_delay
+        yield page, f"{100 * test.difference:+.1f} % [{100 * test.ci_low:+.1f}, {100 * test.ci_high:+.1f}]"
+    same = [one.setting for one, claim in found if claim == "the same within 5 %"]
+    (loss,) = (one.setting for one, claim in found if claim == "less")
+    lost = f"a loss for {loss.replace(', ', ' with ')}"
+    yield page, f"Holm keeps equality within 5 % for {COUNTS[len(same)]} of them, and {lost}"
+    younger = singles.claims(rows_, "tasks", seeds)
+    late = [one.late[0] for one, _ in younger]
+    yield page, f"were {min(late):.1f} to {max(late):.1f} batches late"
+    assert not any("less" in claim for _, claim in younger)
+
+
 CLAIMS = [
     claim
     for claims in (
         front_page,
         flow,
+        single_tasks,
         causes,
         speed,
         page_of_speed,
