@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
 
+from benchmarks.learning.cells import add_row
 from rlinf_async.lab.cells import AnyCell
 from rlinf_async.lab.process import OWN_CLUSTER
 
@@ -35,6 +40,29 @@ def run_all(cells: Sequence[AnyCell], *, processes: int) -> list[AnyCell]:
     finally:
         pool.shutdown(cancel_futures=True)
     return failed
+
+
+def by_seed(
+    path: Path,
+    seeds: Sequence[int],
+    *,
+    runs: Callable[[Sequence[int]], Iterable[Any]],
+    stored: Callable[[], Mapping[Any, Any]],
+    trained: Callable[[Any], Mapping[str, Any]],
+    write: Callable[[], Path],
+) -> None:
+    """The command of an experiment whose rows are in `path`: run what is missing, one after the other, and
+    write the tables.
+    """
+    parser = argparse.ArgumentParser(description="see the module")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), help="of those that are planned")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    for run in () if asked.report else runs(asked.seeds):
+        if run not in stored():  # asked each time: another process may make other seeds
+            add_row(path, trained(run))
+    print(write())
 
 
 def _prepare_process() -> None:

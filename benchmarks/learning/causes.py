@@ -51,7 +51,6 @@ Pilots: none.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +59,7 @@ import numpy as np
 import torch
 
 from benchmarks.learning import cells, preregistered_run, tables
+from benchmarks.learning.campaign import by_seed
 from benchmarks.learning.preregistered_run import service_times
 from benchmarks.learning.preregistration import Setting, load
 from benchmarks.learning.statistics import holm, learned, moved, tost_paired
@@ -212,17 +212,15 @@ def report(rows: Mapping[Run, Any]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, one run after the other, and write the tables."""
-    parser = argparse.ArgumentParser(description="see the module")
-    parser.add_argument("--report", action="store_true", help="run nothing")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of those that are planned")
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    for run in () if asked.report else runs(asked.seeds):
-        if run not in stored():
-            row = trained(run)
-            cells.add_row(RAW, row)
-    print(tables.write("causes.md", report(stored())))
+    """Run what is missing, and write the tables."""
+    by_seed(
+        RAW,
+        SEEDS,
+        runs=runs,
+        stored=stored,
+        trained=trained,
+        write=lambda: tables.write("causes.md", report(stored())),
+    )
 
 
 if __name__ == "__main__":

@@ -44,16 +44,15 @@ all of it within 20; lags of 0.89 to 0.90. Areas, synchronous and `full`: 0.882 
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.learning import cells, gains, preregistered_run, tables
+from benchmarks.learning.campaign import by_seed
 from benchmarks.learning.preregistration import Recipe, Task
 from benchmarks.learning.statistics import Tost, holm, learned, moved, tost_paired
 from benchmarks.learning.virtual_host import ServiceTimes
@@ -275,18 +274,15 @@ def _table(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, one run after the other, and write the table."""
-    parser = argparse.ArgumentParser(description="see the module")
-    parser.add_argument("--report", action="store_true", help="run nothing")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of those that are planned")
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    for run in () if asked.report else runs(asked.seeds):
-        if run not in stored():
-            row = trained(run)
-            cells.add_row(RAW, row)
-    if asked.report:
-        print(tables.write("singles.md", report(stored())))
+    """Run what is missing, and write the tables."""
+    by_seed(
+        RAW,
+        SEEDS,
+        runs=runs,
+        stored=stored,
+        trained=trained,
+        write=lambda: tables.write("singles.md", report(stored())),
+    )
 
 
 if __name__ == "__main__":

@@ -218,16 +218,12 @@ class PieceClient:
             pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
             # Fetched from where it was made, past the coordinator.
             data = await asyncio.gather(*(_fetched(piece) for piece in pieces))
-            found += [
-                replace(piece, payload=unpack(payload))
-                for piece, payload in zip(pieces, data, strict=True)
-                if payload is not None
-            ]
-            lost = [
-                replace(piece, payload=None)
-                for piece, payload in zip(pieces, data, strict=True)
-                if payload is None
-            ]
+            lost: list[Piece] = []
+            for piece, payload in zip(pieces, data, strict=True):
+                if payload is None:
+                    lost.append(replace(piece, payload=None))
+                else:
+                    found.append(replace(piece, payload=unpack(payload)))
             if not lost:
                 return found, last
             await self._coordinator.pieces_lost.remote(lost)
