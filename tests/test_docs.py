@@ -78,6 +78,7 @@ ELSEWHERE = {
     r"make demo": "tests/runs/test_matrix.py",
     r"make demo-vla|rlinf-async train metaworld_ppo_pi0": "tests/vla/test_tiny_pi0.py",
     r"rlinf-async bench --scenario maniskill-real .*": "tests/runs/test_maniskill.py",
+    r"rlinf-async plan --rows .*": "tests/lab/plan/rows/test_command.py",
     r"rlinf-async plan.*": "tests/lab/plan/test_command.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"(nice )?python -m benchmarks\.learning\.flow.*": "tests/benchmarks/test_flow.py",

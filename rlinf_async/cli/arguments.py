@@ -42,9 +42,8 @@ Overrides = Annotated[
         autocompletion=_begun,
     ),
 ]
-RunDir = Annotated[
-    Path, typer.Argument(help="The directory of a run: runner.logger.log_path, or vla.run_dir.")
-]
+RUN_DIR = typer.Argument(help="The directory of a run: runner.logger.log_path, or vla.run_dir.")
+RunDir = Annotated[Path, RUN_DIR]
 
 
 def _several(wanted: bool) -> None:

@@ -24,6 +24,8 @@ from rlinf_async.observe.spans import SpanLog
 
 Debt = tuple[str, float]
 """Work that is done, and still has to last: the kind of its span, "" for none, and its seconds."""
+FETCH = "fetch"
+"""The kind of a wait for the one process that all rollouts pass."""
 
 
 class VirtualTraining:
@@ -42,6 +44,9 @@ class VirtualTraining:
         """Do nothing: no state is kept of the batch before."""
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
+        if self._times.fetch_s:
+            samples = self._settings.horizon * sum(piece.size for piece in pieces)
+            self.owed.append((FETCH, samples * self._times.fetch_s))
         # Owed where no pass is made, too: ranks wait for each other, and another may have to make one.
         self.owed.append(("", 0.0))
         return {"advantages": torch.zeros(self._settings.horizon, sum(piece.size for piece in pieces))}
@@ -120,11 +125,13 @@ class VirtualLearner:
         settings: RunSettings,
         pieces: PiecePort,
         together: asyncio.Barrier | None,
+        channel: asyncio.Lock,
         busy: BusyMeter,
         spans: SpanLog,
     ) -> None:
+        """`channel` is the process that all rollouts pass."""
         self._rank, self._settings, self._pieces = rank, settings, pieces
-        self._together, self._busy, self._spans = together, busy, spans
+        self._together, self._channel, self._busy, self._spans = together, channel, busy, spans
         self._training = VirtualTraining(times, settings)
         self._learner = StreamingLearner(
             self._training,
@@ -154,6 +161,10 @@ class VirtualLearner:
         for kind, seconds in debts:
             if self._together is not None:
                 await self._together.wait()
+            if kind == FETCH:
+                async with self._channel:
+                    await asyncio.sleep(seconds)
+                continue
             with self._busy.busy(self._rank), self._spans.span(kind) if kind else nullcontext():
                 await asyncio.sleep(seconds)
             if kind == "micro-batch":

@@ -133,6 +133,7 @@ class VirtualRun(InProcessRun):
     def _learners(self) -> list[VirtualLearner]:
         ranks, training = self._plan.learner_ranks, self._times.training
         barrier = asyncio.Barrier(ranks) if ranks > 1 else None
+        channel = asyncio.Lock()
         return [
             VirtualLearner(
                 rank,
@@ -140,6 +141,7 @@ class VirtualRun(InProcessRun):
                 settings=self._settings,
                 pieces=self._pieces(rank),
                 together=barrier,
+                channel=channel,
                 busy=self._busy["learner"],
                 spans=self._records.log(Process.LEARNER, rank),
             )

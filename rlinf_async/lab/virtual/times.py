@@ -53,6 +53,9 @@ class TrainingTimes:
     """An optimizer step."""
     batch_s: float = 0.0
     """Seconds of a batch besides all that: metrics, the call that begins the next."""
+    fetch_s: float = 0.0
+    """Seconds for which a sample is in the one process that all rollouts pass on their way to a learner, one
+    rank after the other; 0 where they pass none."""
 
     def __post_init__(self) -> None:
         _check(self, "training")

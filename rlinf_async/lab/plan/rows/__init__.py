@@ -1,0 +1,1 @@
+"""Step times of other placements and more GPUs, from those of a few synchronous runs."""
