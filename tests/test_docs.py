@@ -70,6 +70,7 @@ ELSEWHERE = {
     r"rlinf-async (explain|train) --config-dir \. -n points": (
         "tests/test_docs_extending.py::test_the_worker_takes_the_place_of_ours_and_the_config_resolves"
     ),
+    r"rlinf-async explain --config-dir .* --gpus 8 --nodes 2 .*": "tests/test_docs_placement.py",
     r"rlinf-async explain --config-dir \$EMBODIED_PATH/config .*": "tests/test_docs_rlinf_configs.py",
     r"rlinf-async (explain|sweep) --config-dir \$EMBODIED_PATH/config .*\+paper=.*": (
         "tests/test_docs_papers.py"
