@@ -11,7 +11,7 @@ import resource
 import shutil
 import sys
 
-from rlinf_async.doctor import gpu, installation, machine
+from rlinf_async.doctor import gpu, installation, machine, nodes
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
 from rlinf_async.hosts.host import every
@@ -69,6 +69,7 @@ def _machine() -> list[Check]:
         *(load_class(CHECKS_GROUP, name)() for name in names_of(CHECKS_GROUP)),
         machine.check_ray_address(commands, noted=machine.noted_cluster(os.environ), environ=os.environ),
         machine.check_sockets(os.environ),
+        nodes.check_nodes(os.environ),
         machine.check_dashboard(commands),
         machine.check_memory(available=machine.available_memory(), memory=memory),
         machine.check_shared_memory(free=machine.free_shared_memory(), memory=memory),
