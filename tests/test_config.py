@@ -170,7 +170,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.advanced", {"deadline_s": float("nan")}, "async.advanced.deadline_s=nan"),
         ("async", {"deterministic": "true"}, "async.deterministic='true' must be true or false"),
         ("async.advanced", {"stall_s": 0}, "async.advanced.stall_s=0 must be a finite number above 0"),
-        ("async.train", {"balance": "task"}, "did you mean 'tasks'"),
+        ("async.advanced", {"balance": "task"}, "did you mean 'tasks'"),
         ("async", {"mode": None}, "async.mode=None must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
@@ -270,8 +270,8 @@ def test_a_fixed_lag_needs_level_1_alone(block):
     with pytest.raises(ValueError, match=r"async.deterministic=true.*use async.mode=train"):
         AsyncConfig.from_mapping({**block, "deterministic": True})
     assert AsyncConfig.from_mapping({"mode": "train", "deterministic": True}).deterministic
-    with pytest.raises(ValueError, match=r"balance=tasks.*use async.train.balance=exact"):
-        AsyncConfig.from_mapping({"mode": "train", "deterministic": True, "train": {"balance": "tasks"}})
+    with pytest.raises(ValueError, match=r"balance=tasks.*use async.advanced.balance=exact"):
+        AsyncConfig.from_mapping({"mode": "train", "deterministic": True, "advanced": {"balance": "tasks"}})
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,9 @@ def block(arm: str, setting: Setting) -> dict[str, Any]:
     streamer = {"micro_batch_size": task.envs // task.shards * task.horizon}
     return {
         "mode": "full",
-        "train": {"max_staleness": setting.lag, "balance": balance},
+        "train": {"max_staleness": setting.lag},
         "rollout": {"shards": task.shards},
-        "advanced": {"normalization": "running"},
+        "advanced": {"balance": balance, "normalization": "running"},
         "streamer": {"enabled": False} if arm == "mixed" else streamer,
     }
 

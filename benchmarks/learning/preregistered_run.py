@@ -86,12 +86,13 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
     piece = task.envs // task.shards * task.horizon
     return {
         "mode": "full",
-        "train": {
-            "max_staleness": setting.lag,
-            "balance": setting.balance,
-        },
+        "train": {"max_staleness": setting.lag},
         "rollout": {"shards": task.shards},
-        "advanced": {"normalization": "running", "proximal": setting.proximal or RECOMPUTED},
+        "advanced": {
+            "balance": setting.balance,
+            "normalization": "running",
+            "proximal": setting.proximal or RECOMPUTED,
+        },
         "streamer": {"micro_batch_size": piece}
         | {name: value for name, value in setting.streamer.items() if name != "steps"},
     }

@@ -107,7 +107,7 @@ def block_of(task: Task, mode: str) -> dict[str, Any]:
         return {}
     return {
         "mode": "full",
-        "train": {"balance": "tasks"} if mode == "tasks" else {},
+        "advanced": {"balance": "tasks" if mode == "tasks" else "exact"},
         "rollout": {"shards": task.shards},
         "streamer": {"micro_batch_size": task.envs // task.shards * task.horizon},
     }

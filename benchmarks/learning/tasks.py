@@ -1,4 +1,4 @@
-"""Does `async.train.balance=tasks` learn what `exact` learns: `python -m benchmarks.learning.tasks`.
+"""Does `async.advanced.balance=tasks` learn what `exact` learns: `python -m benchmarks.learning.tasks`.
 
 Stated before any run that counts. The preregistered settings `ppo-1-lag1` and `grpo-1-lag1`
 (preregistration.yaml: 64 points, half of them easy and fast, half hard and slow, all three levels, virtual

@@ -34,6 +34,10 @@ class AdvancedConfig:
 
     Streaming can hide the first update epoch only: auto is running with one epoch, deferred with more.
     """
+    balance: Literal["auto", "exact", "tasks"] = "auto"
+    """The way in which environments contribute equally to every batch: each with its own task (exact), or the
+    next free one with the next task (tasks); auto: tasks where environments can be told theirs, or draw them
+    anew for every rollout."""
     keep_checkpoints: int | Literal["all"] = "all"
     """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
     measure_ratios: bool | Literal["auto"] = "auto"
@@ -69,6 +73,7 @@ class AdvancedConfig:
         check_above_zero("async.advanced.max_weight", self.max_weight, auto=True)
         check_choice("async.advanced.proximal", self.proximal, ("recomputed", "loglinear"))
         check_choice("async.advanced.normalization", self.normalization, ("auto", "running", "deferred"))
+        check_choice("async.advanced.balance", self.balance, ("auto", "exact", "tasks"))
         check_whole("async.advanced.keep_checkpoints", self.keep_checkpoints, least=1, or_else="all")
         if self.measure_ratios != "auto":
             check_flag("async.advanced.measure_ratios", self.measure_ratios)

@@ -49,8 +49,8 @@ class AsyncConfig:
             )
         if self.deterministic and self.takes_tasks:
             raise ValueError(
-                "async.train.balance=tasks gives each place in a batch to whoever is first, "
-                "which async.deterministic=true rules out; use async.train.balance=exact"
+                "async.advanced.balance=tasks gives each place in a batch to whoever is first, "
+                "which async.deterministic=true rules out; use async.advanced.balance=exact"
             )
         if self.off_policy and self.train.correction == "none" and not self.advanced.accept_bias:
             raise ValueError(
@@ -105,8 +105,11 @@ class AsyncConfig:
 
     @property
     def takes_tasks(self) -> bool:
-        """True if a shard collects for the next place of a batch, and its environments take on its tasks."""
-        return self.train.balance == "tasks"
+        """True if a shard collects for the next place of a batch, whose tasks its environments take on.
+
+        Not while `balance` is `auto`, which a host settles when it knows the environments.
+        """
+        return self.advanced.balance == "tasks"
 
     @property
     def correction(self) -> Correction:

@@ -38,8 +38,9 @@ REMOVED_KEYS = {
         "it gained nothing where it was measured; give async.train.max_staleness and "
         "async.rollout.max_wait_ms yourself, `rlinf-async plan RUN` says what another value would give"
     ),
-    "async.train.balance=free": (
-        "it trained slow tasks less; use tasks, with which whoever is free takes on the next task, or exact"
+    "async.train.balance": (
+        "whoever is free takes on the next task where environments let it; leave the key out, or write "
+        "async.advanced.balance=exact"
     ),
     "async.train.correction=mis": (
         "it left out every sample beyond a bound, and learned 43 % less with action tokens at a lag of 4; "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from rlinf_async.config.checks import check_choice, check_flag, check_whole
-from rlinf_async.core.types import Balance, Correction
+from rlinf_async.core.types import Correction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,8 @@ class TrainConfig:
     """Policy versions that a trained sample may be old, counted in global steps."""
     correction: Correction = "decoupled"
     """The weight of a sample that an older policy has drawn; see `core.objectives.importance_weight`."""
-    balance: Balance = "exact"
-    """The way in which environments contribute equally to every batch: each with its own task (exact),
-    or the next free one with the next task (tasks)."""
 
     def __post_init__(self) -> None:
         check_flag("async.train.enabled", self.enabled)
         check_whole("async.train.max_staleness", self.max_staleness, least=0)
         check_choice("async.train.correction", self.correction, get_args(Correction))
-        check_choice("async.train.balance", self.balance, get_args(Balance))

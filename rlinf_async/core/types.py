@@ -10,9 +10,6 @@ from typing import Any, Literal
 Mode = Literal["train", "eval", "score"]
 """The kind of a request: actions to train on or to evaluate, or scores of actions that were taken."""
 
-Balance = Literal["exact", "tasks"]
-"""The rule for which shard may collect for a place in a batch; see `core.admission`."""
-
 Correction = Literal["decoupled", "tis", "none"]
 """The correction of off-policy samples; see `core.objectives`."""
 

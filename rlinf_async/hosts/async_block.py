@@ -67,9 +67,10 @@ def with_preset(cfg: DictConfig, mode: str) -> DictConfig:
 
 
 def resolved_rollout(settings: RunSettings) -> dict[str, Any]:
-    """`async.rollout` with every `auto` resolved, while level 2 is on."""
-    return {
+    """The keys of the block that matter while level 2 is on, with every `auto` resolved."""
+    rollout = {
         "shards": settings.plan.shards_per_worker,
         "max_batch_size": settings.max_batch_size,
         "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,
     }
+    return {"rollout": rollout, "advanced": {"balance": settings.asynchrony.advanced.balance}}

@@ -147,8 +147,8 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
         )
     if asynchrony.takes_tasks:
         yield (
-            "async.train.balance=tasks: a free simulator takes on the tasks of the next place in the batch, "
-            "those that took longest first, so that a batch has the tasks and groups of the synchronous loop"
+            "a free simulator collects for the next place in the batch, those that took longest first, and a "
+            "batch has as much of every task as in the synchronous loop (async.advanced.balance=tasks)"
         )
     if asynchrony.off_policy and not asynchrony.recomputes:
         yield "values, and the advantages made of them, are the sampling policies', not recomputed"

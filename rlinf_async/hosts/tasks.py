@@ -1,60 +1,67 @@
-"""Tells which environments can take on the tasks of another shard, as `async.train.balance=tasks` asks."""
+"""Tells which environments may collect for any place in a batch, as `async.advanced.balance=tasks` has it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.entry_points import load_class
+from rlinf_async.entry_points import names_of
 from rlinf_async.hosts.reasons import Reason
 
-ENVS_GROUP = "rlinf_async.envs"
-TAKE_ON_METHOD = "take_on"
-"""The method of an environment's class: `take_on(seed_offset, rollout)`; see docs/extending.md."""
+TAKE_ON_GROUP = "rlinf_async.take_on"
+"""Entry points by the names of environments: the method `take_on(seed_offset, rollout)` of their class, see
+docs/extending.md. The name alone is read before Ray starts, so that no simulator is imported."""
 
-EXACT_OVERRIDE = "async.train.balance=exact"
-NO_TAKE_ON = "cannot be told which tasks to start"
-NO_TAKE_ON_REASONS = {"libero": "draw the tasks of every rollout anew, and cannot be told which"}
-"""The reason why RLinf's own environments cannot, where there is a special one."""
+TAKE_ON_METHOD = "take_on"
+
+DRAWN_ANEW = frozenset({"calvin", "libero", "metaworld"})
+"""RLinf's environments that draw the tasks and initial states of every rollout anew, all from the same ones:
+a rollout of any of them may stand at any place, and nobody has to tell it which."""
+
+EXACT_OVERRIDE = "async.advanced.balance=exact"
+
+
+def settled(asynchrony: AsyncConfig, env: Mapping[str, Any]) -> AsyncConfig:
+    """Return `asynchrony` with `balance: auto` decided for the environments of the section `env`.
+
+    Free simulators take on the next tasks where environments can be told theirs, or draw them anew, and no
+    shard waits for another.
+    """
+    if asynchrony.advanced.balance != "auto":
+        return asynchrony
+    takes = asynchrony.rollout.enabled and not env.get("auto_reset") and not _why_not(env)
+    advanced = replace(asynchrony.advanced, balance="tasks" if takes else "exact")
+    return replace(asynchrony, advanced=advanced)
 
 
 def cannot_take_on(
     env: Mapping[str, Any], asynchrony: AsyncConfig, *, key: str = "env.train"
 ) -> Iterator[Reason]:
-    """Yield the reasons why the environments of the section `env`, at `key`, cannot take on tasks.
-
-    Imports the class that the section names.
-
-    Raises:
-        ValueError: no package provides that class.
+    """Yield the reasons why the environments of the section `env`, at `key`, cannot take on tasks, if they
+    are asked to.
     """
     if not asynchrony.takes_tasks:
         return
     if env.get("auto_reset"):
         yield Reason(
-            f"async.train.balance=tasks does not support {key}.auto_reset=True: tasks are taken on at a "
+            f"async.advanced.balance=tasks does not support {key}.auto_reset=True: tasks are taken on at a "
             f"reset before every rollout, and there episodes go on; use {key}.auto_reset=false, or "
-            "async.train.balance=exact",
+            f"{EXACT_OVERRIDE}",
             EXACT_OVERRIDE,
         )
-    why = _why_not(env)
-    if why:
-        yield Reason(
-            f"async.train.balance=tasks: {why}; use async.train.balance=exact, or an {key}.env_class with "
-            "the method take_on",
-            EXACT_OVERRIDE,
-        )
+    if why := _why_not(env):
+        yield Reason(f"async.advanced.balance=tasks: {why}; use {EXACT_OVERRIDE}", EXACT_OVERRIDE)
 
 
 def _why_not(env: Mapping[str, Any]) -> str:
-    name = env.get("env_class")
-    if not name:
-        simulator = str(env.get("env_type"))
-        return f"RLinf's {simulator} environments {NO_TAKE_ON_REASONS.get(simulator, NO_TAKE_ON)}"
-    try:
-        declared = load_class(ENVS_GROUP, str(name))
-    except ImportError as error:
-        return f"whether {name} can take on tasks is not known here, as it cannot be imported ({error})"
-    can = callable(getattr(declared, TAKE_ON_METHOD, None))
-    return "" if can else f"{getattr(declared, '__name__', name)} has no method {TAKE_ON_METHOD}"
+    if name := env.get("env_class"):
+        told = name in names_of(TAKE_ON_GROUP)
+        return "" if told else f"no package declares a {TAKE_ON_METHOD} for {name} ({TAKE_ON_GROUP})"
+    simulator = str(env.get("env_type"))
+    if simulator not in DRAWN_ANEW:
+        return f"RLinf's {simulator} environments cannot be told which tasks to start"
+    if env.get("use_ordered_reset_state_ids"):
+        return f"RLinf's {simulator} environments go through their tasks in order, each through its share"
+    return ""

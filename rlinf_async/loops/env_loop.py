@@ -1,7 +1,7 @@
 """The env loop of a shard, with what the options of a run put around `run_shard`; no one else reads them.
 
-`rollout.enabled`: a rollout begins while the one before is handed over. `train.balance=tasks`: the shard is
-told before each rollout whose tasks to play. `deterministic`, with checkpoints: it is renewed at each of
+`rollout.enabled`: a rollout begins while the one before is handed over. `advanced.balance=tasks`: the shard
+is told before each rollout whose tasks to play. `deterministic`, with checkpoints: it is renewed at each of
 them.
 
 Theory of operation: tasks. A batch has a place for every rollout that the synchronous loop would train: a

@@ -56,14 +56,14 @@ def rollouts(seen):
     return Counter((groups, episode, states) for _, groups, episode, states in seen)
 
 
-TASKS = {"mode": "full", "train": {"balance": "tasks"}, "rollout": {"shards": 8}}
+TASKS = {"mode": "full", "advanced": {"balance": "tasks"}, "rollout": {"shards": 8}}
 
 
 @pytest.mark.parametrize("speeds", [((0.1, 1.0),), ((0.05, 0.05), (1.0, 1.0))])
 @pytest.mark.parametrize("bound", [0, 1])
 def test_every_rollout_of_the_synchronous_loop_is_played_once_whoever_is_fast(speeds, bound):
     exact, slow = played({"mode": "full", "rollout": {"shards": 8}}, speeds)
-    block = {**TASKS, "train": {"balance": "tasks", "max_staleness": bound}}
+    block = {**TASKS, "train": {"max_staleness": bound}}
     taken, fast = played(block, speeds)
     assert len(taken) == BATCHES * EPOCHS * 8
     assert rollouts(taken) == rollouts(exact)
@@ -106,5 +106,5 @@ def test_environments_that_cannot_take_on_tasks_are_refused():
     class Fixed(PointReach):
         take_on = None
 
-    with pytest.raises(ValueError, match=r"no method take_on; use async\.train\.balance=exact"):
+    with pytest.raises(ValueError, match=r"no method take_on; use async\.advanced\.balance=exact"):
         LocalTrainer(settings(TASKS), lambda first, size: Fixed(size, first=first, group_size=GROUP)).run()

@@ -1,62 +1,90 @@
-"""Which environments can take on the tasks of others is known before a run."""
+"""Which environments collect for any place in a batch is known before a run."""
+
+import subprocess
+import sys
 
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts import tasks
-from rlinf_async.hosts.tasks import cannot_take_on
+from rlinf_async.entry_points import load_class, names_of
+from rlinf_async.hosts.presence import ENVS_GROUP
+from rlinf_async.hosts.tasks import TAKE_ON_GROUP, TAKE_ON_METHOD, cannot_take_on, settled
 
-TASKS = AsyncConfig.from_mapping({"mode": "full", "train": {"balance": "tasks"}})
-
-
-class Fixed:
-    """Environments that cannot."""
+TASKS = AsyncConfig.from_mapping({"mode": "full", "advanced": {"balance": "tasks"}})
 
 
 def reasons(env, asynchrony=TASKS, **key):
     return [reason.text for reason in cannot_take_on(env, asynchrony, **key)]
 
 
+def balance(env, **block):
+    return settled(AsyncConfig.from_mapping({"mode": "full", **block}), env).advanced.balance
+
+
 def test_nothing_is_asked_of_environments_that_keep_their_tasks():
-    keeps = AsyncConfig.from_mapping({"mode": "full"})
+    keeps = AsyncConfig.from_mapping({"mode": "full", "advanced": {"balance": "exact"}})
     assert reasons({"env_class": "nobody has this", "auto_reset": True}, keeps) == []
 
 
 @pytest.mark.parametrize("name", ["emulated", "metaworld_task", "point_reach"])
-def test_environments_of_this_package_can(name):
-    pytest.importorskip("metaworld" if name == "metaworld_task" else "gymnasium")
-    assert reasons({"env_class": name, "env_type": "metaworld", "auto_reset": False}) == []
+def test_environments_of_this_package_can_and_are_not_imported_to_know_it(name):
+    section = {"env_class": name, "env_type": "metaworld", "auto_reset": False}
+    assert reasons(section) == []
+    assert balance(section) == "tasks"
+
+
+def test_every_class_that_is_declared_to_take_on_tasks_has_the_method():
+    for name in names_of(TAKE_ON_GROUP):
+        pytest.importorskip("metaworld" if name == "metaworld_task" else "gymnasium")
+        assert load_class(TAKE_ON_GROUP, name) is getattr(load_class(ENVS_GROUP, name), TAKE_ON_METHOD)
 
 
 def test_environments_that_go_on_from_rollout_to_rollout_are_refused_by_name():
     (text,) = reasons({"env_class": "emulated", "auto_reset": True}, key="env")
     assert "does not support env.auto_reset=True" in text
-    assert "use env.auto_reset=false, or async.train.balance=exact" in text
+    assert "use env.auto_reset=false, or async.advanced.balance=exact" in text
+    assert balance({"env_class": "emulated", "auto_reset": True}) == "exact"
 
 
-@pytest.mark.parametrize(
-    ("simulator", "why"),
-    [
-        ("libero", "draw the tasks of every rollout anew"),
-        ("maniskill", "cannot be told which tasks to start"),
-    ],
-)
-def test_rlinfs_own_environments_are_refused_by_name(simulator, why):
-    (text,) = reasons({"env_type": simulator})
-    assert text.startswith(f"async.train.balance=tasks: RLinf's {simulator} environments {why}")
-    assert "use async.train.balance=exact, or an env.train.env_class with the method take_on" in text
+@pytest.mark.parametrize("simulator", ["calvin", "libero", "metaworld"])
+def test_rlinfs_environments_that_draw_their_tasks_anew_collect_for_any_place(simulator):
+    section = {"env_type": simulator, "auto_reset": False, "use_ordered_reset_state_ids": False}
+    assert reasons(section) == []
+    assert balance(section) == "tasks"
 
 
-def test_a_class_without_the_method_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr(tasks, "load_class", lambda group, name: Fixed)
-    (text,) = reasons({"env_class": "fixed"})
-    assert "Fixed has no method take_on" in text
+def test_rlinfs_environments_that_go_through_their_tasks_in_order_do_not():
+    section = {"env_type": "libero", "auto_reset": False, "use_ordered_reset_state_ids": True}
+    (text,) = reasons(section)
+    assert "go through their tasks in order, each through its share; use async.advanced.balance=exact" in text
+    assert balance(section) == "exact"
 
 
-def test_a_class_that_cannot_be_imported_is_no_class_that_can(monkeypatch):
-    def load(group, name):
-        raise ImportError("No module named 'simulator'")
+@pytest.mark.parametrize("section", [{"env_type": "maniskill"}, {"env_class": "fixed"}])
+def test_others_keep_their_tasks_and_are_refused_by_name_where_they_are_asked(section):
+    (text,) = reasons(section)
+    assert text.startswith("async.advanced.balance=tasks: ")
+    assert next(iter(section.values())) in text
+    assert balance(section) == "exact"
 
-    monkeypatch.setattr(tasks, "load_class", load)
-    (text,) = reasons({"env_class": "elsewhere"})
-    assert "not known here, as it cannot be imported (No module named 'simulator')" in text
+
+def test_tasks_stay_where_they_are_without_level_2_and_where_the_block_says_so():
+    section = {"env_class": "emulated", "auto_reset": False}
+    assert balance(section, rollout={"enabled": False}) == "exact"
+    assert balance(section, advanced={"balance": "exact"}) == "exact"
+
+
+def test_a_deterministic_run_is_exact():
+    block = AsyncConfig.from_mapping({"mode": "train", "deterministic": True})
+    assert not settled(block, {"env_class": "emulated"}).takes_tasks
+
+
+def test_knowing_imports_no_simulator():
+    code = (
+        "import sys; from rlinf_async.config import AsyncConfig\n"
+        "from rlinf_async.hosts.tasks import settled\n"
+        "settled(AsyncConfig.from_mapping({'mode': 'full'}), {'env_class': 'metaworld_task'}); "
+        "print([name for name in ('metaworld', 'mujoco', 'torch') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert said.stdout.strip() == "[]"

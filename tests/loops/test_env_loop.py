@@ -56,7 +56,7 @@ DETERMINISTIC = {"mode": "train", "deterministic": True}
     [
         ({"mode": "train"}, 2, False, []),
         ({"mode": "full"}, 2, True, []),
-        ({"mode": "full", "train": {"balance": "tasks"}}, 0, True, [("take on", 0, 3)]),
+        ({"mode": "full", "advanced": {"balance": "tasks"}}, 0, True, [("take on", 0, 3)]),
         (DETERMINISTIC, 0, False, []),
         (DETERMINISTIC, 2, False, [("renew", 2)]),
         (DETERMINISTIC, 3, False, []),

@@ -76,7 +76,7 @@ async def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_no
 
 @pytest.mark.parametrize(("balance", "goes_on"), [("exact", False), ("tasks", True)])
 async def test_a_shard_that_is_early_takes_the_place_of_another_only_where_balance_lets_it(balance, goes_on):
-    broker = settings(train={"max_staleness": 0, "balance": balance}).trajectory_broker()
+    broker = settings(train={"max_staleness": 0}, advanced={"balance": balance}).trajectory_broker()
     await broker.admit(0)
     second = asyncio.create_task(broker.admit(0))
     await settle()

@@ -13,7 +13,7 @@ from tests.runs.quick_bench import QUICK
 
 pytestmark = pytest.mark.ray
 
-TAKEN = ("async.train.balance=tasks", "runner.max_epochs=4")
+TAKEN = ("runner.max_epochs=4",)
 GROUPS = (
     "algorithm.group_size=4",
     "env.eval.group_size=1",
@@ -26,7 +26,7 @@ GROUPS = (
 def test_a_run_whose_simulators_take_on_tasks_is_measured(monkeypatch):
     unequal = replace(QUICK, env=replace(QUICK.env, fastest=0.2, slowest=2.0))
     monkeypatch.setitem(cell.SCENARIOS_BY_NAME, "unequal", unequal)
-    result = BenchCell(scenario="unequal", mode="full-tasks", repetition=0, warm_up=3, steps=4).run()
+    result = BenchCell(scenario="unequal", mode="full", repetition=0, warm_up=3, steps=4).run()
     assert "error" not in result, result["error"]
     assert result["retrained"] == 0
     assert result["staleness_max"] <= 1

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from rlinf_async.lab.demo.simulators.libero import missing_libero
+from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import Runner
 
 pytestmark = pytest.mark.ray
@@ -48,3 +50,7 @@ def test_a_vla_trains_on_libero_in_full_mode(runs: Runner, gl: str) -> None:
     assert run.summary["trajectories"]["trained"] == 4
     # Nothing is solved in four tries: the learner steps, on returns of zero.
     assert run.metrics[-1]["train/actor/grad_norm"] >= 0
+    # LiberoEnv draws its tasks anew: whichever of the two is free collects for the next place.
+    assert OmegaConf.load(run.directory / "config.yaml")["async"].advanced.balance == "tasks"
+    rollouts = [span for span in read_spans(run.directory / "trace") if span["kind"] == "rollout"]
+    assert sorted((span["batch"], span["place"]) for span in rollouts) == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -15,7 +15,7 @@ from rlinf_async.hosts.local.keys import TABLE, malformed, unread
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.presence import unwritable
 from rlinf_async.hosts.reasons import Reason, refuse, unknown
-from rlinf_async.hosts.tasks import cannot_take_on
+from rlinf_async.hosts.tasks import cannot_take_on, settled
 
 ENVS_GROUP = "rlinf_async.envs"
 UNSERVED_KEYS = {
@@ -39,6 +39,7 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     refuse([*malformed(values), *unread(values)])
     asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(unserved(asynchrony)))
+    asynchrony = settled(asynchrony, values["env"])
     return LocalSettings(asynchrony=asynchrony, **(values.get("settings") or {}))
 
 

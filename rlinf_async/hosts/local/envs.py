@@ -30,7 +30,7 @@ class Environments(Protocol):
     after a failure do not begin again with the first ones; `abort(reason)`, called from another thread when
     they do not answer, ends their processes, so that the call that hangs raises an error, and says whether
     there were any; `take_on(first, episode)` has the next reset begin episode number `episode`, from 0, of
-    the environments from number `first` on, with their tasks and groups (`async.train.balance=tasks`).
+    the environments from number `first` on, with their tasks and groups (`async.advanced.balance=tasks`).
     """
 
     @property

@@ -169,8 +169,8 @@ class LocalTrainer:
         """Check that the environments have the methods that the settings ask for."""
         if self.settings.asynchrony.takes_tasks and not shard.takes_tasks:
             raise ValueError(
-                "async.train.balance=tasks: these environments have no method take_on; use "
-                "async.train.balance=exact"
+                "async.advanced.balance=tasks: these environments have no method take_on; use "
+                "async.advanced.balance=exact"
             )
 
     @contextmanager

@@ -143,7 +143,7 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
             cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
         cfg.actor.micro_batch_size = settings.micro_batch_size
         if settings.asynchrony.rollout.enabled:
-            cfg[BLOCK_KEY] = OmegaConf.merge(cfg[BLOCK_KEY], {"rollout": resolved_rollout(settings)})
+            cfg[BLOCK_KEY] = OmegaConf.merge(cfg[BLOCK_KEY], resolved_rollout(settings))
 
 
 def machines(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> Machines:

@@ -169,8 +169,10 @@ class TrainShard(_Shard):
                 )
         else:
             self._env.is_start = True
-            if self._taken_on is not None:
-                env_attribute(self._env, TAKE_ON_METHOD)(*self._taken_on)
+            take_on = env_attribute(self._env, TAKE_ON_METHOD)
+            # RLinf's own environments that may take on tasks draw theirs anew, and are told nothing.
+            if self._taken_on is not None and take_on is not None:
+                take_on(*self._taken_on)
             observation, infos = self._bordered(self._env).reset()
             output = EnvStep(obs=observation, final_obs=infos.get("final_observation"))
         for name in ENDS:

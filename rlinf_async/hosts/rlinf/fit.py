@@ -12,6 +12,7 @@ from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS, overlap
 from rlinf_async.hosts.rlinf.refusals import contradictions, refuse_other_algorithms, unsupported
+from rlinf_async.hosts.tasks import settled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     remaining = asynchrony.without(dropped)
     if not remaining.active:
         dropped, remaining = set(), asynchrony
+    remaining = settled(remaining, lookup(cfg, "env.train") or {})
     refused = [refusal for refusal, levels in refusals.items() if not dropped.issuperset(levels)]
     changes = tuple(_changes(cfg, remaining))
     reasons = [

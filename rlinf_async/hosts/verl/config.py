@@ -14,6 +14,7 @@ from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved
 from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.scorer import why_learner_scores
 from rlinf_async.hosts.sizes import fair_share
+from rlinf_async.hosts.tasks import settled
 from rlinf_async.hosts.verl.block import another_mode, whole
 from rlinf_async.hosts.verl.estimators import normalizes, streams
 from rlinf_async.hosts.verl.keys import TABLE, mistyped, unknown
@@ -50,6 +51,7 @@ def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
     if malformed:
         refuse(reasons)
     try:
+        asynchrony = settled(asynchrony, section(cfg, "train"))
         reasons += contradictory(cfg, asynchrony)
         settings = _settings(cfg, asynchrony)
         reasons += misfits(cfg, settings)
@@ -71,7 +73,7 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
     rollout, streamer = settings.asynchrony.rollout, settings.asynchrony.streamer
     resolved: dict[str, Any] = {"mode": settings.asynchrony.mode}
     if rollout.enabled:
-        resolved["rollout"] = resolved_rollout(settings)
+        resolved |= resolved_rollout(settings)
     if streamer.enabled:
         resolved["streamer"] = {"micro_batch_size": settings.micro_batch_size}
     with open_dict(config):

@@ -81,7 +81,7 @@ def measure(
     samples = steady.fresh if collected is None else min(steady.fresh, collected)
     bounds, own = bounds_of(environments, scenario), own_bounds_of(steady, environments, scenario, mode)
     overlap = samples / scenario.samples * max(bounds.values()) / steady.seconds if bounds else None
-    fixed = mode.balance == "exact"
+    fixed = mode.balance_in(scenario) == "exact"
     if fixed and bounds:
         _check(steady, environments, scenario)
     usage = cpu.between(steady.start, steady.stop) if cpu is not None else None
@@ -141,7 +141,7 @@ def own_bounds_of(
     }
     return {
         **bounds,
-        "env": env[mode.balance],
+        "env": env[mode.balance_in(scenario)],
         "inference": bounds["inference"] + window.busy_s("anchor") / window.steps,
         "learner": window.busy_s("train", "score") / window.steps,
     }

@@ -22,7 +22,11 @@ class Mode:
     """The number that this mode needs; by default as many as the scenario has."""
     balance: Literal["exact", "tasks", "free"] = "exact"
     """The contribution of environments to a batch: equal, each with its own task (exact); equal, a free
-    one with the next task (tasks); or more from the faster ones (free)."""
+    one with the next task where it can take it on (tasks); or more from the faster ones (free)."""
+
+    def balance_in(self, scenario: Scenario) -> Literal["exact", "tasks", "free"]:
+        """Return the balance that a run of `scenario` has."""
+        return "exact" if self.balance == "tasks" and not scenario.takes_tasks else self.balance
 
     def overrides_for(self, scenario: Scenario) -> list[str]:
         """Return the overrides with which a config of RLinf for `scenario` runs in this mode."""
@@ -71,17 +75,17 @@ BENCH_MODES = {
         Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
         Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",)),
         Mode(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
-        Mode(name="full", kind="plugin", overrides=("async.mode=full",)),
+        Mode(name="full", kind="plugin", overrides=("async.mode=full",), balance="tasks"),
         Mode(
             name="full-loglinear",
             kind="plugin",
             overrides=("async.mode=full", "async.advanced.proximal=loglinear"),
+            balance="tasks",
         ),
         Mode(
-            name="full-tasks",
+            name="full-exact",
             kind="plugin",
-            overrides=("async.mode=full", "async.train.balance=tasks"),
-            balance="tasks",
+            overrides=("async.mode=full", "async.advanced.balance=exact"),
         ),
     )
 }

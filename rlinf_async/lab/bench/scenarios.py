@@ -53,6 +53,11 @@ class Scenario:
     """Modes that cannot run it."""
 
     @property
+    def takes_tasks(self) -> bool:
+        """True if a free environment may take on the next task: not where episodes outlast a rollout."""
+        return self.env is None or not self.env.episode
+
+    @property
     def samples(self) -> int:
         """Decisions trained per step."""
         return self.envs * self.decisions
@@ -112,8 +117,6 @@ SLOWEST_S = 8 * (1.4 * 0.3 + 0.0103) + 0.525
 # A simulator that steps all environments at once is not divided among eight env workers, nor are four
 # environments, nor two cores.
 UNDIVIDED_MODES = ("stock-decoupled",)
-# Episodes that go on from rollout to rollout take on no other task, nor do RLinf's own environments.
-OWN_TASKS = ("full-tasks",)
 
 
 def _policy(train_s: float, *, samples: int = 512, weights_mb: float = 16.0) -> PolicyService:
@@ -161,7 +164,6 @@ EMULATED_SCENARIOS = (
         what="episodes end after 8 decisions on average, and a reset takes 17 simulator steps",
         env=EnvService(decision_s=0.2, cv=0.3, reset_s=0.34, episode=8.0),
         policy=_policy(2.0),
-        without=OWN_TASKS,
     ),
     Scenario(
         name="wide-spread",
@@ -215,7 +217,6 @@ REAL_SCENARIOS = (
         envs=4,
         decisions=4,
         micro_batch_size=4,
-        without=(*UNDIVIDED_MODES, *OWN_TASKS),
     ),
     Scenario(
         name="maniskill-real",
@@ -231,7 +232,7 @@ REAL_SCENARIOS = (
         # A process for each simulator, which holds one environment: nothing divides into two stages.
         env_workers=4,
         extra=("rollout.pipeline_stage_num=1",),
-        without=("stock-sync-2", *UNDIVIDED_MODES, *OWN_TASKS),
+        without=("stock-sync-2", *UNDIVIDED_MODES),
     ),
 )
 

@@ -51,7 +51,7 @@ def unknowns(job: Job, times: Times) -> Iterator[str]:
     if job.settings.asynchrony.takes_tasks:
         yield (
             "How tasks differ: the shards of this run have played each other's. A run with "
-            "async.train.balance=exact tells."
+            "async.advanced.balance=exact tells."
         )
     sizes = [size for size, _ in times.policy.by_size]
     if sizes and len(sizes) < 3:

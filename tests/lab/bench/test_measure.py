@@ -62,7 +62,7 @@ def test_where_simulators_use_the_policys_device_what_they_take_of_it_bounds_inf
 
 def test_one_bound_holds_for_all_modes_and_beside_it_stands_what_the_mode_makes_its_learner_do():
     anchors = (scoring(13.0), scoring(23.0))
-    plain, full = (measured(*TRAINED, *anchors, mode=mode) for mode in ("stock-sync-1", "full"))
+    plain, full = (measured(*TRAINED, *anchors, mode=mode) for mode in ("stock-sync-1", "full-exact"))
     assert plain.bounds_s == full.bounds_s
     assert full.bounds_s["learner"] == 4 * 0.25
     assert full.own_bounds_s["learner"] == 1.0 + 2.0  # as long as it trained and scored in fact
@@ -76,7 +76,7 @@ def test_one_bound_holds_for_all_modes_and_beside_it_stands_what_the_mode_makes_
 
 
 def test_batches_of_tasks_that_whoever_is_free_takes_on_are_measured_against_their_mean():
-    result = measured(*TRAINED, mode="full-tasks")
+    result = measured(*TRAINED, mode="full")
     assert result.own_bounds_s["env"] == pytest.approx((4 + 8) / 2)
     assert result.bounds_s["env"] == pytest.approx(8)
     assert result.overlap_efficiency is None

@@ -40,10 +40,10 @@ def test_the_fastest_preset_is_named_with_what_to_paste():
 
 
 def test_what_the_user_asks_for_comes_first_and_may_be_the_fastest():
-    tries = [["async.train.max_staleness=2"], ["async.train.balance=tasks", "async.rollout.shards=4"]]
+    tries = [["async.train.max_staleness=2"], ["async.advanced.balance=tasks", "async.rollout.shards=4"]]
     found = compare(job(), times(), tries=tries)
     names = [one.name for one in found.others]
-    assert names[:2] == ["train.max_staleness=2", "train.balance=tasks, rollout.shards=4"]
+    assert names[:2] == ["train.max_staleness=2", "advanced.balance=tasks, rollout.shards=4"]
     assert "mode=full" not in names  # the run as it is
     rate = found.now.steps_per_s.middle
     twice = replace(found.now, name="mine", overrides=("a=1", "b=2"), steps_per_s=Range.of([2 * rate]))

@@ -12,8 +12,10 @@ def test_overrides_change_levels_shards_and_batches():
     assert changed(job(), ["async.mode=off"]).settings.asynchrony.active is False
     again = changed(changed(job(), ["async.mode=train"]), ["async.mode=full"])
     assert again.settings.plan.shards == 8  # as shards: auto would have it
-    tasks = changed(job(), ["async.train.balance=tasks", "async.train.max_staleness=2"]).settings.asynchrony
-    assert (tasks.train.balance, tasks.max_staleness) == ("tasks", 2)
+    tasks = changed(
+        job(), ["async.advanced.balance=tasks", "async.train.max_staleness=2"]
+    ).settings.asynchrony
+    assert (tasks.advanced.balance, tasks.max_staleness) == ("tasks", 2)
 
 
 def test_a_job_grows_with_its_ranks_and_micro_batches_shrink_where_they_must():

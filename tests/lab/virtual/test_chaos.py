@@ -21,8 +21,8 @@ def drawn(seed):
     draw = rng.choice
     level = {name: {"enabled": rng.random() < 0.6} for name in ("train", "rollout", "streamer")}
     balance = draw(("exact", "exact", "tasks"))
-    level["train"] |= {"max_staleness": draw((1, 1, 2, 3)), "balance": balance}
-    level["advanced"] = {"proximal": draw(("recomputed", "recomputed", "loglinear"))}
+    level["train"] |= {"max_staleness": draw((1, 1, 2, 3))}
+    level["advanced"] = {"proximal": draw(("recomputed", "recomputed", "loglinear")), "balance": balance}
     block = level
     while True:
         try:

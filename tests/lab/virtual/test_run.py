@@ -54,7 +54,7 @@ def test_with_free_slots_and_exact_tasks_a_step_takes_the_mean_of_the_tasks_and_
     slow_and_fast = times(tasks=(1.0, 3.0), reset=0.0, forward=0.0, sample=0.0)
     sizes = {"shards_per_worker": 8, "batches": 8}
     apart = predict(settings({"mode": "full"}, **sizes), slow_and_fast)
-    taken = predict(settings({"mode": "full", "train": {"balance": "tasks"}}, **sizes), slow_and_fast)
+    taken = predict(settings({"mode": "full", "advanced": {"balance": "tasks"}}, **sizes), slow_and_fast)
     assert step_seconds(apart)[1:] == pytest.approx([4 * 3.0] * 6)
     # Eight simulators share four rollouts of 4 s and four of 12 s; at first it is not known which are slow.
     assert step_seconds(taken)[2:] == pytest.approx([4 * 2.0] * 5)
@@ -62,7 +62,7 @@ def test_with_free_slots_and_exact_tasks_a_step_takes_the_mean_of_the_tasks_and_
 
 
 def test_a_planned_rollout_takes_as_long_as_the_place_that_it_is_for(tmp_path):
-    run = settings({"mode": "full", "train": {"balance": "tasks"}}, shards_per_worker=8, batches=6)
+    run = settings({"mode": "full", "advanced": {"balance": "tasks"}}, shards_per_worker=8, batches=6)
     predict(run, times(tasks=(1.0, 3.0), reset=0.0, forward=0.0, sample=0.0), run_dir=tmp_path)
     rollouts = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "rollout"]
     assert len(rollouts) == 6 * 8
