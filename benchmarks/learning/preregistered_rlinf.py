@@ -29,6 +29,16 @@ def run(setting: Setting, side: Side, seed: int) -> None:
     Raises:
         RuntimeError: the run failed; the end of its output.
     """
+    result = {"run": load().record(setting, side, seed), **curves(setting, side, seed)}
+    store(setting.path(side, seed), result)
+
+
+def curves(setting: Setting, side: Side, seed: int) -> dict[str, Any]:
+    """What one run of a setting logged, by batch.
+
+    Raises:
+        RuntimeError: the run failed; the end of its output.
+    """
     directory = RUNS / f"{setting.name}-{side}-seed{seed}"
     environment = dict(OWN_CLUSTER)
     if "decision_seconds" in setting.given:
@@ -37,8 +47,7 @@ def run(setting: Setting, side: Side, seed: int) -> None:
         environment[EXT_MODULE] = FSDP1_ON_CPU
     train(directory, arguments(setting, side, seed, directory), environment=environment)
     success = "env/return" if _pictures(setting) else "env/success_once"
-    result = {"run": load().record(setting, side, seed), **_curves(directory, success)}
-    store(setting.path(side, seed), result)
+    return _curves(directory, success)
 
 
 def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[str]:
@@ -76,6 +85,7 @@ def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[
         f"async.rollout.shards={given['shards']}",
         f"async.streamer.micro_batch_size={samples // given['shards']}",
         "async.advanced.normalization=running",
+        f"async.advanced.balance={setting.balance}",
     ]
 
 
