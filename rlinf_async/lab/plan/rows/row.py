@@ -174,9 +174,9 @@ def _of_csv(text: str) -> list[Mapping[Any, Any]]:
 
 
 def _of_yaml(text: str, path: Path) -> list[Mapping[Any, Any]]:
-    # All scalars stay text, as in CSV: YAML reads 3:1 as a number to the base of 60.
+    # This loader leaves all scalars text, as in CSV: YAML reads 3:1 as a number to the base of 60.
     try:
-        content = yaml.load(text, Loader=yaml.BaseLoader)
+        content = yaml.BaseLoader(text).get_single_data()
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is no YAML: {error}") from error
     shared: Mapping[str, Any] = {}
