@@ -28,6 +28,14 @@ def requests(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
+def rollouts(rounds: Rounds = 5, file: File = None) -> None:
+    """A rollout from the gate to the learner that trains it, without simulators, inference and training."""
+    from benchmarks.micro.rollouts import measure
+
+    _report("rollouts", measure(rounds), file, packages=("ray", "torch", "numpy"))
+
+
+@app.command()
 def core(rounds: Rounds = 5, file: File = None) -> None:
     """Batcher, gate and buffer on one core, for 1 to 4,096 shards."""
     from benchmarks.micro.core import measure

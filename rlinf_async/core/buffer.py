@@ -101,13 +101,6 @@ class TrajectoryBuffer:
         self._taken.setdefault((batch, rank), {}).update(pieces)
         return list(pieces.values())
 
-    def lose(self, piece: Piece, reason: str) -> None:
-        """Count a piece that a rank has taken, and that has no data any more, as refused: it is missing
-        again.
-        """
-        del self._taken[piece.ticket.batch, piece.rank][piece.key]
-        self.ledger.refused[reason] += piece.size
-
     def finish(self, batch: int) -> list[Piece]:
         """Every rank has trained `batch`: move its pieces to the trained column, and return them.
 

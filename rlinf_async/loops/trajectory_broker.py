@@ -72,10 +72,6 @@ class TrajectoryBroker:
         """Rollouts that are being collected, and since when."""
         self._generations = Generations()
         self._refusals: Counter[tuple[int, int, int]] = Counter()
-        self._again: set[tuple[int, int, int]] = set()
-        """Rollouts of which a part was lost, to be collected again: (batch, epoch, place)."""
-        self._hung_up: set[int] = set()
-        """Shards that have been told that nothing is left to do."""
 
     @property
     def ledger(self) -> Ledger:
@@ -93,8 +89,6 @@ class TrajectoryBroker:
 
         (ticket,) = await self._gate_bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
         if ticket is None:
-            if self._generations.lives(shard, generation):
-                self._hung_up.add(shard)
             return None
         ticket = replace(ticket, generation=generation)
         self._outstanding[ticket] = asyncio.get_running_loop().time()
@@ -112,7 +106,6 @@ class TrajectoryBroker:
         # The time from the gate to the hand-over, which includes waits for inference: the order of places
         # wants the rollout's whole length.
         self.gate.record_duration(ticket, asyncio.get_running_loop().time() - admitted)
-        self._again.discard(_rollout(ticket))
         refused = [self.buffer.put(piece) for piece in pieces]
         # Otherwise nothing is to be collected again: a duplicate is there already, a closed batch is trained.
         if "stale" in refused:
@@ -145,28 +138,6 @@ class TrajectoryBroker:
             await self.abandon(ticket, reason)
         self._gate_bell.ring()
         return len(tickets)
-
-    async def pieces_lost(self, pieces: Sequence[Piece], reason: str) -> None:
-        """Have rollouts collected again: a rank has taken these `pieces` of them, whose data has gone.
-
-        What other ranks have of such a rollout is still good; its second copy is refused as a duplicate.
-
-        Raises:
-            RuntimeError: their shard has ended, so that nobody can.
-        """
-        for piece in pieces:
-            self.buffer.lose(piece, reason)
-            ticket = piece.ticket
-            if _rollout(ticket) in self._again:
-                continue  # another part of it was missed before
-            if ticket.shard in self._hung_up:
-                raise RuntimeError(
-                    f"a rollout of shard {ticket.shard} for batch {ticket.batch} is lost with the node that "
-                    f"held it, and the shard has ended"
-                )
-            self._again.add(_rollout(ticket))
-            self.gate.refund(ticket)
-        self._gate_bell.ring()
 
     async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""
@@ -243,7 +214,3 @@ class TrajectoryBroker:
             f"trajectories of batch {batch} on learner rank {rank}: {have} of {self._plan.pieces_per_rank} "
             f"pieces have arrived, {len(self._outstanding)} rollouts are being collected; {self.ledger}"
         )
-
-
-def _rollout(ticket: Ticket) -> tuple[int, int, int]:
-    return ticket.batch, ticket.epoch, ticket.place

@@ -21,9 +21,11 @@ import ray
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.answering import settle
+from rlinf_async.observe.failures import in_words
 
 LENGTH = struct.Struct("!Q")
-LONGEST_MESSAGE_BYTES = 2**31
+LONGEST_MESSAGE_BYTES = 2**36
+"""More than any piece; of what is longer, the length itself is wrong."""
 TOKEN_BYTES = 32
 TOKEN_TIMEOUT_S = 10.0
 LOOK_S = 5.0
@@ -130,6 +132,30 @@ class Listener:
         return self.address(None if has_other_nodes() else this_node())
 
 
+class Answers:
+    """Gives each question that comes by a connection to a function, and sends back what that returns."""
+
+    def __init__(
+        self, answer: Callable[..., Awaitable[object]], *, as_raised: type[Exception] = PeerError
+    ) -> None:
+        """Errors of `as_raised` are raised in who has asked as they are, others as a PeerError in words."""
+        self._answer, self._as_raised = answer, as_raised
+        self.listener = Listener(self._receive)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _receive(self, connection: Connection, key: int, *question: Any) -> None:
+        task = asyncio.create_task(self._reply(connection, key, *question))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reply(self, connection: Connection, key: int, *question: Any) -> None:
+        try:
+            connection.send(key, await self._answer(*question), None)
+        except Exception as error:  # noqa: BLE001 the asker waits for an answer, and has this one
+            as_raised = isinstance(error, self._as_raised)
+            connection.send(key, None, error if as_raised else PeerError(in_words(error)))
+
+
 class Caller:
     """The side that connects, when it is first needed; a message of it may ask for a result."""
 
@@ -137,6 +163,7 @@ class Caller:
         """`who` is at the other end, in words."""
         self._who, self._where = who, where
         self._waits: dict[object, asyncio.Future[Any]] = {}
+        self._keys = count()
         self._ended: PeerError | None = None
         self._connecting: asyncio.Task[Connection] | None = None
 
@@ -149,6 +176,11 @@ class Caller:
             self._connecting = asyncio.create_task(self._connect())
         # Not with the first asker, who may be cancelled.
         return await asyncio.shield(self._connecting)
+
+    async def ask(self, *question: object) -> Any:
+        """`call`, under a key of its own, of who has `Answers`."""
+        key = next(self._keys)
+        return await self.call(key, key, *question)
 
     async def call(self, key: object, *message: object) -> Any:
         """Send a message, and wait for the result that comes under `key`.
@@ -197,10 +229,9 @@ class Callers:
         """`who` they are, in words."""
         self._who = who
         self.by_address: dict[Address, Caller] = {}
-        self._keys = count()
 
     async def ask(self, address: Address, *question: object, timeout_s: float | None) -> Any:
-        """Send a key and the question, and wait for the result that comes under the key.
+        """Send a question, and wait for its answer.
 
         A link that is cut tells nobody of an end. What Ray takes for lost is lost here, too, and nothing
         sooner: until then the link may come back, and what was sent arrives.
@@ -211,8 +242,7 @@ class Callers:
         """
         if address not in self.by_address:
             self.by_address[address] = Caller(self._who, partial(_itself, address))
-        key = next(self._keys)
-        answer = asyncio.create_task(self.by_address[address].call(key, key, *question))
+        answer = asyncio.create_task(self.by_address[address].ask(*question))
         try:
             async with asyncio.timeout(timeout_s):
                 while not (await asyncio.wait([answer], timeout=LOOK_S))[0]:

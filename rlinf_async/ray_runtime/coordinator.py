@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.trajectory_broker import TrainedBatch
 from rlinf_async.observe.failures import in_words
-from rlinf_async.ray_runtime.connection import Address
+from rlinf_async.ray_runtime.connection import Address, Answers, Caller, this_node
 from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.held_pieces import HeldPieces, LearnerRanks
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.saved_buffer import Resumed, resume_buffer, save_buffer
 from rlinf_async.ray_runtime.weight_file import Place
-from rlinf_async.ray_runtime.wire import pack, unpack
-
-NODE_LOST = "node lost"
-"""The reason of the ledger for trajectories whose data was on a node that is lost."""
 
 
 class Coordinator(Inspectable):
@@ -37,39 +29,33 @@ class Coordinator(Inspectable):
         self._settings = settings
         self._broker = settings.trajectory_broker(version=version)
         self._weights = settings.weight_broker(self._broker.publish)
-        self._workers: dict[str, Handle] = {}
-        """Ray's handles of the env workers, by the names of their clients."""
+        self._answers = Answers(self._called, as_raised=Exception)
+        self._addresses: Sequence[Address] = ()
+        self._learners = LearnerRanks(())
         self._mirrors: dict[str, tuple[int, Address]] = {}
         """The inference rank of each node whose mirror others of the node ask, and its address."""
 
-    async def introduce(self, client: str, worker: Handle) -> None:
-        """Note whose `give_rollout` gives what `client` hands over.
+    async def introduce(self, learners: Sequence[Address]) -> None:
+        """Note where learner ranks, in their order, take the data of pieces; before anything is put."""
+        self._addresses, self._learners = learners, LearnerRanks(learners)
 
-        Once, as a handle takes longer to be packed and unpacked than all else that is said of a rollout.
-        """
-        self._workers[client] = worker
+    async def address(self, node: str) -> Address:
+        """The address at which a process of `node` calls past Ray; see `_called`."""
+        return self._answers.listener.address(node)
 
-    async def admit(self, shard: int, generation: int) -> Ticket | None:
-        return await self._broker.admit(shard, generation)
-
-    async def put_rollout(self, ticket: Ticket, pieces: Sequence[Piece], client: str, number: int) -> None:
-        """Take the pieces of a rollout, whose payloads the worker of `client` gives under `number`.
-
-        What a call returns belongs to the caller. So the data stays where it is made and does not come here,
-        and is there for the learner when the worker has died.
-        """
-        # One object per piece, so that each learner rank fetches its own; the receipt is small and travels in
-        # the reply.
-        give = self._workers[client].give_rollout.options(num_returns=len(pieces) + 1)
-        *data, receipt = give.remote(number)
-        # Only now the data is known to be made: a worker that died before it is an error here, and its
-        # rollout is given up.
-        await receipt
-        pieces_held = [replace(piece, payload=[one]) for piece, one in zip(pieces, data, strict=True)]
-        await self._broker.put(ticket, pieces_held)
-
-    async def abandon_rollout(self, ticket: Ticket, reason: str) -> None:
-        await self._broker.abandon(ticket, reason)
+    async def _called(self, name: str, *arguments: Any) -> Any:
+        match name, arguments:
+            case "admit", (shard, generation):
+                return await self._broker.admit(shard, generation)
+            case "put", (ticket, pieces):
+                return await self._broker.put(ticket, pieces)
+            case "abandon", (ticket, reason):
+                return await self._broker.abandon(ticket, reason)
+            case "take", (rank, batch, whole):
+                return await self._broker.take(rank, batch, whole=whole)
+            case "learners", ():
+                return self._addresses
+        raise KeyError(name)
 
     async def shards_lost(self, shards: Sequence[int], generation: int) -> int:
         """Give up the rollouts of `shards`, whose env worker has died; how many there were.
@@ -83,13 +69,6 @@ class Coordinator(Inspectable):
         self._mirrors = {node: mirror for node, mirror in self._mirrors.items() if mirror[0] != rank}
         self._weights.rank_lost(rank, generation)
 
-    async def take_pieces(self, rank: int, batch: int, whole: bool) -> tuple[list[Piece], bool]:
-        return await self._broker.take(rank, batch, whole=whole)
-
-    async def pieces_lost(self, pieces: Sequence[Piece]) -> None:
-        """Have those collected again whose data was on a node that is lost."""
-        await self._broker.pieces_lost(pieces, NODE_LOST)
-
     async def close_gate(self) -> None:
         self._broker.close()
 
@@ -100,7 +79,9 @@ class Coordinator(Inspectable):
         """Write the ledger and what has not been trained into a checkpoint; what was wrong, if anything."""
         broker = self._broker
         try:
-            await save_buffer(Path(folder), broker.gate.version, broker.buffer, self._settings, _opened)
+            await save_buffer(
+                Path(folder), broker.gate.version, broker.buffer, self._settings, self._learners.show
+            )
         except OSError as error:
             return in_words(error)
         return None
@@ -108,7 +89,12 @@ class Coordinator(Inspectable):
     async def resume_buffer(self, folder: str) -> Resumed:
         """Go on with ledger and buffer of a checkpoint, before any rollout starts; what came of it."""
         gate, buffer = self._broker.gate, self._broker.buffer
-        return resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, _held)
+        resumed = resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, lambda data: [data])
+        for piece in buffer.untrained():
+            (data,) = piece.payload
+            await self._learners.give(replace(piece, payload=data))
+            piece.payload.clear()
+        return resumed
 
     async def pop_trained(self, batch: int) -> TrainedBatch:
         return self._broker.pop_trained(batch)
@@ -155,84 +141,46 @@ class Coordinator(Inspectable):
         }
 
 
-async def _opened(piece: Piece) -> Any:
-    try:
-        return await piece.payload[0]
-    except ray.exceptions.ObjectLostError as error:
-        raise PeerError(f"a piece of batch {piece.ticket.batch} is on a node that is lost") from error
+class _Side:
+    """A process that calls the coordinator directly."""
+
+    def __init__(self, coordinator: Handle) -> None:
+        self._caller = Caller("the coordinator", partial(coordinator.address.remote, this_node()))
 
 
-def _held(data: object) -> list[Any]:
-    return [ray.put(data)]
-
-
-class TrajectoryClient:
-    """The env side of the coordinator, for all shards of one worker."""
+class TrajectoryClient(_Side):
+    """The env side of the coordinator, for all shards of one worker; fills `loops.ports.TrajectoryPort`."""
 
     def __init__(self, coordinator: Handle, *, generation: int = 0) -> None:
         """`generation` is the life of this process; see `core.generations`."""
-        self._coordinator, self._name = coordinator, uuid.uuid4().hex
+        super().__init__(coordinator)
         self._generation = generation
-        self._numbers = count()
-        self._rollouts: dict[int, list[Any]] = {}
-
-    async def introduce(self, worker: Handle) -> None:
-        """To be called before anything is put.
-
-        `worker` is Ray's handle of this process, whose `give_rollout` calls `give`.
-        """
-        await self._coordinator.introduce.remote(self._name, worker)
+        self._learners: LearnerRanks | None = None
 
     async def admit(self, shard: int) -> Ticket | None:
-        return await self._coordinator.admit.remote(shard, self._generation)
+        ticket: Ticket | None = await self._caller.ask("admit", shard, self._generation)
+        return ticket
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
-        """Hand over pieces, whose payloads are the data itself."""
-        number = next(self._numbers)
-        self._rollouts[number] = [pack(piece.payload) for piece in pieces]
-        empty = [replace(piece, payload=None) for piece in pieces]
-        try:
-            await self._coordinator.put_rollout.remote(ticket, empty, self._name, number)
-        finally:
-            # Ray has the data by now, or the call has failed: it is not needed here either way.
-            del self._rollouts[number]
-
-    def give(self, number: int) -> tuple[Any, ...]:
-        """The payloads of a rollout that is being handed over, packed, and None."""
-        return (*self._rollouts[number], None)
+        """Hand over pieces, whose payloads are the data itself, to those who train them."""
+        if self._learners is None:
+            self._learners = LearnerRanks(await self._caller.ask("learners"))
+        # First the data: what the buffer has is there, whatever becomes of this process.
+        await asyncio.gather(*map(self._learners.give, pieces))
+        await self._caller.ask("put", ticket, [replace(piece, payload=None) for piece in pieces])
 
     async def abandon(self, ticket: Ticket, reason: str) -> None:
-        await self._coordinator.abandon_rollout.remote(ticket, reason)
+        await self._caller.ask("abandon", ticket, reason)
 
 
-class PieceClient:
+class PieceClient(_Side):
     """The learner side of the coordinator, for one rank; fills `loops.ports.PiecePort`."""
 
-    def __init__(self, coordinator: Handle, *, rank: int) -> None:
-        self._coordinator = coordinator
-        self._rank = rank
+    def __init__(self, coordinator: Handle, held: HeldPieces, *, rank: int) -> None:
+        super().__init__(coordinator)
+        self._held, self._rank = held, rank
 
     async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
-        found: list[Piece] = []
-        while True:
-            pieces, last = await self._coordinator.take_pieces.remote(self._rank, batch, whole)
-            # Fetched from where it was made, past the coordinator.
-            data = await asyncio.gather(*(_fetched(piece) for piece in pieces))
-            lost: list[Piece] = []
-            for piece, payload in zip(pieces, data, strict=True):
-                if payload is None:
-                    lost.append(replace(piece, payload=None))
-                else:
-                    found.append(replace(piece, payload=unpack(payload)))
-            if not lost:
-                return found, last
-            await self._coordinator.pieces_lost.remote(lost)
-            if found and not whole:
-                return found, False
-
-
-async def _fetched(piece: Piece) -> Any:
-    """The data of a piece; None if it was on a node that is lost."""
-    with suppress(ray.exceptions.ObjectLostError):
-        return await piece.payload[0]
-    return None
+        self._held.let_go_before(batch)
+        pieces, last = await self._caller.ask("take", self._rank, batch, whole)
+        return [self._held.filled(piece) for piece in pieces], last

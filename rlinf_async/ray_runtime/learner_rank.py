@@ -22,8 +22,10 @@ from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.loops.skipped_steps import SkippedSteps
 from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.connection import Address
 from rlinf_async.ray_runtime.coordinator import PieceClient
 from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.held_pieces import HeldPieces
 from rlinf_async.ray_runtime.inspection import Inspectable
 from rlinf_async.ray_runtime.request_channel import RequestClient
 from rlinf_async.ray_runtime.seeding import seed_version
@@ -50,11 +52,16 @@ class LearnerRank(Inspectable):
         self.skipped = SkippedSteps()
         self._learner: Learner | None = None
         self._pieces: PiecePort | None = None
+        self._held = HeldPieces()
         self._asks = False
         self._weight_sender: WeightSender | None = None
         self._learning_thread = ThreadPoolExecutor(
             1, thread_name_prefix="learner", initializer=initializer, initargs=initargs
         )
+
+    async def piece_address(self) -> Address:
+        """The address at which this rank is given the data of its pieces."""
+        return self._held.address()
 
     def make_learner(self, settings: Any, busy: BusyMeter) -> Learner:
         """Return the object that trains the batches of a run, `busy` while it does. A host gives it."""
@@ -91,7 +98,7 @@ class LearnerRank(Inspectable):
         if self._learner is None or self._pieces is None:
             self._learner = self.make_learner(settings, self._busy)
             self._pieces = PrefetchedPieces(
-                PieceClient(coordinator, rank=self._learner_rank),
+                PieceClient(coordinator, self._held, rank=self._learner_rank),
                 until=settings.batches,
                 together=settings.pieces_taken_together,
             )

@@ -57,7 +57,9 @@ class MemoryFile:
 class MemoryPool:
     """Memory files of one process, for as many values as others have to read at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reused: bool = True) -> None:
+        """`reused`: readers have copied when the block is left; else what they have mapped is theirs."""
+        self._reused = reused
         self._idle: list[MemoryFile] = []
 
     @contextmanager
@@ -68,8 +70,9 @@ class MemoryPool:
             # A reader may be about to read this file, and must not find another value there.
             given_up.callback(file.close)
             yield file.write(value)
-            given_up.pop_all()
-        self._idle.append(file)
+            if self._reused:
+                given_up.pop_all()
+                self._idle.append(file)
 
 
 def read(place: Sequence[Any]) -> Any:

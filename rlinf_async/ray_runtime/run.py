@@ -92,6 +92,7 @@ class AsyncRun:
             check_versions(self.fleet)
             initialise(self.fleet)
             self._observe()
+            self.fleet.run("coordinator", "introduce", self.fleet.run("learner", "piece_address"))
             if resume is not None:
                 resume(self.fleet)
             if self._launched.checkpoint is not None:

@@ -25,7 +25,6 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.plain_data import read_json_file
 from rlinf_async.ray_runtime.checkpoint import OTHER_CHECKPOINT_REMEDY, read_ledger, write_ledger
 from rlinf_async.ray_runtime.tensor_file import read_tensors, write_tensors
-from rlinf_async.ray_runtime.wire import pack, unpack
 
 BUFFER_FOLDER = "buffer"
 INDEX_FILE = "pieces.json"
@@ -36,7 +35,7 @@ MAX_INDEX_BYTES = 64 << 20
 PAYLOAD_NAME = re.compile(r"\d+\.safetensors")
 
 Opened = Callable[[Piece], Awaitable[Any]]
-"""Fetches what a piece holds, packed for travelling; a PeerError where it has gone."""
+"""Fetches what a piece holds; a PeerError where it has gone."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ async def save_buffer(
         name = f"{number}.safetensors"
         try:
             # In a thread, as whoever asks for a ticket meanwhile must not wait for the disk.
-            await asyncio.to_thread(write_tensors, folder / BUFFER_FOLDER / name, unpack(await opened(piece)))
+            await asyncio.to_thread(write_tensors, folder / BUFFER_FOLDER / name, await opened(piece))
         except (TypeError, PeerError):
             continue
         facts = asdict(replace(piece, payload=None))
@@ -132,7 +131,7 @@ def resume_buffer(
 ) -> Resumed:
     """Go on with the ledger of a checkpoint, and with its pieces as far as they can still be trained.
 
-    `hold` makes the payload of a piece of what it holds, packed for travelling.
+    `hold` makes the payload of a piece of what it holds.
     """
     ledger = read_ledger(folder)
     before, why = ledger.refused["lost at resume"], ""
@@ -169,7 +168,7 @@ def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[P
 
 
 def _held(folder: Path, piece: Piece, hold: Callable[[Any], Any]) -> Any:
-    return hold(pack(read_tensors(folder / BUFFER_FOLDER / piece.payload)))
+    return hold(read_tensors(folder / BUFFER_FOLDER / piece.payload))
 
 
 def _of_run(settings: RunSettings) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import ray
 import torch
 
 from rlinf_async.config import AsyncConfig
@@ -152,8 +151,7 @@ class ShardWorker(Inspectable):
         """Collect rollouts in all shards until the gate closes for good; `settings` are a `RunSettings`."""
         self.asynchrony = settings.asynchrony
         policy = self._policy(requests)
-        hand_over = self._handing_over = TrajectoryClient(coordinator, generation=self.generation)
-        await hand_over.introduce(ray.get_runtime_context().current_actor)
+        hand_over = TrajectoryClient(coordinator, generation=self.generation)
         shards = settings.plan.shards_of_worker(self._shards_rank)
         options = {"policy": policy, "trajectories": hand_over}
         loops = (
@@ -175,10 +173,6 @@ class ShardWorker(Inspectable):
             spans=self.spans,
             **options,
         )
-
-    async def give_rollout(self, number: int) -> tuple[Any, ...]:
-        """The data of a rollout that this worker hands over; see `TrajectoryClient`."""
-        return self._handing_over.give(number)
 
     async def evaluate_shards(self, settings: Any, requests: Handle) -> dict[str, torch.Tensor]:
         """Run the evaluation episodes during training, through the same inference ranks, and return their

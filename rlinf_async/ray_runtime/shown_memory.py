@@ -18,8 +18,9 @@ READ_TIMEOUT_S = 60.0
 class ShownMemory:
     """The side of the process that has the values."""
 
-    def __init__(self) -> None:
-        self._pool, self._listener = MemoryPool(), Listener(self._show)
+    def __init__(self, *, reused: bool = True) -> None:
+        """`reused`: see `MemoryPool`."""
+        self._pool, self._listener = MemoryPool(reused=reused), Listener(self._show)
 
     @contextmanager
     def holding(self, value: object) -> Iterator[list[Any]]:
@@ -41,8 +42,8 @@ class ShownMemory:
 class Reader:
     """The side that reads values of others."""
 
-    def __init__(self) -> None:
-        self._callers = Callers("the memory of another process")
+    def __init__(self, *, timeout_s: float | None = READ_TIMEOUT_S) -> None:
+        self._callers, self._timeout_s = Callers("the memory of another process"), timeout_s
 
     async def read(self, place: Sequence[Any], address: Address) -> Any:
         """
@@ -52,6 +53,6 @@ class Reader:
         with suppress(PeerError):
             return read(place)
         try:
-            return pickle.loads(await self._callers.ask(address, place, timeout_s=READ_TIMEOUT_S))
+            return pickle.loads(await self._callers.ask(address, place, timeout_s=self._timeout_s))
         except TimeoutError as error:
-            raise PeerError(f"another process has not sent it for {READ_TIMEOUT_S:g} s") from error
+            raise PeerError(f"another process has not sent it for {self._timeout_s:g} s") from error

@@ -5,14 +5,12 @@ copy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.observe.failures import in_words
-from rlinf_async.ray_runtime.connection import Address, Callers, Connection, Listener, this_node
+from rlinf_async.ray_runtime.connection import Address, Answers, Callers, this_node
 from rlinf_async.ray_runtime.weight_file import Place, WeightsGone, WeightVersions
 from rlinf_async.ray_runtime.weight_parts import (
     Difference,
@@ -30,7 +28,7 @@ class WeightServer:
     """Sends parts of the weights that this process holds to the machines that ask."""
 
     def __init__(self) -> None:
-        self._answers = _Answers(self._part)
+        self._answers = Answers(self._part)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights sent")
         self._pair: tuple[Place, Place | None] | None = None
         self._parts: dict[int, Part] = {}
@@ -57,7 +55,7 @@ class WeightMirror:
     """The weights of another machine in memory of this process, for all ranks of its node."""
 
     def __init__(self) -> None:
-        self._answers = _Answers(self.hold)
+        self._answers = Answers(self.hold)
         self._callers = Callers("who holds the weights")
         self._lock = asyncio.Lock()
         self._versions = {changes: WeightVersions(changes=changes) for changes in (False, True)}
@@ -129,25 +127,3 @@ class WeightMirror:
             coming.cancel()
         versions.publish(place.version)
         self._origins[place.changes] = place
-
-
-class _Answers:
-    """Gives each question that comes by a connection to a function, and sends back what that returns."""
-
-    def __init__(self, answer: Callable[..., Awaitable[object]]) -> None:
-        self._answer = answer
-        self.listener = Listener(self._receive)
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def _receive(self, connection: Connection, key: int, *question: Any) -> None:
-        task = asyncio.create_task(self._reply(connection, key, *question))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _reply(self, connection: Connection, key: int, *question: Any) -> None:
-        try:
-            connection.send(key, await self._answer(*question), None)
-        except PeerError as error:
-            connection.send(key, None, error)
-        except Exception as error:  # noqa: BLE001 the asker waits for an answer, and has this one
-            connection.send(key, None, PeerError(in_words(error)))

@@ -65,6 +65,7 @@ COMMANDS = (
     Smallest(r"micro spans.*", "micro spans --rounds 1"),
     Smallest(r"micro ratios.*", "micro ratios --rounds 1", nightly=True),
     Smallest(r"micro requests.*", "micro requests --rounds 1", nightly=True),
+    Smallest(r"micro rollouts.*", "micro rollouts --rounds 1", nightly=True),
     Smallest(r"micro weights.*", "micro weights --rounds 1", nightly=True),
     _stored("schedules.hosts"),
     _stored("schedules.held_out", "--scenario libero"),

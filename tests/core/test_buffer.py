@@ -248,16 +248,3 @@ def test_what_is_lost_at_every_resume_adds_up():
     ledger = Ledger(produced=10, trained=4, refused=Counter({"lost at resume": 3}))
     TrajectoryBuffer(pieces_per_rank=1, max_staleness=1).restore(4, ledger)
     assert ledger.refused == {"lost at resume": 6}
-
-
-def test_a_piece_without_data_is_refused_and_missing_until_it_comes_again():
-    buffer = filled(piece(ticket(0)), piece(ticket(1), size=3))
-    lost, kept = buffer.take(0, 0)
-    buffer.lose(lost, "node lost")
-    assert (buffer.missing(0, 0), buffer.ledger.refused) == (1, {"node lost": 1})
-    buffer.ledger.check(buffer.held())
-    assert buffer.put(piece(ticket(1))) == "duplicate"
-    assert buffer.put(lost) is None
-    assert buffer.take(0, 0) == [lost]
-    assert buffer.finish(0) == [kept, lost]
-    assert (buffer.ledger.trained, buffer.ledger.produced) == (4, 6)

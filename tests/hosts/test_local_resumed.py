@@ -29,7 +29,6 @@ from rlinf_async.loops.env import run_shard, together
 from rlinf_async.loops.env_loop import Renewal
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.saved_buffer import resume_buffer, save_buffer
-from rlinf_async.ray_runtime.wire import pack, unpack
 from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(120)
@@ -79,7 +78,7 @@ class SavingRun(LocalRun):
         training._optimizer.load_state_dict(saved.optimizer)
         self._trajectories = broker = self._settings.run.trajectory_broker(version=saved.step)
         place = self.folder / str(saved.step)
-        resume_buffer(place, saved.step, broker.gate, broker.buffer, self._settings.run, unpack)
+        resume_buffer(place, saved.step, broker.gate, broker.buffer, self._settings.run, lambda data: data)
 
     async def _collect(self):
         recorder = partial(
@@ -115,7 +114,7 @@ class SavingRun(LocalRun):
         await self._trajectories.collected(step + 1)
 
         async def opened(piece):
-            return pack(piece.payload)
+            return piece.payload
 
         place = self.folder / str(step)
         place.mkdir(exist_ok=True)

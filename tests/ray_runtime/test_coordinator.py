@@ -1,5 +1,6 @@
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,160 +9,111 @@ import torch
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-import ray
-
 import rlinf_async
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.ray_runtime.coordinator import Coordinator, PieceClient, TrajectoryClient
+from rlinf_async.ray_runtime.held_pieces import HeldPieces
 from rlinf_async.ray_runtime.request_channel import RequestChannel
-from rlinf_async.ray_runtime.wire import pack
-from tests.loops.virtual import run
-from tests.making import piece, plan, rollout, run_settings, ticket
-
-
-class Channel:
-    """Answers every call with one piece, which is the batch's last."""
-
-    def __init__(self):
-        self.asked = []
-        self.take_pieces = SimpleNamespace(remote=self._take)
-
-    async def _take(self, rank, batch, whole):
-        self.asked.append((rank, batch, whole))
-        payload = asyncio.get_running_loop().create_future()
-        payload.set_result({"of": batch})
-        ticket = Ticket(shard=0, batch=batch, epoch=0, place=0, version=batch)
-        size = {"size": 1, "oldest": batch, "newest": batch, "env_steps": 1}
-        return [Piece(ticket=ticket, part=0, rank=rank, payload=[payload], **size)], True
-
-
-def test_a_learner_rank_is_given_pieces_with_their_data():
-    channel = Channel()
-    (given,), last = run(PieceClient(channel, rank=1).take(4, whole=False))
-    assert (given.payload, last, channel.asked) == ({"of": 4}, True, [(1, 4, False)])
-
-
-class Losing:
-    """Three pieces of a batch; the data of those that `lost` names is on a node that has gone, once."""
-
-    def __init__(self, lost):
-        self._lost, self._wanted, self.missed = set(lost), [0, 1, 2], []
-        self.take_pieces = SimpleNamespace(remote=self._take)
-        self.pieces_lost = SimpleNamespace(remote=self._note)
-
-    async def _take(self, rank, batch, whole):
-        wanted, self._wanted = self._wanted, []
-        return [piece(ticket(shard), payload=[self._data(shard)]) for shard in wanted], True
-
-    async def _data(self, shard):
-        if shard in self._lost:
-            raise ray.exceptions.ObjectLostError("an object", None, "")
-        return pack({"of": torch.tensor(shard)})
-
-    async def _note(self, pieces):
-        assert [lost.payload for lost in pieces] == [None] * len(pieces)
-        self.missed.append([lost.ticket.shard for lost in pieces])
-        self._wanted, self._lost = self.missed[-1], set()
-
-
-@pytest.mark.parametrize(
-    ("whole", "lost", "expected"),
-    [
-        (False, [1], [([0, 2], False), ([1], True)]),
-        (False, [0, 1, 2], [([0, 1, 2], True)]),
-        (True, [0, 2], [([1, 0, 2], True)]),
-    ],
-)
-def test_a_learner_rank_says_what_it_misses_and_takes_that_again(whole, lost, expected):
-    coordinator = Losing(lost)
-
-    async def main():
-        client = PieceClient(coordinator, rank=0)
-        return [await client.take(0, whole=whole) for _ in expected]
-
-    taken = [([each.payload["of"].item() for each in pieces], last) for pieces, last in run(main())]
-    assert (taken, coordinator.missed) == (expected, [lost])
-
-
-class Coordinating:
-    """Ray's handle of a coordinator, and of the env worker that hands over to it."""
-
-    def __init__(self):
-        self.client, self.taken = TrajectoryClient(self, generation=3), []
-        self.workers = {}
-        self.introduce = SimpleNamespace(remote=self._introduce)
-        self.put_rollout = SimpleNamespace(remote=self._put)
-        self.admit = SimpleNamespace(remote=self._admit)
-
-    async def _admit(self, shard, generation):
-        return shard, generation
-
-    async def _introduce(self, client, worker):
-        self.workers[client] = worker
-
-    async def _put(self, ticket, pieces, client, number):
-        *data, nothing = self.workers[client].client.give(number)
-        self.taken += zip(pieces, data, strict=True)
-        assert nothing is None
-
-
-async def test_a_rollout_is_asked_for_by_the_coordinator_and_kept_no_longer():
-    coordinator = Coordinating()
-    client, of = coordinator.client, ticket(2)
-    await client.introduce(coordinator)
-    given = [piece(of, part=part, payload={"rewards": torch.full((2,), float(part))}) for part in (0, 1)]
-    await client.put(of, given)
-    assert [(one.part, one.payload) for one, _ in coordinator.taken] == [(0, None), (1, None)]
-    assert [data["rewards"].tolist() for _, data in coordinator.taken] == [[0.0, 0.0], [1.0, 1.0]]
-    with pytest.raises(KeyError):
-        client.give(0)
-    assert await client.admit(2) == (2, 3)
-
-
-class Holding:
-    """Ray's handle of an env worker whose rollouts have two parts; what they hold is their own number."""
-
-    def __init__(self):
-        self.give_rollout = SimpleNamespace(options=self._options)
-
-    def _options(self, num_returns):
-        def remote(number):
-            loop = asyncio.get_running_loop()
-            given = [loop.create_future() for _ in range(num_returns)]
-            for part, one in enumerate(given):
-                one.set_result(pack({"held": torch.tensor([number, part])}))
-            return given
-
-        return SimpleNamespace(remote=remote)
+from tests.making import plan, rollout, run_settings
 
 
 def handle(coordinator):
     """Ray's handle of a coordinator in this process."""
+    return SimpleNamespace(address=SimpleNamespace(remote=coordinator.address))
 
-    def remote(name):
-        return SimpleNamespace(remote=getattr(coordinator, name))
 
-    return SimpleNamespace(take_pieces=remote("take_pieces"))
+async def parts(of, *, ranks=1, **options):
+    """A coordinator, the env side of it and, by rank, the learner side."""
+    coordinator, held = Coordinator(run_settings(plan=of, **options), 0), [HeldPieces() for _ in range(ranks)]
+    await coordinator.introduce([each.address() for each in held])
+    takers = [PieceClient(handle(coordinator), each, rank=rank) for rank, each in enumerate(held)]
+    return coordinator, TrajectoryClient(handle(coordinator)), takers
+
+
+def collected(of, given, number=0):
+    """The pieces of a rollout, whose data is a number and that of the part."""
+    return [replace(each, payload={"held": torch.tensor([number, each.part])}) for each in rollout(of, given)]
 
 
 async def test_a_learner_rank_gets_the_data_of_its_own_part_where_a_rollout_is_for_several_ranks():
     of = plan(total_envs=8, shards_per_worker=2, learner_ranks=4, rollout_epochs=2)
-    settings = run_settings(plan=of, global_batch_size=16, max_batch_size=4)
     assert of.parts == 2
-    coordinator = Coordinator(settings, 0)
-    await coordinator.introduce("worker", Holding())
+    coordinator, client, takers = await parts(of, ranks=4, global_batch_size=16, max_batch_size=4)
     for shard in (1, 0, 0, 1):
-        given = await coordinator.admit(shard, 0)
-        number = 10 * shard + given.epoch
-        await coordinator.put_rollout(given, rollout(of, given), "worker", number)
-    for rank in range(4):
-        pieces, last = await PieceClient(handle(coordinator), rank=rank).take(0, whole=True)
+        given = await client.admit(shard)
+        await client.put(given, collected(of, given, 10 * shard + given.epoch))
+    # What waits has no data: none of it has come to the coordinator.
+    assert [each.payload for each in coordinator._broker.buffer.untrained()] == [None] * 8
+    for rank, taker in enumerate(takers):
+        pieces, last = await taker.take(0, whole=True)
         assert (len(pieces), last) == (2, True)
         for found in pieces:
             number = 10 * found.ticket.shard + found.ticket.epoch
             assert found.rank == rank
             assert found.payload["held"].tolist() == [number, found.part]
+
+
+async def test_pieces_are_taken_as_they_come_and_a_rollout_that_is_given_up_is_collected_again():
+    of = plan()
+    coordinator, client, (taker,) = await parts(of)
+    first, second = [await client.admit(shard) for shard in range(2)]
+    await client.put(second, collected(of, second, 7))
+    ((found,), last) = await taker.take(0, whole=False)
+    assert (found.payload["held"].tolist(), last) == ([7, 0], False)
+    await client.abandon(first, "env failed")
+    await client.put(first, collected(of, first))  # too late
+    again = await client.admit(0)
+    await client.put(again, collected(of, again, 8))
+    ((found,), last) = await taker.take(0, whole=True)
+    assert (found.payload["held"].tolist(), last) == ([8, 0], True)
+    assert (await coordinator.read_ledger()).refused == {"env failed": 1}
+
+
+async def test_calls_of_an_env_worker_that_was_lost_count_no_more_and_what_it_has_handed_over_does():
+    of = plan()
+    coordinator, client, (taker,) = await parts(of)
+    first, second = [await client.admit(shard) for shard in range(2)]
+    await client.put(first, collected(of, first, 1))
+    assert await coordinator.shards_lost([0, 1], 1) == 1
+    await client.put(second, collected(of, second, 2))
+    assert await client.admit(1) is None
+    successor = TrajectoryClient(handle(coordinator), generation=1)
+    again = await successor.admit(1)
+    assert (again.batch, again.generation) == (0, 1)
+    await successor.put(again, collected(of, again, 3))
+    pieces, last = await taker.take(0, whole=True)
+    assert [each.payload["held"].tolist() for each in pieces] == [[1, 0], [3, 0]]
+    assert last
+    ledger = await coordinator.read_ledger()
+    assert (ledger.produced, ledger.refused) == (3, {"env worker died": 1})
+
+
+async def test_what_a_call_fails_with_is_raised_in_who_has_called():
+    client = (await parts(plan()))[1]
+    given = await client.admit(0)
+    with pytest.raises(IndexError, match="list index out of range"):
+        await client.admit(9)
+    assert given.shard == 0
+
+
+async def test_a_buffer_that_was_saved_is_with_the_learner_ranks_of_the_run_that_goes_on(tmp_path):
+    of = plan(total_envs=4, learner_ranks=2)
+    options = {"ranks": 2, "global_batch_size": 4, "micro_batch_size": 2, "max_batch_size": 4}
+    coordinator, client, takers = await parts(of, **options)
+    for shard in range(2):
+        given = await client.admit(shard)
+        await client.put(given, collected(of, given, 5 + shard))
+    await takers[1].take(0, whole=False)  # ahead of its training
+    assert await coordinator.save_buffer(str(tmp_path)) is None
+    after, _, takers = await parts(of, **options)
+    assert str(await after.resume_buffer(str(tmp_path))).startswith("4 trajectories")
+    assert not any(each.payload for each in after._broker.buffer.untrained())
+    for rank in range(2):
+        pieces, last = await takers[rank].take(0, whole=True)
+        assert last
+        found = [each.payload["held"].tolist() for each in pieces]
+        assert found == [[5 + each.ticket.shard, each.part] for each in pieces]
+        assert {each.rank for each in pieces} == {rank}
 
 
 MIRROR = "node", ("its mirror", b"token")
@@ -185,11 +137,9 @@ async def test_the_first_rank_of_a_node_mirrors_weights_for_it_until_it_is_lost(
 async def test_weights_of_a_deterministic_run_are_offered_when_nobody_needs_those_before():
     asynchrony = AsyncConfig.from_mapping({"mode": "train", "deterministic": True})
     of = plan(shards_per_worker=1)
-    settings = run_settings(asynchrony=asynchrony, plan=of, batches=4)
-    coordinator = Coordinator(settings, 0)
+    coordinator, client, _ = await parts(of, asynchrony=asynchrony, batches=4)
     await coordinator.offer_weights(0, ["first"])  # nobody has any yet
     assert (await coordinator.next_weights(0, 0, *MIRROR))[0] == 0
-    await coordinator.introduce("worker", Holding())
     await coordinator.weights_applied(0, 0, 0)
     offering = asyncio.ensure_future(coordinator.offer_weights(1, ["second"]))
     waiting = asyncio.ensure_future(coordinator.next_weights(0, 0, *MIRROR))
@@ -197,8 +147,8 @@ async def test_weights_of_a_deterministic_run_are_offered_when_nobody_needs_thos
         await asyncio.wait([offering, waiting], timeout=1)
         assert not offering.done()
         assert not waiting.done()
-        given = await coordinator.admit(0, 0)
-        await coordinator.put_rollout(given, rollout(of, given), "worker", given.batch)
+        given = await client.admit(0)
+        await client.put(given, collected(of, given))
     await offering
     assert (await waiting)[0] == 1
 
@@ -210,6 +160,6 @@ CALLS = re.compile(r"(coordinator|requests|channel)\.([a-z_]+)\.remote\(")
 def test_every_remote_call_of_the_coordinator_and_of_the_request_channel_is_one_of_their_methods():
     # Ray finds a name that is not there when it is called, in the midst of a run.
     found = {call for path in PACKAGE.rglob("*.py") for call in CALLS.findall(path.read_text())}
-    assert len(found) > 12
+    assert len(found) > 9
     classes = {"coordinator": Coordinator, "requests": RequestChannel, "channel": RequestChannel}
     assert [(who, name) for who, name in sorted(found) if not hasattr(classes[who], name)] == []

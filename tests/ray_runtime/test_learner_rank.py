@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+from dataclasses import replace
 from traceback import StackSummary
 from types import SimpleNamespace
 
@@ -15,6 +16,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.premise import Premise
+from rlinf_async.ray_runtime.connection import Answers
+from rlinf_async.ray_runtime.held_pieces import LearnerRanks
 from rlinf_async.ray_runtime.learner_rank import LearnerRank
 from tests.making import piece, run_settings, ticket
 
@@ -86,15 +89,19 @@ def test_a_checkpoint_that_fails_is_said_and_the_rank_goes_on(save, said):
 class Coordinator:
     """Has one piece for each batch, which is the last."""
 
-    def __init__(self):
-        self.asked = []
-        self.take_pieces = SimpleNamespace(remote=self._take)
+    def __init__(self, rank):
+        self.asked, self._rank = [], rank
+        self.address, self._answers = SimpleNamespace(remote=self._address), Answers(self._take)
 
-    async def _take(self, rank, batch, whole):
+    async def _address(self, node):
+        return self._answers.listener.address(node)
+
+    async def _take(self, name, rank, batch, whole):
+        assert name == "take"
         self.asked.append((rank, batch, whole))
-        held = asyncio.get_running_loop().create_future()
-        held.set_result({"of": batch})
-        return [piece(ticket(batch=batch), rank=rank, payload=[held])], True
+        found = piece(ticket(batch=batch), rank=rank, payload={"of": batch})
+        await LearnerRanks([None] * rank + [await self._rank.piece_address()]).give(found)
+        return [replace(found, payload=None)], True
 
 
 def learn(rank, coordinator, *, batches, streaming=True):
@@ -108,7 +115,8 @@ def learn(rank, coordinator, *, batches, streaming=True):
 
 
 def test_one_learner_trains_all_batches_in_one_thread_of_its_own():
-    rank, coordinator = Rank(), Coordinator()
+    rank = Rank()
+    coordinator = Coordinator(rank)
     metrics = learn(rank, coordinator, batches=3)
     (learner,) = rank.made
     assert learner.accepted == [{"of": 0}, {"of": 1}, {"of": 2}]
@@ -121,7 +129,8 @@ def test_one_learner_trains_all_batches_in_one_thread_of_its_own():
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_whole_batch_is_waited_for_unless_the_run_streams(streaming):
-    rank, coordinator = Rank(), Coordinator()
+    rank = Rank()
+    coordinator = Coordinator(rank)
     learn(rank, coordinator, batches=2, streaming=streaming)
     assert coordinator.asked == [(3, 0, not streaming), (3, 1, not streaming)]
 
@@ -136,7 +145,8 @@ def test_inference_is_asked_for_scores_once_it_has_been_seen_to_compute_what_the
         def wants_values(self, settings):
             return True
 
-    rank, coordinator = Examining(), Coordinator()
+    rank = Examining()
+    coordinator = Coordinator(rank)
 
     async def run():
         settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}), batches=2)
@@ -160,7 +170,7 @@ def test_what_a_batch_draws_follows_from_its_number_in_a_deterministic_run(deter
     async def drawn(*batches):
         rank, found = Rank(), {}
         for batch in batches:
-            await rank.learn(batch, settings, object(), Coordinator())
+            await rank.learn(batch, settings, object(), Coordinator(rank))
             found[batch] = torch.rand(1).item()
         return found
 
@@ -171,7 +181,7 @@ def test_what_a_batch_draws_follows_from_its_number_in_a_deterministic_run(deter
 
 def test_the_weights_of_every_batch_are_offered_as_the_next_version():
     rank = Rank()
-    beside = learn(rank, Coordinator(), batches=2)
+    beside = learn(rank, Coordinator(rank), batches=2)
     assert [one["publication_seconds"] for one in beside] == [0.25, 0.25]
     assert [sender.offered for sender in rank.senders] == [[1, 2]]
 

@@ -26,7 +26,6 @@ from rlinf_async.ray_runtime.saved_buffer import (
     save_buffer,
 )
 from rlinf_async.ray_runtime.tensor_file import write_tensors
-from rlinf_async.ray_runtime.wire import pack, unpack
 
 PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=2)
 
@@ -61,7 +60,7 @@ def piece(batch, shard, *, oldest, plan=PLAN, part=0):
         oldest=oldest,
         newest=oldest,
         env_steps=16,
-        payload=[pack(data)],
+        payload=[data],
     )
 
 
@@ -110,7 +109,7 @@ def test_what_was_not_trained_waits_again_and_is_not_collected_twice(tmp_path):
     assert (buffer.ledger.produced, buffer.ledger.trained, dict(buffer.ledger.refused)) == (36, 24, {})
     first, second = buffer.take(3, 0)
     assert (first.ticket, first.oldest, first.env_steps) == (THREE[0].ticket, 2, 16)
-    data = unpack(second.payload[0])
+    data = second.payload[0]
     assert torch.equal(data["actions"], torch.full((3,), 3.0))
     assert data["inputs"]["image"].dtype == torch.bfloat16
     assert [gate.admit(0).batch for _ in range(1)] == [4]  # of its three places two are done

@@ -109,7 +109,7 @@ def test_a_run_goes_on_without_the_inference_rank_of_a_node(runs: Runner, option
     assert ("inference rank 1", "node lost", "given up") in faults
 
 
-def test_an_env_worker_whose_node_is_lost_goes_on_on_another_and_what_was_there_is_collected_again(
+def test_an_env_worker_whose_node_is_lost_goes_on_on_another_and_what_it_was_collecting_is_collected_again(
     runs: Runner,
 ) -> None:
     process = started_on_two_nodes(runs, env="0-1", rollout="0", actor="0")
@@ -126,8 +126,8 @@ def test_an_env_worker_whose_node_is_lost_goes_on_on_another_and_what_was_there_
     trajectories = run.summary["trajectories"]
     assert trajectories["trained"] >= 8 * (steps + 3), run.output
     refused = trajectories["refused"]
-    # Rollouts that were under way, and those that waited for the learner in the memory of the node.
-    assert set(refused) <= {"env worker died", "node lost"}, run.output
+    # Rollouts that were under way. Those that waited for the learner were with it.
+    assert set(refused) == {"env worker died"}, run.output
     lost = trajectories["produced"] - trajectories["trained"] - trajectories["in_flight"]
     assert lost == sum(refused.values()) > 0
     faults = [(fault["process"], fault["what"], fault["action"]) for fault in read_failures(run.directory)]
