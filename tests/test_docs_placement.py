@@ -75,6 +75,8 @@ def test_a_local_loop_begins_and_ends_on_its_node(examples):
     facts = facts_of(RECIPES["local loops"], examples)
     nodes, ranks = facts["cluster"]["nodes"], facts["ranks"]
     parts = yaml.safe_load(RECIPES["local loops"])["cluster"]["component_placement"]
+    # A free simulator would collect for any node.
+    assert not any("a free simulator" in remark for remark in facts["remarks"])
     for text in parts.values():
         first = [int(span.split("-")[0]) // int(GPUS) for span in text.split(",")]
         assert first == list(range(nodes))
