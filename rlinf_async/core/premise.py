@@ -82,15 +82,12 @@ def _difference(
     }
 
 
-def judge(
-    sums: Mapping[str, float], *, model: str, half: bool, warn: Callable[[str], None], prefix: str = ""
-) -> Premise:
+def judge(sums: Mapping[str, float], *, model: str, half: bool, warn: Callable[[str], None]) -> Premise:
     """Decide whether a run may go on, and with which values, from the sums of `compare` over all ranks.
 
     Args:
         model: the key of the config that names the model, and its value.
         half: True if a part of the forward pass is in 16 bits.
-        prefix: what the framework's names of the two fields begin with.
 
     Raises:
         RuntimeError: the learner does not compute the probabilities that inference sampled with.
@@ -100,7 +97,7 @@ def judge(
     tolerance = HALF_PRECISION if half else FULL_PRECISION
     logprobs = sums["logprobs/off"] / sums["logprobs/count"]
     values = (sums["values/off"] / max(sums["values/stored"], 1e-12)) ** 0.5 if "values/off" in sums else 0.0
-    field = f"{model}: {prefix}logprobs"
+    field = f"{model}: prev_logprobs"
     # Written so that NaN is refused, too.
     if not logprobs <= MAX_LOGPROB_DIFFERENCE:
         raise RuntimeError(
@@ -121,7 +118,7 @@ def judge(
     keeps_values = not values <= tolerance.values
     if keeps_values:
         warn(
-            f"{model}: {prefix}values of the first batch, scored again at the weights that acted, are off by "
+            f"{model}: prev_values of the first batch, scored again at the weights that acted, are off by "
             f"{values:.0%} of their size, where rounding explains {tolerance.values:.0%}; the values that "
             "inference stored are kept"
         )

@@ -93,8 +93,7 @@ class InferenceWorker(Inspectable):
         raise NotImplementedError
 
     def weights_changed(self, version: int) -> None:
-        """The policy has the weights of `version` now; called in the thread of inference. A host notes it."""
-        raise NotImplementedError
+        """The policy has the weights of `version`; called in the thread of inference. A host may note it."""
 
     async def serve(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         """Answer batches of requests, by the newest weights, until the channels close.

@@ -53,10 +53,10 @@ def test_a_rank_without_samples_of_the_version_takes_part_in_the_pass_and_counts
     assert set(sums.values()) == {0.0}
 
 
-def judged(*, half=False, prefix="", **sums):
+def judged(*, half=False, **sums):
     """The premise that follows, and what was said of it."""
     said = []
-    premise = judge(sums, model="actor.model=mlp", half=half, warn=said.append, prefix=prefix)
+    premise = judge(sums, model="actor.model=mlp", half=half, warn=said.append)
     return premise, said
 
 
@@ -81,7 +81,7 @@ def test_what_rounding_explains_is_said_nothing_of():
 @pytest.mark.parametrize(("half", "tolerance"), [(False, FULL_PRECISION), (True, HALF_PRECISION)])
 def test_what_rounding_does_not_explain_is_said_with_both_numbers(half, tolerance):
     assert judged(half=half, **logprobs(tolerance.logprobs))[1] == []
-    premise, (warning,) = judged(half=half, prefix="prev_", **logprobs(2 * tolerance.logprobs))
+    premise, (warning,) = judged(half=half, **logprobs(2 * tolerance.logprobs))
     assert premise.logprobs == pytest.approx(2 * tolerance.logprobs)
     assert warning.startswith("actor.model=mlp: prev_logprobs of the first batch")
     assert (
@@ -93,7 +93,7 @@ def test_what_rounding_does_not_explain_is_said_with_both_numbers(half, toleranc
 @pytest.mark.parametrize(("half", "tolerance"), [(False, FULL_PRECISION), (True, HALF_PRECISION)])
 def test_values_that_are_not_those_of_inference_are_kept_as_they_were_stored(half, tolerance):
     assert not judged(half=half, **logprobs(0.0), **values(0.99 * tolerance.values))[0].keeps_values
-    premise, (warning,) = judged(half=half, prefix="prev_", **logprobs(0.0), **values(2.0))
+    premise, (warning,) = judged(half=half, **logprobs(0.0), **values(2.0))
     assert premise.keeps_values
     assert premise.values == pytest.approx(2.0)
     assert warning.startswith("actor.model=mlp: prev_values of the first batch")
@@ -112,7 +112,7 @@ def test_values_that_were_stored_as_zeros_are_kept_where_the_learner_has_others(
 @pytest.mark.parametrize("off", [1.01 * MAX_LOGPROB_DIFFERENCE, math.nan])
 def test_another_policy_than_that_which_acted_ends_the_run(off):
     with pytest.raises(RuntimeError, match="do not hold the same policy") as raised:
-        judged(prefix="prev_", **logprobs(off))
+        judged(**logprobs(off))
     assert str(raised.value).startswith("actor.model=mlp: prev_logprobs of the first batch")
     assert f"off by {off:.3g} on average" in str(raised.value)
 

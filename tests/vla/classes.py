@@ -10,10 +10,10 @@ from omegaconf import DictConfig
 from rlinf.scheduler.hardware import AcceleratorType
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.rlinf.proximal import recompute
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.loops.policy_thread import PolicyThread
 from rlinf_async.ray_runtime.observation_reuse import with_echoes
+from tests.hosts.rlinf.passes import recompute
 
 
 def observations(size: int, *, seed: int = 1, side: int = 256) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def inference(
     worker = object.__new__(BatchingRolloutWorker)
     worker.cfg, worker.model_cfg, worker.algorithm_cfg = cfg, cfg.actor.model, cfg.algorithm
     model.eval()
-    worker.hf_model, worker.expert_model, worker.version = model, None, 0
+    worker.hf_model, worker.expert_model, worker._version_held = model, None, 0
     worker._buckets, worker._rank, worker.enable_cuda_graph = buckets, 0, False
     worker._captured = False
     thread = ThreadPoolExecutor(1)

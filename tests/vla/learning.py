@@ -106,7 +106,7 @@ def _act(actor: Any, cfg: Any) -> dict[str, Any]:
         "terminations": dones,
         "truncations": torch.zeros_like(dones),
         "versions": torch.zeros(DECISIONS, ENVS, 1),
-        "bootstrap_inputs": last,
+        "bootstrap_inputs": {name: value[None] for name, value in last.items()},
     }
 
 
@@ -127,7 +127,7 @@ def _recorded(batch: dict[str, Any]) -> Any:
 def _piece(batch: dict[str, Any], rank: int, of: tuple[slice, int, int]) -> Any:
     at, shard, part = of
     payload = slice_samples(_recorded(batch), at.start, at.stop, dim=1)
-    payload["bootstrap_inputs"] = slice_samples(batch["bootstrap_inputs"], at.start, at.stop)
+    payload["bootstrap_inputs"] = slice_samples(batch["bootstrap_inputs"], at.start, at.stop, dim=1)
     return piece(ticket(shard=shard), part=part, rank=rank, size=at.stop - at.start, payload=payload)
 
 

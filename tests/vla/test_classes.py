@@ -19,10 +19,12 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from benchmarks.learning.flow_policy import transition
 from rlinf_async.core.scored import Scored
 from rlinf_async.core.tensors import in_parts, map_tensors
-from rlinf_async.hosts.kit.scored import scored_in
-from rlinf_async.hosts.rlinf.premise import compare, judge
-from rlinf_async.hosts.rlinf.proximal import SAMPLE_FIELDS, forward, samples_of
+from rlinf_async.hosts.kit.ratios import scored_in
+from rlinf_async.hosts.kit.scoring import SAMPLE_FIELDS, samples_of
+from rlinf_async.hosts.rlinf.premise import judge
+from rlinf_async.hosts.rlinf.proximal import forward
 from rlinf_async.hosts.rlinf.scored import scored_by
+from tests.hosts.rlinf.passes import compare
 from tests.vla.classes import answers, inference, learner, observations, off_by, rescored, rollout
 
 SIZE = 4

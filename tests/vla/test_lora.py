@@ -11,8 +11,9 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.models import get_model
 from rlinf.utils.utils import collect_param_names_need_sync
 
+from rlinf_async.hosts.kit.scoring import samples_of
 from rlinf_async.hosts.rlinf.footprints import VLM_PREFIX
-from rlinf_async.hosts.rlinf.proximal import samples_of, score
+from rlinf_async.hosts.rlinf.proximal import score
 from rlinf_async.hosts.rlinf.refusals import WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.ray_runtime.weights import apply, types_of

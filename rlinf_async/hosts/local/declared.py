@@ -21,7 +21,7 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import Contract, check_resets
 from rlinf_async.hosts.decisions import decided
 from rlinf_async.hosts.kit.models import MODELS_GROUP
-from rlinf_async.hosts.kit.scored import scored_in
+from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.hosts.local.chance import OwnChance
 from rlinf_async.hosts.local.config import ENVS_GROUP, named
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome

@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import Weighting
 from rlinf_async.core.tensors import Tree
+from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import fsdp_learner
-from rlinf_async.hosts.rlinf.losses import CorrectedLoss
-from rlinf_async.hosts.rlinf.proximal import scoring_inputs
+from rlinf_async.hosts.rlinf.losses import CorrectedLoss, ratio_level
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO
 from rlinf_async.hosts.rlinf.weights import Snapshot
@@ -102,7 +102,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         self.corrected = CorrectedLoss(
             base_loss,
             weighting=weighting,
-            level=algorithm.logprob_type,
+            level=ratio_level(algorithm),
             action_dim=self.cfg.actor.model.get("action_dim", 7),
             dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
         )

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import torch
 
 from rlinf_async.hosts.contract import Contract, shown
+from rlinf_async.hosts.kit import shard as kit
+from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED
 from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
-from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
-T = TypeVar("T")
 ENDS = ("dones", "terminations", "truncations")
 
 
@@ -48,40 +48,53 @@ class Bordered:
         return [step.observation], step.rewards, step.terminations, step.truncations, [step.info]
 
 
-class _Shard:
-    """The common part of a shard for training and one for evaluation."""
+class WorkerStage:
+    """A stage of an RLinf env worker, for training or evaluation."""
 
-    def __init__(self, worker: Any, stage: int, simulators: SimulatorThread, mode: str) -> None:
-        self._worker = worker
-        self._stage = stage
-        self._simulators = simulators
-        self._cfg = worker.cfg.env[mode]
-        self._steps = int(worker.cfg.actor.model.num_action_chunks)
-        self.size = worker.envs_per_shard(mode)
-        self._contract = Contract(simulators.shard, self.size, fields=OBSERVED)
+    def __init__(self, worker: Any, number: int, mode: Literal["train", "eval"]) -> None:
+        self._worker, self.number, self.mode = worker, number, mode
 
     @property
-    def horizon(self) -> int:
-        return int(self._cfg.max_steps_per_rollout_epoch) // self._steps
+    def worker(self) -> Any:
+        return self._worker
 
-    def _bordered(self, env: Any) -> Bordered:
-        return Bordered(env, self._contract, self._steps)
+    @property
+    def envs(self) -> list[Any]:
+        """The environments of all stages of the worker."""
+        envs: list[Any] = self._worker.env_list if self.mode == "train" else self._worker.eval_env_list
+        return envs
 
-    def _bad(self, output: EnvStep) -> list[str]:
-        """Return the sentences about observations and rewards that are not finite; called in the shard's
-        thread.
-        """
-        fields = shown(output.obs, output.rewards, output.final_obs)
-        return not_finite(self._simulators.advanced, fields)
+    @property
+    def env(self) -> Any:
+        return self.envs[self.number]
 
-    def _finite(self, output: T, bad: list[str]) -> T:
-        """The output, unless something `bad` has been shown."""
-        check_shown(self._simulators.advanced, bad)
-        return output
+    @property
+    def section(self) -> Any:
+        return self._worker.cfg.env[self.mode]
+
+    @property
+    def steps(self) -> int:
+        """Steps of a decision."""
+        return int(self._worker.cfg.actor.model.num_action_chunks)
+
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of a shard, and what RLinf's policies are shown."""
+        horizon = int(self.section.max_steps_per_rollout_epoch) // self.steps
+        return {"size": self._worker.envs_per_shard(self.mode), "horizon": horizon, "fields": OBSERVED}
+
+    def bordered(self, contract: Contract) -> Bordered:
+        return Bordered(self.env, contract, self.steps)
+
+    def flush_video(self) -> None:
+        """Write the video of a rollout, if there is one."""
+        if self.section.video_cfg.save_video:
+            flush = env_attribute(self.env, "flush_video")
+            if callable(flush):
+                flush()
 
 
-class TrainShard(_Shard):
-    """Training environments of one stage; fills `loops.ports.ShardEnv` with RLinf's own stepping."""
+class TrainShard(kit.TrainShard[ShardOutput]):
+    """Training environments of one stage, with RLinf's own stepping."""
 
     def __init__(
         self,
@@ -93,33 +106,19 @@ class TrainShard(_Shard):
         rewards: ShardRewards | None = None,
     ) -> None:
         """`rewards` are a reward model's."""
-        super().__init__(worker, stage, simulators, "train")
-        self._busy = partial(busy.busy, stage)
+        self._stage = WorkerStage(worker, stage, "train")
+        super().__init__(simulators, busy=busy, number=stage, **self._stage.sizes())
         self._rewards = rewards
-        self._last: EnvStep | None = None
-        self._taken_on: tuple[int, int] | None = None
 
-    @property
-    def _env(self) -> Any:
-        return self._worker.env_list[self._stage]
-
-    async def start(self) -> ShardOutput:
-        with self._busy():
-            output = self._finite(*await self._simulators.reset(self._start))
-            await self._delayed()
-            return output
-
-    async def step(self, answer: Any) -> ShardOutput:
-        with self._busy():
-            output = self._finite(*await self._simulators.step(lambda: self._step(answer)))
-            await self._delayed()
+    async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
+        output = await super().step(answer)
         if self._rewards is not None:
             await self._rewards.add(output.env)
         return output
 
-    async def _delayed(self) -> None:
+    async def settle(self) -> None:
         """Wait for as long as `env.delay_sampler` has drawn, where RLinf leaves the waiting to its worker."""
-        wait = env_attribute(self._env, "wait_delay")
+        wait = env_attribute(self._stage.env, "wait_delay")
         if wait is not None:
             await wait()
 
@@ -127,119 +126,93 @@ class TrainShard(_Shard):
         """Return the fields of an env output that RLinf's rollout worker reads."""
         return {"obs": output.env.obs, "final_obs": output.env.final_obs}
 
-    def take_on(self, place: int, rollout: int) -> None:
-        self._taken_on = (place, rollout)
-
-    async def finish(self) -> None:
-        self._contract.prove()
-        await self._simulators.finish(self._finish)
-
-    async def restart(self) -> None:
-        self._contract.forget()
-        await self._simulators.build(lambda: self._worker.rebuild("train", self._stage))
-        # With `auto_reset` the next rollout begins from `last_obs_list`, which `rebuild` has filled.
-        self._begin_anew()
-
-    async def renew(self, step: int) -> None:
-        self._contract.forget()
-        await self._simulators.build(lambda: self._worker.renew(self._stage, step))
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """Nothing is known of these environments, which have been built just now."""
-        self._last = None
+    def forget(self) -> None:
+        # With `auto_reset` the next rollout begins from what the worker has seen of the others first.
+        super().forget()
         if self._rewards is not None:
             self._rewards.forget()
 
-    def _finish(self) -> None:
-        flush_video(self._env, self._cfg)
-        self._env.update_reset_state_ids()
-
-    def _start(self) -> tuple[ShardOutput, list[str]]:
-        if self._cfg.auto_reset:
-            last = self._last
-            if last is None:
-                first = self._worker.first_observations[self._stage]
-                output = EnvStep(obs=self._contract.observation(first))
-            else:
-                output = EnvStep(
-                    obs=last.obs,
-                    intervene_actions=last.intervene_actions,
-                    intervene_flags=last.intervene_flags,
-                )
-        else:
-            self._env.is_start = True
-            take_on = env_attribute(self._env, TAKE_ON_METHOD)
-            # RLinf's own environments that may take on tasks draw theirs anew, and are told nothing.
-            if self._taken_on is not None and take_on is not None:
-                take_on(*self._taken_on)
-            observation, infos = self._bordered(self._env).reset()
-            output = EnvStep(obs=observation, final_obs=infos.get("final_observation"))
+    def begin(self) -> Shown[ShardOutput]:
+        output = self._carried_on() if self._stage.section.auto_reset else self._reset()
         for name in ENDS:
-            setattr(output, name, torch.zeros((self.size, self._steps), dtype=torch.bool))
-        return ShardOutput(output), self._bad(output)
+            setattr(output, name, torch.zeros((self.size, self._stage.steps), dtype=torch.bool))
+        return ShardOutput(output), shown_of(output)
 
-    def _step(self, answer: dict[str, Any]) -> tuple[ShardOutput, list[str]]:
-        # Copied: what the policy has answered may be shared, and environments may write into what they get.
-        actions, env = answer["actions"].clone(), self._bordered(self._env)
-        self._last, info = interact_step(self._worker, actions, self._stage, env)
-        return ShardOutput(self._last, info), self._bad(self._last)
+    def _carried_on(self) -> EnvStep:
+        if self._last is None:
+            worker = self._stage.worker
+            return EnvStep(obs=self.contract.observation(worker.first_observations[self._stage.number]))
+        last = self._last.env
+        return EnvStep(
+            obs=last.obs, intervene_actions=last.intervene_actions, intervene_flags=last.intervene_flags
+        )
+
+    def _reset(self) -> EnvStep:
+        env = self._stage.env
+        env.is_start = True
+        take_on = env_attribute(env, TAKE_ON_METHOD)
+        # RLinf's own environments that may take on tasks draw theirs anew, and are told nothing.
+        if self._taken_on is not None and take_on is not None:
+            take_on(*self._taken_on)
+        observation, infos = self._stage.bordered(self.contract).reset()
+        return EnvStep(obs=observation, final_obs=infos.get("final_observation"))
+
+    def act(self, actions: Any) -> Shown[ShardOutput]:
+        stage = self._stage
+        step, info = interact_step(stage.worker, actions, stage.number, stage.bordered(self.contract))
+        self._last = ShardOutput(step, info)
+        return self._last, shown_of(step)
+
+    def end(self) -> None:
+        self._stage.flush_video()
+        self._stage.env.update_reset_state_ids()
+
+    def rebuild(self) -> None:
+        self._stage.worker.rebuild("train", self._stage.number)
+
+    def rebuild_at(self, step: int) -> None:
+        self._stage.worker.renew(self._stage.number, step)
 
 
-class EvalShard(_Shard):
-    """Evaluation environments of one stage; collects their episode statistics."""
+class EvalShard(kit.EvalShard[EnvStep]):
+    """Evaluation environments of one stage."""
 
     def __init__(self, worker: Any, stage: int, simulators: SimulatorThread) -> None:
-        super().__init__(worker, stage, simulators, "eval")
-        self._last: EnvStep | None = None
-        self.episodes: list[dict[str, torch.Tensor]] = []
-        self._complete = 0
-
-    @property
-    def _env(self) -> Any:
-        return self._worker.eval_env_list[self._stage]
-
-    async def start(self) -> EnvStep:
-        return self._finite(*await self._simulators.reset(self._start))
-
-    async def step(self, answer: dict[str, Any]) -> EnvStep:
-        return self._finite(*await self._simulators.step(lambda: self._step(answer)))
+        self._stage = WorkerStage(worker, stage, "eval")
+        super().__init__(simulators, **self._stage.sizes())
 
     def observation(self, output: EnvStep) -> dict[str, Any]:
         return {"obs": output.obs, "final_obs": None}
 
-    async def finish(self) -> None:
-        self._contract.prove()
-        await self._simulators.finish(self._finish)
-        self._complete = len(self.episodes)
-
-    async def restart(self) -> None:
-        """The episodes of the rollout that has failed are forgotten: it is run again."""
-        self._contract.forget()
-        await self._simulators.build(lambda: self._worker.rebuild("eval", self._stage))
-        self._last = None
-        del self.episodes[self._complete :]
-
-    def _finish(self) -> None:
-        flush_video(self._env, self._cfg)
-        if not self._cfg.auto_reset:
-            self._env.update_reset_state_ids()
-
-    def _start(self) -> tuple[EnvStep, list[str]]:
-        if self._cfg.auto_reset and self._last is not None:
-            return self._last, []
-        self._env.is_start = True
-        self._worker.eval_prev_done[self._stage] = torch.zeros(self.size, dtype=torch.bool)
-        observation, _ = self._bordered(self._env).reset()
+    def begin(self) -> Shown[EnvStep]:
+        stage, worker = self._stage, self._stage.worker
+        if stage.section.auto_reset and self._last is not None:
+            return self._last, {}
+        stage.env.is_start = True
+        worker.eval_prev_done[stage.number] = torch.zeros(self.size, dtype=torch.bool)
+        observation, _ = stage.bordered(self.contract).reset()
         output = EnvStep(obs=observation)
-        return output, self._bad(output)
+        return output, shown_of(output)
 
-    def _step(self, answer: dict[str, Any]) -> tuple[EnvStep, list[str]]:
-        actions, env = answer["actions"].detach().cpu().clone().numpy(), self._bordered(self._env)
-        self._last, info = evaluate_step(self._worker, actions, self._stage, env)
+    def act(self, actions: Any) -> Shown[EnvStep]:
+        stage, given = self._stage, actions.detach().cpu().numpy()
+        self._last, info = evaluate_step(stage.worker, given, stage.number, stage.bordered(self.contract))
         if info:
             self.episodes.append(info)
-        return self._last, self._bad(self._last)
+        return self._last, shown_of(self._last)
+
+    def end(self) -> None:
+        self._stage.flush_video()
+        if not self._stage.section.auto_reset:
+            self._stage.env.update_reset_state_ids()
+
+    def rebuild(self) -> None:
+        self._stage.worker.rebuild("eval", self._stage.number)
+
+
+def shown_of(step: EnvStep) -> dict[str, Any]:
+    """All that environments have shown in a step and that has to be finite."""
+    return shown(step.obs, step.rewards, step.final_obs)
 
 
 def env_attribute(env: Any, name: str) -> Any:
@@ -250,11 +223,3 @@ def env_attribute(env: Any, name: str) -> Any:
         return env.get_wrapper_attr(name)
     except AttributeError:
         return None
-
-
-def flush_video(env: Any, cfg: Any) -> None:
-    """Write the video of a rollout, if there is one."""
-    if cfg.video_cfg.save_video:
-        flush = env_attribute(env, "flush_video")
-        if callable(flush):
-            flush()

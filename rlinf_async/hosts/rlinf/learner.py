@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ from rlinf_async.core.premise import Premise
 from rlinf_async.core.scored import WHOLE
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.scored import scored_in
+from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
+from rlinf_async.hosts.kit.scoring import PROXIMAL, Forward, anchor, compare, flat, recompute, samples_of
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.compat import explained_variance
-from rlinf_async.hosts.rlinf.losses import at_ratio_level
-from rlinf_async.hosts.rlinf.premise import compare, judge
-from rlinf_async.hosts.rlinf.proximal import anchor, forward, recompute, samples_of
+from rlinf_async.hosts.rlinf.losses import ratio_level
+from rlinf_async.hosts.rlinf.premise import judge
+from rlinf_async.hosts.rlinf.proximal import forward, model_name
 from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES, RLinfSettings
 from rlinf_async.hosts.rlinf.shards import TrainedShards
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
@@ -76,37 +78,41 @@ class FSDPTraining:
         self._actor.model.train()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        trees = [{name: value for name, value in piece.payload.items() if value != {}} for piece in pieces]
+        collected = concatenate([piece.payload for piece in pieces], dim=1)
         # Taken out, as their leading dimension is not that of the rollout.
-        bootstraps = [tree.pop("bootstrap_inputs", {}) for tree in trees]
-        self.scored = scored_in(trees[0]["forward_inputs"])
-        rollout: Tree = self._actor._process_received_rollout_batch(concatenate(trees, dim=1))
+        bootstrap = collected.pop("bootstrap_inputs", None)
+        self.scored = scored_in(collected["forward_inputs"])
+        rollout: Tree = self._actor._process_received_rollout_batch(collected)
         if self._premise is None:
             self._premise = self._actor.premise = self._examine(rollout)
         if self._settings.asynchrony.recomputes:
-            rollout["bootstrap_inputs"] = map_tensors(lambda tensor: tensor[None], concatenate(bootstraps))
+            rollout["bootstrap_inputs"] = bootstrap
         return rollout
+
+    def _forward(self, *, values: bool) -> Forward:
+        return partial(forward, self._actor, values=values)
 
     def _examine(self, rollout: Tree) -> Premise:
         """Compare scores before anything is trained: the weights are those that the newest samples were
         drawn with.
         """
-        most = self._settings.micro_batch_size
-        sums = compare(self._actor, rollout, self._batch, most=most, values=self._critic)
+        values, most = self._critic, self._settings.micro_batch_size
+        sums = compare(rollout, self._batch, self._forward(values=values), most=most, values=values)
         premise = judge(self.summed(sums), self._actor.cfg, LOG.warning)
         self._examined = premise.metrics
         return premise
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         assert self._premise is not None
-        inputs: Any = map_tensors(lambda tensor: tensor[0], rollout.pop("bootstrap_inputs"))  # type: ignore[arg-type]
+        beyond = rollout.pop("bootstrap_inputs")
         values = self._critic and not self._premise.keeps_values
+        how: Any = {"values": values, "model": model_name(self._actor.cfg)}
         if scores is None:
             size = self._settings.micro_batch_size
-            recompute(self._actor, rollout, inputs, micro_batch_size=size, values=values)
+            recompute(rollout, flat(beyond), self._forward(values=values), micro_batch_size=size, **how)
         else:
-            flat: Any = map_tensors(lambda tensor: tensor.flatten(0, 1), scores)
-            anchor(self._actor.cfg, rollout, [flat], values=values)
+            scored: Any = flat(scores)
+            anchor(rollout, [scored], **how)
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         rollout.update(estimate(self._actor.cfg, rollout, normalize=False))
@@ -165,17 +171,18 @@ class FSDPTraining:
         return self.summed({"groups_without_signal": float(self._groups.pop_silent())})
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
-        def flat(name: str) -> torch.Tensor:
-            return leaf(rollout, name).flatten(0, 1)
+        def ratios(name: str) -> torch.Tensor:
+            return self._at_ratio_level(leaf(rollout, name).flatten(0, 1))
 
+        versions = leaf(rollout, "versions").flatten().long()
         pair = None
-        if "proximal_logprobs" in rollout:
+        if PROXIMAL in rollout:
             acted = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
-            pair = self._at_ratio_level(flat("proximal_logprobs")), self._at_ratio_level(flat(acted))
-        return samples_of(rollout), self._batch - flat("versions").flatten().long(), pair
+            pair = ratios(PROXIMAL), ratios(acted)
+        return samples_of(rollout), self._batch - versions, pair
 
     def score(self, inputs: Tree) -> Pair:
-        (output,) = forward(self._actor, [inputs], values=False)
+        (output,) = self._forward(values=False)([inputs])
         stored: Any = output.get("prev_logprobs", inputs["prev_logprobs"])
         return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored)
 
@@ -184,6 +191,5 @@ class FSDPTraining:
         return total
 
     def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
-        cfg = self._actor.cfg
-        level, action_dim = cfg.algorithm.logprob_type, cfg.actor.model.get("action_dim", 7)
-        return at_ratio_level(logprobs.float(), level, action_dim)
+        algorithm, model = self._actor.cfg.algorithm, self._actor.cfg.actor.model
+        return at_ratio_level(logprobs.float(), ratio_level(algorithm), model.get("action_dim", 7))

@@ -9,14 +9,8 @@ from typing import Any
 import torch
 
 from rlinf_async.config import Weighting
-from rlinf_async.core.objectives import (
-    bounded_logprobs,
-    importance_weight,
-    loglinear,
-    weight_measures,
-    without_masked,
-)
-from rlinf_async.hosts.kit.scored import scored_in
+from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked
+from rlinf_async.hosts.kit.ratios import RatioLevel, at_ratio_level, weighed
 from rlinf_async.hosts.rlinf.borrowed import get_policy_loss, register_policy_loss
 
 LOSS_NAME = "rlinf_async_corrected"
@@ -36,11 +30,11 @@ class CorrectedLoss:
         base: str,
         *,
         weighting: Weighting,
-        level: str,
+        level: RatioLevel,
         action_dim: int,
         dual_clip: float | None = None,
     ) -> None:
-        """`level` is RLinf's `algorithm.logprob_type`; `action_dim` the dimensions of one action.
+        """`level` is that of RLinf's `algorithm.logprob_type`; `action_dim` the dimensions of one action.
 
         `dual_clip` is its `algorithm.clip_ratio_c`, which RLinf's asynchronous PPO gives to the loss and its
         synchronous training to those of a few models alone; what training gives comes first.
@@ -75,8 +69,9 @@ class CorrectedLoss:
         mask = kwargs["loss_mask"]
         current, behaviour = (without_masked(mask, kwargs[name]) for name in ("logprobs", "old_logprobs"))
         proximal = without_masked(mask, self._proximal(current.detach(), behaviour))
-        bounds = self._bounds()
-        weights = importance_weight(proximal, behaviour, **bounds)
+        assert self._micro_batch is not None
+        inputs = self._micro_batch.get("forward_inputs", {})
+        weights, measures = weighed(self._weighting, inputs, proximal, behaviour)
         advantages = without_masked(mask, kwargs["advantages"]) * weights
         # RLinf exponentiates before it masks, and cuts nothing unless it is told to.
         logprobs, anchor = bounded_logprobs(current, proximal)
@@ -85,16 +80,7 @@ class CorrectedLoss:
             name: without_masked(mask, kwargs[name]) for name in CRITIC_FIELDS if kwargs.get(name) is not None
         }
         loss, metrics = self._base(**{**self._defaults, **kwargs, **changed, **critic})
-        return loss, metrics | _means(weight_measures(weights, proximal, behaviour, **bounds), mask)
-
-    def _bounds(self) -> dict[str, Any]:
-        """Return the rule by which ratios become weights, in the terms of `importance_weight`."""
-        assert self._micro_batch is not None
-        return {
-            "correction": self._weighting.correction,
-            "max_weight": self._weighting.max_weight,
-            "scored": scored_in(self._micro_batch.get("forward_inputs", {})),
-        }
+        return loss, metrics | _means(measures, mask)
 
     def _proximal(self, current: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
         if self._micro_batch is None:
@@ -115,16 +101,7 @@ def _means(measures: Mapping[str, torch.Tensor], mask: torch.Tensor | None) -> d
     return {name: entry.mean() for name, entry in chosen.items() if entry.numel()}
 
 
-def at_ratio_level(logprobs: torch.Tensor, level: str, action_dim: int) -> torch.Tensor:
-    """Sum log-probabilities to the level at which RLinf forms the ratio (`algorithm.logprob_type`).
-
-    Args:
-        logprobs: [B, ...], chunks x action dimensions in any layout.
-
-    Returns:
-        [B, chunks, action_dim] for token level, [B, chunks] for action level, [B] for chunk level.
-    """
-    tokens = logprobs.reshape(logprobs.shape[0], -1, action_dim)
-    if level == "token_level":
-        return tokens
-    return tokens.sum(dim=-1) if level == "action_level" else tokens.sum(dim=(1, 2))
+def ratio_level(algorithm: Any) -> RatioLevel:
+    """Return the level at which RLinf forms ratios, by its `algorithm` section."""
+    level: RatioLevel = algorithm.logprob_type.removesuffix("_level")
+    return level

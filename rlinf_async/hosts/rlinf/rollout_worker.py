@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,23 +12,18 @@ from omegaconf import DictConfig, open_dict
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.async_block import read_block
-from rlinf_async.hosts.observations import each_alike, merge, observations_of
+from rlinf_async.hosts.kit.inference import PolicyWorker
+from rlinf_async.hosts.kit.scoring import scores_of
+from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.proximal import score
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.simulators import reseeded
-from rlinf_async.ray_runtime.answers import Answer, add_bootstrap_values, add_inputs, split
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.padding import pad, padded_size, trim
-from rlinf_async.ray_runtime.seeding import seed_everything
-
-SCORE_FIELDS = ("logprobs", "values", "prev_logprobs")
-"""Fields that a learner reads of a pass over actions that were taken."""
 
 
-class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorker):
+class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     """One inference rank, whose policy and forward passes are RLinf's."""
 
     restart_group = "inference"
@@ -56,12 +52,7 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         # Weights that no checkpoint gives and that are not trained are never sent: drawn as the learner does.
         torch.manual_seed(seed)
         self.build_policy(super().init_worker, str(self.cfg.actor.model.model_type))
-        # Ranks sample apart, and a run with the same seed and the same batches samples the same; what takes
-        # the place of a process that has died does not sample what that one did.
-        own = reseeded(seed + 1 + self._rank, 0, generation=self.generation)
-        seed_everything(own)
-        if AsyncConfig.from_mapping(read_block(self.cfg)).deterministic:
-            self.sampling_seed = own
+        self.sample_apart(seed, AsyncConfig.from_mapping(read_block(self.cfg)))
 
     async def serve(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
         """Answer batches of requests, by the newest weights, until the channels close."""
@@ -100,48 +91,23 @@ class BatchingRolloutWorker(PluginWorker, InferenceWorker, MultiStepRolloutWorke
         with self.spans.span("offload"):
             self.hf_model.to(self.device)
 
-    def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
-        """What RLinf's rollout worker says: `actions`, and for training `prev_logprobs`, `prev_values`,
-        `bootstrap_values` and `forward_inputs`; the `version`, and the `echoes` among the inputs.
-
-        Only what has the same fields is seen by the policy as one batch.
-        """
-        return each_alike(
-            [observations_of(payload) for payload in payloads],
-            lambda numbers: self._answer(
-                [payloads[number] for number in numbers], [sizes[number] for number in numbers], mode
-            ),
-        )
-
-    def _answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
-        size = sum(sizes)
-        observations = [payload["obs"] for payload in payloads]
+    def decide(
+        self, observations: list[Mapping[str, Any]], size: int, mode: str
+    ) -> tuple[torch.Tensor, Mapping[str, Any]]:
         actions, result = self.predict(self._padded(observations, size), mode=mode)
         # A captured graph writes the next answer where this one is.
         actions, result = (trim(value, size, copy=self._captured) for value in (actions, result))
-        fields = {"actions": actions}
-        if mode == "train":
-            fields |= {name: result.get(name) for name in ("prev_logprobs", "prev_values")}
-        answers: list[Answer] = [{"version": int(self.version), **own} for own in split(fields, sizes)]
-        if mode == "train":
-            add_inputs(answers, result["forward_inputs"], observations)
-            add_bootstrap_values(answers, payloads, self._values_of)
-        return answers
+        return actions, result
+
+    def has_critic(self) -> bool:
+        return any(hasattr(self.hf_model, head) for head in ("value_head", "q_head"))
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
         on_device = map_tensors(lambda tensor: tensor.to(self.device), samples)
         output = score(self.cfg, self.policy_module(), on_device, values=values)
-        return {name: output[name].float().cpu() for name in SCORE_FIELDS if output.get(name) is not None}
+        return scores_of(output)
 
-    def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
-        """[B, 1] of the final observations of B environments; None where the policy has no critic."""
-        if not any(hasattr(self.hf_model, head) for head in ("value_head", "q_head")):
-            return None
-        _, result = self.predict(self._padded(observations, size), mode="train")
-        values = result.get("prev_values")
-        return None if values is None else trim(values[:, :1].cpu(), size, copy=self._captured)
-
-    def _padded(self, observations: list[dict[str, Any]], size: int) -> dict[str, Any]:
+    def _padded(self, observations: list[Mapping[str, Any]], size: int) -> dict[str, Any]:
         """The observations of a batch, as many as its bucket holds."""
         merged = merge(observations)
         padded = padded_size(size, self._buckets)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, map_tensors
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED
 
 OUTCOME = ("rewards", "dones", "terminations", "truncations", "intervene_actions", "intervene_flags")
@@ -136,10 +136,9 @@ class Trajectory:
             for row in self._rows["rewards"][-number:-1] if number else ():
                 row[env] += rewards[env]
 
-    def cut(self, ends: Sequence[tuple[int, int]]) -> list[Tree]:
-        """The trajectories of the environments between each pair of `ends`, in memory of their own."""
-        whole: Tree = {name: _stacked(rows) for name, rows in self._rows.items() if rows}
-        return [map_tensors(torch.Tensor.contiguous, slice_samples(whole, *pair, dim=1)) for pair in ends]
+    def whole(self) -> Tree:
+        """All of it."""
+        return {name: _stacked(rows) for name, rows in self._rows.items() if rows}
 
     def _add(self, fields: Mapping[str, Any]) -> None:
         for name, value in fields.items():

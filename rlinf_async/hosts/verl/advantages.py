@@ -67,7 +67,7 @@ def estimated_whole(
     rewards, mask = (_everyone(tensor.T, group, dim=0) for tensor in _of_first_episode(rollout, settings))
     values = None
     if settings.estimator in WITH_VALUES:
-        values = _everyone(rollout["values"][:-1].T, group, dim=0)
+        values = _everyone(rollout["prev_values"][:-1].T, group, dim=0)
     advantages, returns = _by_verl(rewards, mask, settings, algorithm, values=values)
     own_rewards = rollout["rewards"]
     return _own(advantages, own_rewards, group), _own(returns, own_rewards, group)
@@ -117,7 +117,7 @@ def silent_groups(rollout: Tensors, settings: VerlSettings) -> int:
 
 def _bootstrapped(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:
     """GAE [T, B]. Without auto_reset the horizon ends an episode, as veRL has it."""
-    rewards, values, ended = rollout["rewards"], rollout["values"], rollout["ended"]
+    rewards, values, ended = rollout["rewards"], rollout["prev_values"], rollout["ended"]
     if not settings.auto_reset:
         ended = torch.cat([ended[:-1], torch.ones_like(ended[-1:])])
     return gae(rewards, values, ended, gamma=settings.gamma, lam=settings.lam)

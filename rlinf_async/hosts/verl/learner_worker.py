@@ -12,9 +12,9 @@ from verl.workers.config import ActorConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
 from rlinf_async.core.tensors import Tree
+from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.estimators import WITH_VALUES
-from rlinf_async.hosts.verl.scoring import scoring_inputs
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.training import engine_learner
 from rlinf_async.hosts.verl.weights import EngineWeights

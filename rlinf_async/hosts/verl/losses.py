@@ -13,16 +13,10 @@ from verl.utils.metric import AggregationType, Metric
 from verl.utils.torch_functional import masked_mean
 from verl.workers.config import ActorConfig
 
-from rlinf_async.core.objectives import (
-    bounded_logprobs,
-    importance_weight,
-    loglinear,
-    weight_measures,
-    without_masked,
-)
-from rlinf_async.hosts.kit.scored import scored_in
+from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked
+from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.verl.policy_losses import TOKEN_MEAN
-from rlinf_async.hosts.verl.settings import RatioLevel, VerlSettings
+from rlinf_async.hosts.verl.settings import VerlSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +99,7 @@ class PolicyLoss:
         behaviour = without_masked(mask, data["behaviour_log_probs"])
         if weighting.interpolates:
             anchor = loglinear(logprobs.detach(), behaviour, data["staleness"][:, None])
-        bounds: Any = {
-            "correction": weighting.correction,
-            "max_weight": weighting.max_weight,
-            "scored": scored_in(data.get("forward_inputs", {})),
-        }
-        weights = importance_weight(anchor, behaviour, **bounds)
-        entries = weight_measures(weights, anchor, behaviour, **bounds)
+        weights, entries = weighed(weighting, data.get("forward_inputs", {}), anchor, behaviour)
         measures = {name: masked_mean(entry, mask).item() for name, entry in entries.items()}
         return anchor, weights, Metric.from_dict(measures, aggregation=AggregationType.MEAN)
 
@@ -150,24 +138,5 @@ class PolicyLoss:
 
 
 def at_level(logprobs: torch.Tensor, settings: VerlSettings) -> torch.Tensor:
-    """Sum log-probabilities (or entropies) [N, ...] to the level at which ratios are formed, [N, L].
-
-    Args:
-        logprobs: one per decision, or chunks x action dimensions in any layout.
-    """
-    return summed_to(logprobs, settings.ratio_level, settings.action_dim)
-
-
-def summed_to(logprobs: torch.Tensor, level: RatioLevel, action_dim: int) -> torch.Tensor:
-    """The same for a level and the dimensions of one action: L is chunks x dimensions, chunks, or 1."""
-    flat = logprobs.reshape(len(logprobs), -1)
-    if flat.shape[1] == 1 or level == "token":
-        return flat
-    if level == "chunk":
-        return flat.sum(dim=1, keepdim=True)
-    if flat.shape[1] % action_dim:
-        raise ValueError(
-            f"vla.model.action_dim={action_dim} does not divide the {flat.shape[1]} log-probabilities of a "
-            "decision; set it to the dimensions of one action, or vla.ratio_level to chunk"
-        )
-    return flat.reshape(len(flat), -1, action_dim).sum(dim=2)
+    """`at_ratio_level` of N decisions as veRL has it, [N, L]."""
+    return at_ratio_level(logprobs, settings.ratio_level, settings.action_dim).reshape(len(logprobs), -1)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from rlinf_async.hosts.kit.ratios import RatioLevel
 from rlinf_async.hosts.workers.settings import WorkerSettings
-
-RatioLevel = Literal["token", "action", "chunk"]
 
 
 @dataclass(frozen=True, kw_only=True)

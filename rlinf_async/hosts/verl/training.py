@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -18,14 +19,15 @@ from rlinf_async.core.premise import Premise, judge
 from rlinf_async.core.scored import WHOLE
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.scored import scored_in
+from rlinf_async.hosts.kit.ratios import scored_in
+from rlinf_async.hosts.kit.scoring import PROXIMAL, Forward, anchor, compare, flat, recompute, samples_of
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.estimators import WITH_VALUES
 from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
 from rlinf_async.hosts.verl.measures import StepMeasures, of_rollouts, of_verl, summed
-from rlinf_async.hosts.verl.premise import compare, is_half
-from rlinf_async.hosts.verl.scoring import anchored, flat_inputs, forward, model_name, score_rollout
+from rlinf_async.hosts.verl.premise import is_half
+from rlinf_async.hosts.verl.scoring import forward, model_name
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
@@ -126,9 +128,8 @@ class EngineTraining:
         self._engine.optimizer_zero_grad()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        trees = [{name: value for name, value in piece.payload.items() if _holds(value)} for piece in pieces]
-        rollout = concatenate(trees, dim=1)
-        if self._critic and "values" not in rollout:
+        rollout = concatenate([piece.payload for piece in pieces], dim=1)
+        if self._critic and "prev_values" not in rollout:
             raise ValueError(
                 "algorithm.adv_estimator=gae needs values, and the policy gave none; set "
                 "vla.model.add_value_head=true, or another algorithm.adv_estimator"
@@ -139,12 +140,15 @@ class EngineTraining:
             self.premise = self._worker.premise = self._examine(rollout)
         return rollout
 
+    def _forward(self, *, values: bool) -> Forward:
+        return partial(forward, self._engine, values=values)
+
     def _examine(self, rollout: Tree) -> Premise:
         """Compare scores before anything is trained: the weights are those that the newest samples were
         drawn with.
         """
-        most = self._settings.micro_batch_size
-        sums = compare(self._engine, rollout, self._batch, most=most, values=self._critic)
+        values, most = self._critic, self._settings.micro_batch_size
+        sums = compare(rollout, self._batch, self._forward(values=values), most=most, values=values)
         model, half = model_name(self._engine), is_half(self._engine)
         premise = judge(self.summed(sums), model=model, half=half, warn=LOGGER.warning)
         self._examined = premise.metrics
@@ -153,21 +157,15 @@ class EngineTraining:
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         assert self.premise is not None
         # Popped: it has one row per environment, which the slices and shuffles of samples do not fit.
-        bootstrap = rollout.pop("bootstrap_inputs", None)
+        beyond = rollout.pop("bootstrap_inputs")
         values = self._critic and not self.premise.keeps_values
-        if scores is not None:
-            flat: Any = map_tensors(lambda tensor: tensor.flatten(0, 1), scores)
-            model = model_name(self._engine)
-            rollout.update(anchored(rollout, [flat], values=values, model=model))
-            return
-        rollout.update(
-            score_rollout(
-                self._engine,
-                rollout,
-                bootstrap=bootstrap if values else None,  # type: ignore[arg-type]
-                micro_batch_size=self._settings.micro_batch_size,
-            )
-        )
+        how: Any = {"values": values, "model": model_name(self._engine)}
+        if scores is None:
+            size = self._settings.micro_batch_size
+            recompute(rollout, flat(beyond), self._forward(values=values), micro_batch_size=size, **how)
+        else:
+            scored: Any = flat(scores)
+            anchor(rollout, [scored], **how)
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         tensors: Tensors = rollout  # type: ignore[assignment]
@@ -182,10 +180,10 @@ class EngineTraining:
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
         self._reports.append({name: leaf(rollout, name) for name in REPORTED_FIELDS})
-        behaviour = self._ratios(rollout, "logprobs")
+        behaviour = self._ratios(rollout, "prev_logprobs")
         columns: Tree = {
-            "forward_inputs": flat_inputs(rollout["forward_inputs"]),
-            "old_log_probs": self._ratios(rollout, "proximal") if "proximal" in rollout else behaviour,
+            "forward_inputs": flat(rollout["forward_inputs"]),
+            "old_log_probs": self._ratios(rollout, PROXIMAL) if PROXIMAL in rollout else behaviour,
         }
         if self._settings.asynchrony.weighting:
             columns["behaviour_log_probs"] = behaviour
@@ -195,7 +193,7 @@ class EngineTraining:
         columns["advantages"] = _spread(rollout["advantages"], behaviour)
         if self._critic:
             columns["returns"] = _spread(rollout["returns"], behaviour)
-            columns["values"] = _spread(leaf(rollout, "values")[:-1], behaviour)
+            columns["values"] = _spread(leaf(rollout, "prev_values")[:-1], behaviour)
         return map_tensors(lambda tensor: tensor[order], columns)
 
     def _ratios(self, rollout: Tree, name: str) -> torch.Tensor:
@@ -274,21 +272,16 @@ class EngineTraining:
         return prefixed("rollout", rollouts) | prefixed("train", {**trained, **self._examined})
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
-        behaviour = self._ratios(rollout, "logprobs")
-        pair = (self._ratios(rollout, "proximal"), behaviour) if "proximal" in rollout else None
-        inputs: Tree = {"forward_inputs": flat_inputs(rollout["forward_inputs"]), "behaviour": behaviour}
-        return inputs, leaf(rollout, "staleness").flatten(), pair
+        behaviour = self._ratios(rollout, "prev_logprobs")
+        pair = (self._ratios(rollout, PROXIMAL), behaviour) if PROXIMAL in rollout else None
+        return {**samples_of(rollout), "behaviour": behaviour}, leaf(rollout, "staleness").flatten(), pair
 
     def score(self, inputs: Tree) -> Pair:
-        (output,) = forward(self._engine, [inputs["forward_inputs"]], values=False)  # type: ignore[list-item]
+        (output,) = self._forward(values=False)([inputs])
         return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
         return summed(sums, self._group)
-
-
-def _holds(value: object) -> bool:
-    return value is not None and not (isinstance(value, dict) and not value)
 
 
 def _spread(per_decision: Any, like: torch.Tensor) -> torch.Tensor:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from rlinf_async.hosts.contract import Contract, Step, shown
-from rlinf_async.loops.finite import check_shown, not_finite
+from rlinf_async.hosts.contract import Step, shown
+from rlinf_async.hosts.kit import shard as kit
+from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
-T = TypeVar("T")
-
-Episodes = list[dict[str, torch.Tensor]]
 Observation = dict[str, Any]
 
 
@@ -44,11 +42,12 @@ Renew = Callable[[int], Any]
 """As `Rebuild`, at the checkpoint after the step that it is given."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Stage:
     """Environments that step together in a thread of their own, and how they were built."""
 
     env: Any
+    """Those that are there now."""
     section: Mapping[str, Any]
     """The `env` section of the config that `env` was built from."""
     size: int
@@ -57,94 +56,50 @@ class Stage:
     simulators: SimulatorThread
     rebuild: Rebuild
 
-
-class _Shard:
-    """The common part of a shard for training and one for evaluation."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._env, self._simulators, self._rebuild = stage.env, stage.simulators, stage.rebuild
-        self._auto_reset = bool(stage.section["auto_reset"])
-        self.size, self.horizon = stage.size, stage.horizon
-        self._contract = Contract(stage.simulators.shard, stage.size)
-
-    def _reset(self) -> Observation:
-        """Return the observation after a reset; called in the thread of the environments."""
-        observation, _ = self._contract.of(self._env).reset(self._env.reset())
-        return observation
-
-    def _decide(self, actions: torch.Tensor) -> Step:
-        """Return the results of a decision; called in the thread of the environments."""
-        # Copied: what the policy has answered may be shared, and environments may write into what they get.
-        given = self._env.chunk_step(actions.clone())
-        return self._contract.of(self._env).step(given, steps=actions.shape[1])
-
-    def _bad(self, fields: Mapping[str, Any]) -> list[str]:
-        """Return the sentences about numbers that are not finite."""
-        return not_finite(self._simulators.advanced, fields)
-
-    def _finite(self, output: T, bad: list[str]) -> T:
-        """The output, unless something `bad` has been shown."""
-        check_shown(self._simulators.advanced, bad)
-        return output
-
-    async def _build(self, build: Callable[[], Any]) -> None:
-        """Others take the place of the environments."""
-        # Other environments may show other fields, if those before never completed a rollout.
-        self._contract.forget()
-        self._env = await self._simulators.build(build)
+    @property
+    def auto_reset(self) -> bool:
+        return bool(self.section["auto_reset"])
 
 
-class TrainShard(_Shard):
-    """Training environments of one stage; fills `loops.ports.ShardEnv`."""
+def _reset(shard: kit.Shard[Any], stage: Stage) -> Observation:
+    """Return the observation after a reset; called in the thread of the environments."""
+    observation, _ = shard.contract.of(stage.env).reset(stage.env.reset())
+    return observation
+
+
+def _decide(shard: kit.Shard[Any], stage: Stage, actions: torch.Tensor) -> Step:
+    """Return the results of a decision; called in the thread of the environments."""
+    given = stage.env.chunk_step(actions)
+    return shard.contract.of(stage.env).step(given, steps=actions.shape[1])
+
+
+class TrainShard(kit.TrainShard[ShardOutput]):
+    """Training environments of one stage."""
 
     def __init__(self, stage: Stage, *, renew: Renew, busy: BusyMeter, number: int) -> None:
         """`number`: of the stage in its env worker, under which `busy` counts it."""
-        super().__init__(stage)
-        self._renew, self._busy, self._number = renew, busy, number
+        super().__init__(stage.simulators, busy=busy, number=number, size=stage.size, horizon=stage.horizon)
+        self._stage, self._renew = stage, renew
+        self._auto_reset = stage.auto_reset
         self._ignores_ends = bool(stage.section["ignore_terminations"])
-        self._last: ShardOutput | None = None
-        self._taken_on: tuple[int, int] | None = None
-
-    async def start(self) -> ShardOutput:
-        with self._busy.busy(self._number):
-            return self._finite(*await self._simulators.reset(self._start))
-
-    async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
-        with self._busy.busy(self._number):
-            return self._finite(*await self._simulators.step(lambda: self._step(answer["actions"])))
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
         """Return the payload for inference; the last observation of ended episodes is there for its value."""
         return {"obs": output.observation, "final_obs": output.final_observation}
 
-    def take_on(self, place: int, rollout: int) -> None:
-        self._taken_on = (place, rollout)
-
-    async def finish(self) -> None:
-        self._contract.prove()
-        await self._simulators.finish(lambda: self._env.update_reset_state_ids())
-
-    async def restart(self) -> None:
-        await self._build(self._rebuild)
-        self._last = None
-
-    async def renew(self, step: int) -> None:
-        await self._build(lambda: self._renew(step))
-        self._last = None
-
-    def _start(self) -> tuple[ShardOutput, list[str]]:
+    def begin(self) -> Shown[ShardOutput]:
         if self._auto_reset and self._last is not None:
             observation = self._last.observation  # the episodes go on
         else:
-            self._env.is_start = True
+            self._stage.env.is_start = True
             if self._taken_on is not None:
-                self._env.take_on(*self._taken_on)
-            observation = self._reset()
+                self._stage.env.take_on(*self._taken_on)
+            observation = _reset(self, self._stage)
         self._last = started(observation, self.size)
-        return self._last, self._bad(shown(observation))
+        return self._last, shown(observation)
 
-    def _step(self, actions: torch.Tensor) -> tuple[ShardOutput, list[str]]:
-        step = self._decide(actions)
+    def act(self, actions: torch.Tensor) -> Shown[ShardOutput]:
+        step = _decide(self, self._stage, actions)
         assert self._last is not None, "a shard is stepped before it is started"
         ended = step.dones.any(dim=1)
         self._last = ShardOutput(
@@ -155,7 +110,16 @@ class TrainShard(_Shard):
             truncated=step.truncations[:, -1] & ~step.terminations.any(dim=1),
             episodes=self._episodes(step),
         )
-        return self._last, self._bad(step.shown())
+        return self._last, step.shown()
+
+    def end(self) -> None:
+        self._stage.env.update_reset_state_ids()
+
+    def rebuild(self) -> None:
+        self._stage.env = self._stage.rebuild()
+
+    def rebuild_at(self, step: int) -> None:
+        self._stage.env = self._renew(step)
 
     def _episodes(self, step: Step) -> dict[str, torch.Tensor]:
         """Return the statistics of ended episodes, where environments reset themselves; else of all
@@ -169,55 +133,42 @@ class TrainShard(_Shard):
         return _chosen(step.info.get("episode"), None)
 
 
-class EvalShard(_Shard):
-    """Evaluation environments of one stage; every episode counts once, when it ends."""
+class EvalShard(kit.EvalShard[Observation]):
+    """Evaluation environments of one stage."""
 
     def __init__(self, stage: Stage) -> None:
-        super().__init__(stage)
-        self._observation: Observation | None = None
+        super().__init__(stage.simulators, size=stage.size, horizon=stage.horizon)
+        self._stage, self._auto_reset = stage, stage.auto_reset
         self._ended = torch.zeros(stage.size, dtype=torch.bool)
-        self.episodes: Episodes = []
-        self._complete = 0
-
-    async def start(self) -> Observation:
-        return self._finite(*await self._simulators.reset(self._start))
-
-    async def step(self, answer: Mapping[str, Any]) -> Observation:
-        return self._finite(*await self._simulators.step(lambda: self._step(answer["actions"])))
 
     def observation(self, output: Observation) -> dict[str, Any]:
         return {"obs": output, "final_obs": None}
 
-    async def finish(self) -> None:
-        self._contract.prove()
-        if not self._auto_reset:
-            await self._simulators.finish(lambda: self._env.update_reset_state_ids())
-        self._complete = len(self.episodes)
-
-    async def restart(self) -> None:
-        """The episodes of the rollout that has failed are forgotten: it is run again."""
-        await self._build(self._rebuild)
-        self._observation = None
-        del self.episodes[self._complete :]
-
-    def _start(self) -> tuple[Observation, list[str]]:
-        if self._auto_reset and self._observation is not None:
-            return self._observation, []
-        self._env.is_start = True
+    def begin(self) -> Shown[Observation]:
+        if self._auto_reset and self._last is not None:
+            return self._last, {}
+        self._stage.env.is_start = True
         self._ended = torch.zeros(self.size, dtype=torch.bool)
-        self._observation = self._reset()
-        return self._observation, self._bad(shown(self._observation))
+        self._last = _reset(self, self._stage)
+        return self._last, shown(self._last)
 
-    def _step(self, actions: torch.Tensor) -> tuple[Observation, list[str]]:
-        step = self._decide(actions)
+    def act(self, actions: torch.Tensor) -> Shown[Observation]:
+        step = _decide(self, self._stage, actions)
         at_end = step.dones[:, -1]
         new = at_end if self._auto_reset else at_end & ~self._ended
         self._ended = self._ended | at_end
         if new.any():
             statistics = (step.info.get("final_info") or step.info).get("episode")
             self.episodes.append(_chosen(statistics, new))
-        self._observation = step.observation
-        return step.observation, self._bad(shown(step.observation))
+        self._last = step.observation
+        return step.observation, shown(step.observation)
+
+    def end(self) -> None:
+        if not self._auto_reset:
+            self._stage.env.update_reset_state_ids()
+
+    def rebuild(self) -> None:
+        self._stage.env = self._stage.rebuild()
 
 
 def started(observation: Observation, size: int) -> ShardOutput:

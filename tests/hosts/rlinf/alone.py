@@ -60,7 +60,7 @@ class Run:
         found = in_order(pieces(self.settings.plan, batch, 0, index=index, lag=lag), order)
         if not self.settings.asynchrony.recomputes:
             for piece in found:
-                piece.payload["bootstrap_inputs"] = {}
+                del piece.payload["bootstrap_inputs"]
         return found
 
     def train(self, index, batch, *, order=None, lag=0, together=2):

@@ -38,7 +38,7 @@ def settings_of(cfg, settings):
 def payload_of(piece):
     """The piece as the local host records it."""
     fields = piece.payload
-    states = torch.cat([fields["forward_inputs"]["states"], fields["bootstrap_inputs"]["states"][None]])
+    states = torch.cat([fields["forward_inputs"]["states"], fields["bootstrap_inputs"]["states"]])
     return replace(
         piece,
         payload={

@@ -29,13 +29,13 @@ from benchmarks.learning.fsdp1_on_cpu import OnCpu
 from rlinf_async.compose import compose_config
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import map_tensors
+from rlinf_async.hosts.kit.scoring import recompute
 from rlinf_async.hosts.rlinf import learner as learner_module
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.learner import fsdp_learner
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
-from rlinf_async.hosts.rlinf.proximal import recompute
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.observe.meters import BusyMeter
@@ -241,8 +241,8 @@ def learner_of(actor, settings, *, examined=False):
 
 @contextmanager
 def noting_anchors(training):
-    def note(actor, rollout, *arguments, **keywords):
-        recompute(actor, rollout, *arguments, **keywords)
+    def note(rollout, *arguments, **keywords):
+        recompute(rollout, *arguments, **keywords)
         training.anchors[0].append(rollout["proximal_logprobs"].clone())
 
     with mock.patch.object(learner_module, "recompute", note):

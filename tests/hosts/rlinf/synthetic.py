@@ -124,8 +124,9 @@ def pieces(plan, batch, rank, *, index=0, lag=0):
             payload = map_tensors(lambda tensor, e=epoch, at=at: tensor[e, :, at], _recorded(batch))
             payload["versions"] = payload["versions"] + index
             payload["versions"][:, ::2] -= lag
-            payload["curr_obs"] = payload["next_obs"] = {}
-            payload["bootstrap_inputs"] = map_tensors(lambda tensor, e=epoch, at=at: tensor[e, at], last)
+            payload["bootstrap_inputs"] = map_tensors(
+                lambda tensor, e=epoch, at=at: tensor[e : e + 1, at], last
+            )
             of = ticket(shard=shard, batch=index, epoch=epoch, version=index)
             made.append(piece(of, part=part, rank=rank, size=plan.piece_size, payload=payload))
     return made

@@ -11,7 +11,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 import torch
 
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard
+from rlinf_async.hosts.rlinf.env_shard import EvalShard, ShardOutput, TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from tests.hosts.rlinf.workers import (
@@ -130,7 +130,7 @@ def test_environments_are_told_whose_tasks_they_take_on_before_the_reset(monkeyp
 def test_nothing_has_ended_where_environments_that_reset_themselves_go_on():
     shard, _ = shard_of("env.train.auto_reset=true")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard, "_last", EnvStep(obs={"states": torch.zeros(ENVS, 4)}))
+        patch.setattr(shard, "_last", ShardOutput(EnvStep(obs={"states": torch.zeros(ENVS, 4)})))
         env = asyncio.run(shard.start()).env
     for ends in (env.dones, env.terminations, env.truncations):
         assert (ends.shape, ends.dtype) == ((ENVS, CHUNK), torch.bool)

@@ -7,7 +7,8 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.algorithms.registry import policy_loss
 
 from rlinf_async.config import Weighting
-from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss, at_ratio_level
+from rlinf_async.hosts.kit.ratios import at_ratio_level
+from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
 SHAPES = [
@@ -64,7 +65,9 @@ def micro_batch(level, rewards, *, mask="some", seed=0, spread=0.2):
 
 def corrected(base, level, *, dual_clip=None, correction="decoupled", **weighting):
     rule = Weighting(correction=correction, **weighting)
-    return CorrectedLoss(base, weighting=rule, level=level, action_dim=DIMS, dual_clip=dual_clip)
+    return CorrectedLoss(
+        base, weighting=rule, level=level.removesuffix("_level"), action_dim=DIMS, dual_clip=dual_clip
+    )
 
 
 def ours(fields, proximal, base="actor_critic", **train):
@@ -313,7 +316,7 @@ def summed_gradient(gradient, level):
 )
 def test_log_probabilities_are_summed_to_the_level_of_the_ratio_in_any_layout(layout, level, shape):
     logprobs = torch.arange(BATCH * CHUNKS * DIMS, dtype=torch.float32).reshape(layout)
-    result = at_ratio_level(logprobs, level, DIMS)
+    result = at_ratio_level(logprobs, level.removesuffix("_level"), DIMS)
     assert result.shape == shape
     assert result.sum() == logprobs.sum()
     assert np.array_equal(result.reshape(BATCH, -1).numpy(), summed(logprobs, level))

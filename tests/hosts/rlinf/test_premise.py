@@ -10,9 +10,9 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.rlinf.premise import compare, judge
-from rlinf_async.hosts.rlinf.proximal import recompute
+from rlinf_async.hosts.rlinf.premise import judge
 from tests.hosts.rlinf.learners import run_cases
+from tests.hosts.rlinf.passes import compare, recompute
 from tests.hosts.rlinf.synthetic import Case
 
 STEPS, WIDTH, CHUNKS, DIM = 3, 4, 5, 7
@@ -134,7 +134,8 @@ def test_models_that_store_every_denoise_step_are_anchored_at_the_one_drawn():
     draw = torch.Generator().manual_seed(2)
     stored = torch.randn(STEPS, WIDTH, 4, CHUNKS, DIM, generator=draw)
     inds = torch.randint(0, 4, (STEPS, WIDTH, 1), generator=draw).expand(-1, -1, 4)
-    given = {"forward_inputs": {"denoise_inds": inds}, "prev_logprobs": stored}
+    values = torch.zeros(STEPS + 1, WIDTH, 1)
+    given = {"forward_inputs": {"denoise_inds": inds}, "prev_logprobs": stored, "prev_values": values}
     tail = {"denoise_inds": torch.full((WIDTH, 4), 2)}
     recompute(actor(Selecting(), model_type="gr00t"), given, tail, micro_batch_size=5, values=True)
     expected = torch.stack(

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
 from rlinf_async.core.failures import PolicyFailure
-from rlinf_async.hosts.rlinf import rollout_worker as ours
+from rlinf_async.hosts.kit import inference
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime.shown_memory import ShownMemory
@@ -37,7 +37,7 @@ def worker():
 @pytest.fixture(autouse=True)
 def fresh(worker):
     """Nothing is left of the test before."""
-    worker._buckets, worker.hf_model, worker.version = (), Reckoner(), 0
+    worker._buckets, worker.hf_model, worker._version_held = (), Reckoner(), 0
 
 
 def observation(shard, size, *, age=1.0):
@@ -243,9 +243,9 @@ def test_every_generator_that_policies_draw_from_is_seeded(worker):
 def test_ranks_sample_apart_from_each_other_and_from_the_learner(worker, monkeypatch, overrides, seed):
     monkeypatch.setattr(worker, "cfg", config("runner.val_check_interval=1", *overrides))
     seeds = []
-    monkeypatch.setattr(ours, "seed_everything", seeds.append)
+    monkeypatch.setattr(inference, "seed_everything", seeds.append)
     for rank in range(3):
-        monkeypatch.setattr(worker, "_rank", rank)
+        monkeypatch.setattr(worker, "_inference_rank", rank)
         worker.init_worker()
     # What takes the place of a process that has died does not sample what that one did.
     monkeypatch.setattr(worker, "generation", 1)

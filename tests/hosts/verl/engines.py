@@ -147,8 +147,8 @@ def rollout(of, *, seed=0, ends=True):
     return {
         "forward_inputs": {"states": normal(steps, width, OBSERVATION), "action": action},
         "bootstrap_inputs": {"states": normal(1, width, OBSERVATION), "action": action[-1:]},
-        "logprobs": (logprobs + 0.1 * normal(*action.shape)).view(steps, width, CHUNKS, ACTION),
-        "values": normal(steps + 1, width),
+        "prev_logprobs": (logprobs + 0.1 * normal(*action.shape)).view(steps, width, CHUNKS, ACTION),
+        "prev_values": normal(steps + 1, width),
         "rewards": normal(steps, width),
         "ended": torch.arange(steps + 1)[:, None] >= lengths,
         "versions": torch.zeros(steps, width, dtype=torch.int64),

@@ -23,7 +23,7 @@ ALGORITHM = config().algorithm
 def sequences(fields):
     """Rewards, values and mask [B, T], as veRL has them."""
     mask = (~fields["ended"][:-1]).float()
-    held = (fields["rewards"] * mask, fields["values"][:-1], mask)
+    held = (fields["rewards"] * mask, fields["prev_values"][:-1], mask)
     return [tensor.T.contiguous() for tensor in held]
 
 
@@ -95,7 +95,7 @@ def test_where_environments_reset_themselves_the_cut_is_valued_and_every_decisio
     of = settings(auto_reset=True)
     fields = rollout(of)
     fields["ended"] = torch.rand(5, 8, generator=torch.Generator().manual_seed(1)) < 0.3
-    raw, returns = gae(fields["rewards"], fields["values"], fields["ended"], gamma=of.gamma, lam=of.lam)
+    raw, returns = gae(fields["rewards"], fields["prev_values"], fields["ended"], gamma=of.gamma, lam=of.lam)
     advantages, found = estimated_whole(fields, of, ALGORITHM)
     assert torch.equal(found, returns)
     assert torch.allclose(advantages, (raw - raw.mean()) / raw.std(), atol=1e-5)

@@ -61,8 +61,9 @@ def as_local(one):
     payload = {
         "states": torch.cat([fields["forward_inputs"]["states"], last]),
         "actions": fields["forward_inputs"]["action"],
-        "logprobs": fields["logprobs"].sum(dim=(-1, -2)),
-        **{name: fields[name] for name in ("values", "rewards", "ended", "versions")},
+        "logprobs": fields["prev_logprobs"].sum(dim=(-1, -2)),
+        "values": fields["prev_values"],
+        **{name: fields[name] for name in ("rewards", "ended", "versions")},
     }
     return replace(one, payload=payload)
 

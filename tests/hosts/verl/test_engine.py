@@ -127,7 +127,7 @@ def test_actions_are_scored_without_dropout_and_training_has_it():
         reshard=lambda: None,
     )
     part = {"states": torch.ones(4, 8)}
-    first, second = forward(engine, [part, part], values=False)
+    first, second = forward(engine, [{"forward_inputs": part}] * 2, values=False)
     assert torch.equal(first["logprobs"], part["states"])
     assert torch.equal(second["logprobs"], part["states"])
     assert dropout.training

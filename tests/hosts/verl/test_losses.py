@@ -10,8 +10,9 @@ import torch
 from tensordict import NonTensorData, TensorDict
 
 from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, value_loss
+from rlinf_async.hosts.kit.ratios import at_ratio_level
 from rlinf_async.hosts.verl.learner_group import actor_config
-from rlinf_async.hosts.verl.losses import PolicyLoss, summed_to
+from rlinf_async.hosts.verl.losses import PolicyLoss
 from rlinf_async.hosts.verl.policy_losses import SELECTING_LOSSES, override_for
 from tests.hosts.verl.engines import ACTION, CHUNKS, config, settings
 
@@ -64,6 +65,11 @@ def loss_of(of, *overrides, streamed=False):
     return PolicyLoss(actor=actor_config(config(*overrides), of), settings=of, streamed=streamed)
 
 
+def ratios_of(logprobs, level, action_dim):
+    """One row a decision, as veRL has sequences."""
+    return at_ratio_level(logprobs, level, action_dim).reshape(len(logprobs), -1)
+
+
 def expected_policy(logprobs, anchor, advantages, mask):
     losses = ppo_loss(logprobs, anchor, advantages, clip_low=0.2, clip_high=0.2, dual_clip=3.0)
     return (losses * mask).sum() / mask.sum()
@@ -73,7 +79,7 @@ def expected_policy(logprobs, anchor, advantages, mask):
 def test_the_loss_is_ppos_at_the_level_of_the_ratio_and_half_the_squared_error_of_values(level):
     of = settings(ratio_level=level)
     said = scores()
-    logprobs = summed_to(said["logprobs"], level, ACTION)
+    logprobs = ratios_of(said["logprobs"], level, ACTION)
     data = batch(logprobs.shape[1])
     mask = data["response_mask"]
 
@@ -98,7 +104,7 @@ def test_corrected_losses_are_those_of_the_core_objectives(correction, proximal)
     behaviour = torch.randn(N, 1, generator=draw) * 0.3
     staleness = torch.arange(N) % 2
     data = batch(1, critic=False, behaviour_log_probs=behaviour, staleness=staleness)
-    logprobs = summed_to(said["logprobs"], "chunk", ACTION)
+    logprobs = ratios_of(said["logprobs"], "chunk", ACTION)
     anchor = data["old_log_probs"]
     if proximal == "loglinear":
         anchor = loglinear(logprobs, behaviour, staleness[:, None])
@@ -118,7 +124,7 @@ def test_no_gradient_flows_into_the_anchor_or_the_weights():
     of = settings(asynchrony={"mode": "train", "advanced": {"proximal": "loglinear"}})
     said = scores()
     said["logprobs"].requires_grad_()
-    behaviour = summed_to(said["logprobs"].detach(), "chunk", ACTION) + 0.05
+    behaviour = ratios_of(said["logprobs"].detach(), "chunk", ACTION) + 0.05
     data = batch(1, critic=False, behaviour_log_probs=behaviour, staleness=torch.ones(N))
     loss, _ = loss_of(of)(model_output=said, data=data)
     torch.autograd.backward(loss)
@@ -135,7 +141,7 @@ def test_the_bonus_for_entropy_is_subtracted_at_the_level_of_the_ratio():
     plain, _ = loss_of(of)(model_output=said, data=data)
     found, _ = loss_of(of, "actor_rollout_ref.actor.entropy_coeff=0.1")(model_output=said, data=data)
     mask = data["response_mask"]
-    entropy = (summed_to(said["entropy"], "action", ACTION) * mask).sum() / mask.sum()
+    entropy = (ratios_of(said["entropy"], "action", ACTION) * mask).sum() / mask.sum()
     torch.testing.assert_close(plain - found, 0.1 * entropy)
 
 
@@ -172,13 +178,6 @@ def test_micro_batches_of_a_loss_add_up_to_its_step_or_it_is_known_that_they_do_
     assert torch.allclose(whole, streamed, rtol=1e-5) is not bool(override_for(mode, aggregation))
 
 
-def test_log_probabilities_that_are_no_whole_actions_name_the_key():
-    with pytest.raises(ValueError, match="action_dim=4 does not divide the 6"):
-        summed_to(torch.zeros(2, 6), "action", 4)
-    assert summed_to(torch.ones(2, 6), "action", 3).tolist() == [[3, 3], [3, 3]]
-    assert summed_to(torch.ones(2), "token", 3).shape == (2, 1)
-
-
 @pytest.mark.parametrize("mode", ["vanilla", "gspo", "clip_cov", "kl_cov", "dppo_tv"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e4, -1e4])
 def test_decisions_that_are_masked_or_far_away_leave_loss_and_gradients_finite(bad, mode):
@@ -191,7 +190,7 @@ def test_decisions_that_are_masked_or_far_away_leave_loss_and_gradients_finite(b
         masked = torch.arange(N) % 3 == 0
         for each in said.values():
             each[masked] = fill
-        ratios = summed_to(said["logprobs"], of.ratio_level, ACTION).shape[1]
+        ratios = ratios_of(said["logprobs"], of.ratio_level, ACTION).shape[1]
         data = batch(ratios, behaviour_log_probs=torch.full((N, ratios), -0.5))
         data["advantages"] = data["advantages"].clone()
         data["advantages"][1] = 0.0  # counts, and has nothing to teach

@@ -26,9 +26,9 @@ def acted(worker, of, *, shift=0.0, bias=0.0):
         said = worker.engine.module(
             forward_inputs={"states": states.flatten(0, 1), "action": actions.flatten(0, 1)}
         )
-    steps, width = fields["logprobs"].shape[:2]
-    fields["logprobs"] = said["logprobs"][: steps * width].reshape(fields["logprobs"].shape) + shift
-    fields["values"] = said["values"].reshape(steps + 1, width) + bias
+    steps, width = fields["prev_logprobs"].shape[:2]
+    fields["prev_logprobs"] = said["logprobs"][: steps * width].reshape(fields["prev_logprobs"].shape) + shift
+    fields["prev_values"] = said["values"].reshape(steps + 1, width) + bias
     return fields
 
 
@@ -54,7 +54,7 @@ def test_the_policy_that_acted_gives_back_what_was_stored(caplog):
 
 @pytest.mark.parametrize("mode", ["off", "streamer", "full"])
 def test_a_policy_of_other_probabilities_ends_the_run_and_is_named_whatever_level_is_on(mode):
-    with pytest.raises(RuntimeError, match=rf"{NAMED}: logprobs of the first batch.*off by 1\.5 on"):
+    with pytest.raises(RuntimeError, match=rf"{NAMED}: prev_logprobs of the first batch.*off by 1\.5 on"):
         examine(mode=mode, shift=MAX_LOGPROB_DIFFERENCE + 0.5)
 
 
@@ -62,7 +62,7 @@ def test_a_difference_beyond_rounding_is_named_and_one_of_16_bits_is_not(caplog)
     caplog.set_level(logging.WARNING)
     assert examine(shift=0.05).logprobs == pytest.approx(0.05, abs=1e-5)
     (record,) = caplog.records
-    assert "model_type='gaussian_mlp': logprobs" in record.message
+    assert "model_type='gaussian_mlp': prev_logprobs" in record.message
     assert "off by 0.05" in record.message
     caplog.clear()
     examine("++actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=bf16", shift=0.05)
@@ -80,7 +80,7 @@ def test_values_that_do_not_come_back_stay_as_they_were_stored(caplog):
         fields = training.rollout(pieces(of, stored))
         training.anchor(fields)
     assert training.premise.keeps_values
-    assert torch.equal(fields["values"], stored["values"])
+    assert torch.equal(fields["prev_values"], stored["prev_values"])
     assert "values of the first batch" in caplog.records[0].message
 
 

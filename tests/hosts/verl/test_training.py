@@ -125,14 +125,14 @@ def by_hand(of, fields):
         return tensor.transpose(0, 1).flatten(0, 1)
 
     mask = (~fields["ended"][:-1]).float()
-    values = fields["values"][:-1]
+    values = fields["prev_values"][:-1]
     advantages, returns = compute_gae_advantage_return(
         *(tensor.T.contiguous() for tensor in (fields["rewards"] * mask, values, mask)), of.gamma, of.lam
     )
     valid = rows(mask)[:, None]
     return {
         "forward_inputs": {name: rows(tensor) for name, tensor in fields["forward_inputs"].items()},
-        "old_log_probs": rows(fields["logprobs"]).flatten(1).sum(dim=1, keepdim=True),
+        "old_log_probs": rows(fields["prev_logprobs"]).flatten(1).sum(dim=1, keepdim=True),
         "response_mask": valid,
         "loss_mask": valid,
         "advantages": advantages.flatten()[:, None],
@@ -169,7 +169,7 @@ def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_
     arriving = pieces(of, rollout(of))
     seen = []
     score = trained.training.anchor
-    trained.training.anchor = lambda fields: (score(fields), seen.append(fields["proximal"].clone()))
+    trained.training.anchor = lambda fields: (score(fields), seen.append(fields["proximal_logprobs"].clone()))
     trained.begin(0)
     for one in arriving:
         trained.accept([one])
@@ -180,7 +180,7 @@ def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_
     with once.working():
         fields = once.rollout(pieces(of, rollout(of)))
         once.anchor(fields)
-    assert torch.allclose(torch.cat(seen, dim=1), fields["proximal"], atol=1e-6)
+    assert torch.allclose(torch.cat(seen, dim=1), fields["proximal_logprobs"], atol=1e-6)
     assert farthest(weights(worker), weights(fresh)) > 1e-2
 
 
@@ -231,12 +231,12 @@ def test_what_the_learner_scores_is_what_the_policy_says():
     with training.working():
         training.anchor(fields)
     states = torch.cat([fields["forward_inputs"]["states"], rollout(of)["bootstrap_inputs"]["states"]])
-    assert fields["values"].shape == (STEPS + 1, 8)
+    assert fields["prev_values"].shape == (STEPS + 1, 8)
     with torch.no_grad():
         expected = worker.engine.module(
             forward_inputs={"states": states.flatten(0, 1), "action": torch.zeros(len(states) * 8, 6)}
         )
-    assert torch.allclose(fields["values"].flatten(), expected["values"].flatten(), atol=1e-6)
+    assert torch.allclose(fields["prev_values"].flatten(), expected["values"].flatten(), atol=1e-6)
 
 
 def test_a_log_probability_that_is_not_finite_stops_the_run():
@@ -251,7 +251,7 @@ def test_a_log_probability_that_is_not_finite_stops_the_run():
 def test_gae_without_values_names_the_key_that_gives_the_policy_some():
     of = settings()
     fields = rollout(of)
-    del fields["values"]
+    del fields["prev_values"]
     with pytest.raises(ValueError, match="add_value_head=true"):
         training_of(learner(of), of).rollout(pieces(of, fields))
 

@@ -85,7 +85,7 @@ def test_everyone_gets_the_answer_to_what_he_asked(actor):
     one, two = answers(actor(), asked(1, 2), asked(2, 3))
     assert one["actions"][:, 0, 0].tolist() == [10, 11]
     assert two["actions"][:, 0, 0].tolist() == [20, 21, 22]
-    assert two["logprobs"].shape == (3, CHUNK * ACTION)
+    assert two["prev_logprobs"].shape == (3, CHUNK * ACTION)
     assert two["forward_inputs"]["states"].flatten().tolist() == [20, 21, 22]
 
 
@@ -100,7 +100,7 @@ def test_an_evaluation_is_asked_apart_and_brings_actions_alone(actor):
     one, two = answers(worker, asked(1, 2, mode="eval"), asked(2, 3))
     assert worker.policy_module().modes == ["train", "eval"]
     assert one.keys() == {"version", "actions"}
-    assert "logprobs" in two
+    assert "prev_logprobs" in two
 
 
 def test_final_observations_are_valued_for_those_who_have_some(actor):
@@ -108,12 +108,12 @@ def test_final_observations_are_valued_for_those_who_have_some(actor):
     one, two = answers(worker, asked(1, 2), asked(2, 3, final=observation(5, 3)))
     weight = worker.policy_module().weight.detach()
     assert one["bootstrap_values"] is None
-    assert torch.equal(two["bootstrap_values"], torch.tensor([50.0, 51.0, 52.0]) * weight)
+    assert torch.equal(two["bootstrap_values"], torch.tensor([[50.0], [51.0], [52.0]]) * weight)
 
 
 def test_a_policy_without_a_critic_says_no_values(actor):
     (answer,) = answers(actor(add_value_head=False), asked(1, 2, final=observation(5, 2)))
-    assert answer["values"] is None
+    assert answer["prev_values"] is None
     assert answer["bootstrap_values"] is None
 
 
@@ -122,7 +122,7 @@ def test_answers_name_the_version_whose_weights_made_them(actor):
     asyncio.run(worker.load(4, [nullcontext({"weight": torch.tensor([2.0])})]))
     (answer,) = answers(worker, asked(1, 2))
     assert answer["version"] == 4
-    assert answer["values"].tolist() == [20.0, 22.0]
+    assert answer["prev_values"].flatten().tolist() == [20.0, 22.0]
 
 
 def test_ranks_draw_the_same_weights_and_then_apart(actor):

@@ -36,8 +36,8 @@ def answer(step, version, **changes):
     return {
         "actions": torch.zeros(ENVS, CHUNK, ACTION),
         "version": version,
-        "logprobs": torch.full((ENVS, CHUNK * ACTION), float(step)),
-        "values": 10.0 * torch.arange(ENVS) + step,
+        "prev_logprobs": torch.full((ENVS, CHUNK * ACTION), float(step)),
+        "prev_values": 10.0 * torch.arange(ENVS) + step,
         "forward_inputs": {"states": states},
         "echoes": {},
         **changes,
@@ -65,12 +65,12 @@ def test_pieces_stand_side_by_side_along_the_second_dimension():
     assert first["forward_inputs"]["states"][:, :, 0].tolist() == [[0, 1]] * 3
     assert second["forward_inputs"]["states"][:, :, 0].tolist() == [[2, 3]] * 3
     assert second["forward_inputs"]["states"][:, :, 1].tolist() == [[0, 0], [1, 1], [2, 2]]
-    assert first["logprobs"].shape == (3, 2, CHUNK, ACTION)
+    assert first["prev_logprobs"].shape == (3, 2, CHUNK, ACTION)
 
 
 def test_values_are_one_more_than_decisions_and_rewards_are_those_of_what_followed():
     first, _ = (piece.payload for piece in rollout())
-    assert first["values"].tolist() == [[0, 10], [1, 11], [2, 12], [3, 13]]
+    assert first["prev_values"].tolist() == [[0, 10], [1, 11], [2, 12], [3, 13]]
     assert first["rewards"].tolist() == [[1, 1], [2, 2], [3, 3]]
     assert first["versions"].tolist() == [[0, 0], [0, 0], [1, 1]]
     assert first["versions"].dtype == torch.int64
@@ -94,8 +94,8 @@ def test_the_last_observation_is_kept_where_values_are_recomputed():
 
 def test_a_policy_without_values_leaves_none():
     outputs = [started(shown(0).observation, ENVS), shown(1)]
-    (piece,) = pieces(outputs, [answer(step, 0, values=None) for step in range(2)], horizon=1, ranks=1)
-    assert "values" not in piece.payload
+    (piece,) = pieces(outputs, [answer(step, 0, prev_values=None) for step in range(2)], horizon=1, ranks=1)
+    assert "prev_values" not in piece.payload
 
 
 def test_a_rollout_that_goes_on_with_episodes_begins_with_none_ended():
@@ -134,7 +134,7 @@ def test_episodes_are_told_as_they_end_or_once_at_the_end(every_end, kept):
     assert [int(episode["return"]) for episode in told] == kept
 
 
-@pytest.mark.parametrize("field", ["actions", "logprobs", "values", "bootstrap_values"])
+@pytest.mark.parametrize("field", ["actions", "prev_logprobs", "prev_values", "bootstrap_values"])
 def test_numbers_of_the_policy_that_are_not_finite_end_the_run(field):
     bad = answer(0, 6, bootstrap_values=torch.zeros(ENVS))
     bad[field].view(-1)[0] = float("inf")

@@ -1,0 +1,139 @@
+"""Environments of one shard as the env loop sees them; a host says how they reset, step and are built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Generic, TypeVar
+
+from rlinf_async.hosts.contract import Contract
+from rlinf_async.loops.finite import check_shown, not_finite
+from rlinf_async.loops.simulator_thread import SimulatorThread
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.shard_worker import Episodes
+
+Output = TypeVar("Output")
+Shown = tuple[Output, Mapping[str, Any]]
+"""An output of environments, and the numbers in it that have to be finite, by name."""
+
+
+class Shard(Generic[Output]):
+    """The common part of a shard for training and one for evaluation; fills `loops.ports.ShardEnv`.
+
+    What a host gives is called in the thread of the environments.
+    """
+
+    def __init__(
+        self, simulators: SimulatorThread, *, size: int, horizon: int, fields: Collection[str] = ()
+    ) -> None:
+        """Be a shard of `size` environments, with `horizon` decisions in a rollout.
+
+        Args:
+            fields: those of observations that policies are shown; none: all.
+        """
+        self._simulators = simulators
+        self.size, self.horizon = size, horizon
+        self.contract = Contract(simulators.shard, size, fields=fields)
+        self._last: Output | None = None
+
+    def begin(self) -> Shown[Output]:
+        """Reset, or carry on where the last rollout ended. A host does."""
+        raise NotImplementedError
+
+    def act(self, actions: Any) -> Shown[Output]:
+        """Return the outputs of a decision; `actions` are its own. A host does."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Prepare the next initial states. A host does."""
+        raise NotImplementedError
+
+    def rebuild(self) -> None:
+        """Close the environments, and have others in their place. A host does."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Other environments are there, of which nothing is known."""
+        self._last = None
+
+    async def start(self) -> Output:
+        return self._finite(*await self._simulators.reset(lambda: self._checked(self.begin())))
+
+    async def step(self, answer: Mapping[str, Any]) -> Output:
+        # Copied: what the policy has answered may be shared, and environments may write into what they get.
+        step = lambda: self._checked(self.act(answer["actions"].clone()))  # noqa: E731
+        return self._finite(*await self._simulators.step(step))
+
+    async def finish(self) -> None:
+        self.contract.prove()
+        await self._simulators.finish(self.end)
+
+    async def restart(self) -> None:
+        await self._build(self.rebuild)
+
+    async def _build(self, build: Callable[[], object]) -> None:
+        # Other environments may show other fields, if those before never completed a rollout.
+        self.contract.forget()
+        await self._simulators.build(build)
+        self.forget()
+
+    def _checked(self, shown: Shown[Output]) -> tuple[Output, list[str]]:
+        """The output, and sentences about numbers that are not finite."""
+        return shown[0], not_finite(self._simulators.advanced, shown[1])
+
+    def _finite(self, output: Output, bad: list[str]) -> Output:
+        """The output, unless something `bad` has been shown."""
+        check_shown(self._simulators.advanced, bad)
+        return output
+
+
+class TrainShard(Shard[Output]):
+    """Training environments; fills `ray_runtime.shard_worker.TrainShardEnv`."""
+
+    def __init__(self, simulators: SimulatorThread, *, busy: BusyMeter, number: int, **options: Any) -> None:
+        """`number`: of the stage in its env worker, under which `busy` counts it; `options` as of a shard."""
+        super().__init__(simulators, **options)
+        self._busy, self._number = busy, number
+        self._taken_on: tuple[int, int] | None = None
+
+    def rebuild_at(self, step: int) -> None:
+        """As `rebuild`, at the checkpoint after `step`. A host does."""
+        raise NotImplementedError
+
+    async def settle(self) -> None:
+        """Wait for what environments do beside their thread after a reset or a step. A host may."""
+
+    async def start(self) -> Output:
+        with self._busy.busy(self._number):
+            output = await super().start()
+            await self.settle()
+            return output
+
+    async def step(self, answer: Mapping[str, Any]) -> Output:
+        with self._busy.busy(self._number):
+            output = await super().step(answer)
+            await self.settle()
+            return output
+
+    def take_on(self, place: int, rollout: int) -> None:
+        self._taken_on = (place, rollout)
+
+    async def renew(self, step: int) -> None:
+        await self._build(lambda: self.rebuild_at(step))
+
+
+class EvalShard(Shard[Output]):
+    """Evaluation environments; every episode counts once, when it ends."""
+
+    def __init__(self, simulators: SimulatorThread, **options: Any) -> None:
+        super().__init__(simulators, **options)
+        self.episodes: Episodes = []
+        self._complete = 0
+
+    async def finish(self) -> None:
+        await super().finish()
+        self._complete = len(self.episodes)
+
+    def forget(self) -> None:
+        """The episodes of the rollout that has failed are forgotten: it is run again."""
+        super().forget()
+        del self.episodes[self._complete :]

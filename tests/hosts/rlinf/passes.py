@@ -1,0 +1,19 @@
+"""Passes of an RLinf actor over what was taken, as its learner makes them."""
+
+from functools import partial
+
+from rlinf_async.hosts.kit import scoring
+from rlinf_async.hosts.rlinf.proximal import forward, model_name
+
+
+def recompute(actor, rollout, last, *, micro_batch_size, values):
+    """`rollout` is anchored at the policy of `actor`; `last` are the inputs of the last observation."""
+    by = partial(forward, actor, values=values)
+    model = model_name(actor.cfg)
+    scoring.recompute(rollout, last, by, micro_batch_size=micro_batch_size, values=values, model=model)
+
+
+def compare(actor, rollout, batch, *, most, values):
+    """The sums from which the premise of a run is judged."""
+    by = partial(forward, actor, values=values)
+    return scoring.compare(rollout, batch, by, most=most, values=values)
