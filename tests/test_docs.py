@@ -56,6 +56,9 @@ ELSEWHERE = {
     r"python examples/smallest_host\.py": (
         "tests/test_docs_extending.py::test_the_smallest_host_trains_every_trajectory_once"
     ),
+    r"python examples/toy_host\.py": (
+        "tests/test_docs_extending.py::test_a_host_of_the_kit_learns_and_trains_every_trajectory_once"
+    ),
     r"rlinf-async (explain|train)( -n)? verl_.*": "tests/runs_verl",
     r"rlinf-async sweep --config-name verl_.*": "tests/lab/sweep/test_hosts.py",
     r"rlinf-async sweep --config-dir \$EMBODIED_PATH/config .*--output sweeps/libero .*": (

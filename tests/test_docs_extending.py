@@ -1,6 +1,7 @@
 """What docs/extending.md shows is installed as it stands there, and trained with."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_the_smallest_host_trains_every_trajectory_once(page, site):
     output = python(page, site, str(PAGE.parents[1] / "examples" / "smallest_host.py"))
     assert "produced 20 = trained 20 + in flight 0 + 0 refused" in output
     assert output.count("'sum': 12") == 5
+
+
+def test_a_host_of_the_kit_learns_and_trains_every_trajectory_once(page, site):
+    """Numbers that begin at one and stay there lose one at each of four decisions."""
+    output = python(page, site, str(PAGE.parents[1] / "examples" / "toy_host.py"))
+    assert "produced 640 = trained 640 + in flight 0 + 0 refused" in output
+    returns = [float(found) for found in re.findall(r"'return': (-?[\d.]+)", output)]
+    assert len(returns) == 20
+    assert sum(returns[-5:]) / 5 > returns[0] + 1
 
 
 def test_the_local_host_trains_the_model_in_the_environment(page, site):

@@ -43,6 +43,7 @@ def inference(
     worker.cfg, worker.model_cfg, worker.algorithm_cfg = cfg, cfg.actor.model, cfg.algorithm
     model.eval()
     worker.hf_model, worker.expert_model, worker._version_held = model, None, 0
+    worker._inference_rank = 0
     worker._buckets, worker._rank, worker.enable_cuda_graph = buckets, 0, False
     worker._captured = False
     thread = ThreadPoolExecutor(1)
