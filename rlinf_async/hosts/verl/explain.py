@@ -20,6 +20,7 @@ from rlinf_async.hosts.verl.checkpoint import beginning
 from rlinf_async.hosts.verl.exactness import exactness
 from rlinf_async.hosts.verl.footprints import footprints
 from rlinf_async.hosts.verl.keys import other_words, undecided, unread_sections, without_effect
+from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.presence import checked
 from rlinf_async.hosts.verl.refusals import changed
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -45,6 +46,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         },
         "exactness": exactness(cfg, settings),
         "device": lookup(cfg, "trainer.device"),
+        "placement": in_words(cfg),
         "adapters": asdict(settings.adapters) if settings.adapters else None,
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
         "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=cluster.gpu_memory),
@@ -105,6 +107,7 @@ def show(facts: Mapping[str, Any], console: Console) -> None:
         ("evaluation", facts["evaluation"]),
         ("begins", facts["begins"]),
         ("device", str(facts["device"])),
+        *([("placement", facts["placement"])] if facts["placement"] else []),
         *_adapter_rows(facts),
         *(memory_rows(facts["memory"]) if facts["memory"] else ()),
         *explanation.size_rows(facts),

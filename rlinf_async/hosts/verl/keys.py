@@ -17,6 +17,8 @@ from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Re
 from rlinf_async.hosts.kit.synonyms import counterparts
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.verl.estimators import ESTIMATOR_NAMES as ESTIMATORS
+from rlinf_async.hosts.verl.placement import COMPONENTS
+from rlinf_async.hosts.verl.placement import KEY as PLACEMENT
 from rlinf_async.hosts.verl.policy_losses import AGGREGATION_MODES
 from rlinf_async.hosts.verl.refusals import ACTOR, CORRECTION, MODEL, OFFLOAD_KEYS, REFUSALS, ROLLOUT, STAYS
 from rlinf_async.hosts.verl.values import changes, defaults, kind_of_default
@@ -148,6 +150,7 @@ CHOICES = (
         f"{ACTOR}.optim.optimizer_impl",
         f"{ACTOR}.policy_loss.loss_mode",
     ),
+    *rows(Text("a resource that nodes of Ray have"), *(f"{PLACEMENT}.{each}" for each in COMPONENTS)),
     *rows(Text("the place of the run's records"), "vla.run_dir", required=True),
     *rows(Text(f"an estimator, such as {ESTIMATORS[0]}"), "algorithm.adv_estimator", required=True),
     *rows(Text("an entry point of rlinf_async.models"), "vla.model.model_type", required=True),

@@ -15,6 +15,7 @@ from verl.workers.config import ActorConfig, TrainingWorkerConfig
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.learner_worker import LearnerWorker
 from rlinf_async.hosts.verl.model_config import MODEL_TYPE, PolicyModelConfig
+from rlinf_async.hosts.verl.placement import resource_of
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 
@@ -47,6 +48,7 @@ def start_learners(config: DictConfig, settings: VerlSettings) -> LearnerGroup:
         process_on_nodes=[trainer.n_gpus_per_node] * trainer.nnodes,
         use_gpu=trainer.device != "cpu",
         max_colocate_count=1,
+        accelerator_type=resource_of(plain(config), "learner"),
     )
     actor = actor_config(config, settings)
     start = RayClassWithInitArgs(

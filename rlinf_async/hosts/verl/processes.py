@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -12,6 +13,7 @@ from rlinf_async.core.nested import lookup
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts import workers
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.placement import resources, too_small
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import evaluates, horizon, process_count, section
 from rlinf_async.ray_runtime.coordinator import Coordinator
@@ -22,13 +24,15 @@ MAX_CHANNEL_CALLS = 2**31 - 1
 """Calls of a channel at the same time: every env shard may wait in it."""
 
 
-def check_places(settings: VerlSettings, *, on_gpu: bool) -> None:
+def check_places(cfg: Mapping[str, Any], settings: VerlSettings, *, on_gpu: bool) -> None:
     """Refuse to start where Ray cannot place the processes of a run: veRL would wait for places forever.
 
     Raises:
         ValueError: there are not enough, with what to set.
     """
     plan = settings.plan
+    if missing := list(too_small(cfg, plan, ray.nodes(), on_gpu=on_gpu)):
+        raise ValueError("; ".join(missing))
     need = {"CPU": process_count(plan)}
     if on_gpu:
         need["GPU"] = plan.learner_ranks + plan.inference_ranks
@@ -54,7 +58,7 @@ def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
     cfg = plain(config)
     modes = ("train", "eval") if evaluates(cfg) else ("train",)
     actor = ray.remote(load_class(workers.WORKERS_GROUP, "env")).options(
-        num_cpus=1, **restarts(settings, "env")
+        num_cpus=1, resources=resources(cfg, "env"), **restarts(settings, "env")
     )
     sections = {mode: section(cfg, mode) for mode in modes}
     horizons = {mode: horizon(cfg, mode) for mode in modes}
@@ -65,7 +69,10 @@ def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu:
     """Ray's handles, by rank; policies are built by `initialise`."""
     cfg = plain(config)
     actor = ray.remote(load_class(workers.WORKERS_GROUP, "inference")).options(
-        num_cpus=1, num_gpus=int(on_gpu), **restarts(settings, "inference")
+        num_cpus=1,
+        num_gpus=int(on_gpu),
+        resources=resources(cfg, "inference"),
+        **restarts(settings, "inference"),
     )
     arguments = (lookup(cfg, "vla.model"), lookup(cfg, "vla.ckpt_path"), settings)
     return [actor.remote(*arguments, rank) for rank in range(settings.plan.inference_ranks)]

@@ -12,6 +12,7 @@ from rlinf_async.hosts.kit.kinds import Flag, Whole
 from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, REFUSED_ESTIMATORS, WITH_VALUES, streams
+from rlinf_async.hosts.verl.placement import misplaced, starts_ray
 from rlinf_async.hosts.verl.policy_losses import override_for
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import evaluates, group_size, process_count, section
@@ -140,6 +141,7 @@ def contradictory(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[R
     yield from _estimator(cfg, asynchrony)
     yield from _contradictions(cfg, asynchrony)
     yield from unsaved(cfg)
+    yield from misplaced(cfg)
 
 
 def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
@@ -158,8 +160,7 @@ def too_few_places(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[R
     """Ray, which a run on one node starts by itself, has no place for each of its processes."""
     key = "ray_kwargs.ray_init.num_cpus"
     given, needed = lookup(cfg, key), process_count(settings.plan)
-    elsewhere = lookup(cfg, "ray_kwargs.ray_init.address") or lookup(cfg, "trainer.nnodes") != 1
-    if given is not None and given < needed and not elsewhere:
+    if given is not None and given < needed and starts_ray(cfg):
         yield Reason(
             f"{key}={given} has no place for each of {needed} processes: learner ranks, env workers and "
             f"inference ranks; set {key}={needed}, which places processes and may be more than there are "

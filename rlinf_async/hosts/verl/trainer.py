@@ -70,7 +70,7 @@ class VLAAsyncTrainer(PPOTrainer):
         claim(config)
         self._checkpoint, self.global_steps = resumed(config, say=RunDisplay().note)
         set_aside(config, goes_on=self._checkpoint is not None, say=RunDisplay().note)
-        check_places(self.settings, on_gpu=on_gpu)
+        check_places(plain(config), self.settings, on_gpu=on_gpu)
         requests, coordinator = start_channels(self.settings, version=self.global_steps)
         workers = {
             "env": start_env_workers(config, self.settings),

@@ -23,11 +23,13 @@ pytestmark = pytest.mark.verl
 def test_too_few_places_are_refused_before_anything_waits(monkeypatch, free, total, on_gpu, words):
     monkeypatch.setattr(ray, "available_resources", lambda: free)
     monkeypatch.setattr(ray, "cluster_resources", lambda: total)
+    monkeypatch.setattr(ray, "nodes", list)
     with pytest.raises(ValueError, match=words):
-        check_places(settings(), on_gpu=on_gpu)
+        check_places({}, settings(), on_gpu=on_gpu)
 
 
 def test_enough_places_are_enough(monkeypatch):
     for name in ("available_resources", "cluster_resources"):
         monkeypatch.setattr(ray, name, lambda: {"CPU": 3, "GPU": 2})
-    check_places(settings(), on_gpu=True)
+    monkeypatch.setattr(ray, "nodes", list)
+    check_places({}, settings(), on_gpu=True)
