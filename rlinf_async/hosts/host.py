@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import yaml
@@ -121,6 +123,27 @@ class Host(Protocol):
         Raises:
             ValueError: the framework is not here, or is one that cannot be extended.
         """
+
+
+class PackagedHost(Host):
+    """A host that has its answers in modules beside its own: `explain` and `workload`.
+
+    They are imported by the call that needs them.
+    """
+
+    def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
+        facts: dict[str, Any] = self._beside("explain").explain(cfg, cluster)
+        return facts
+
+    def show(self, facts: Mapping[str, Any], console: Console) -> None:
+        self._beside("explain").show(facts, console)
+
+    def workload(self, cfg: DictConfig) -> Workload:
+        found: Workload = self._beside("workload").workload(cfg)
+        return found
+
+    def _beside(self, name: str) -> ModuleType:
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
 
 
 def load(name: str) -> Host:

@@ -13,8 +13,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf.models import get_model
 
-from rlinf_async.hosts.rlinf.premise import judge
-from tests.hosts.rlinf.passes import compare
+from tests.hosts.rlinf.passes import compare, judge
 from tests.vla import sources, tiny_starvla
 from tests.vla.cases import config
 from tests.vla.classes import inference, learner, observations, rollout

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from rlinf_async import __version__
 from rlinf_async.core.nested import lookup
 from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster
 from rlinf_async.hosts.preparations import make_ready
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.tree import check_rlinf, rlinf_tree
-from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check, skipped
 
 CONFIG_SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
@@ -29,7 +27,7 @@ SUPPORTED_TASKS = ("embodied", "embodied_eval")
 """Tasks whose workers `train` starts; RLinf's scripts for others start their own."""
 
 
-class RLinfHost(Host):
+class RLinfHost(PackagedHost):
     """Carries the loops into RLinf, by its workers."""
 
     @property
@@ -84,16 +82,6 @@ class RLinfHost(Host):
     def run_dir(self, cfg: DictConfig) -> Path:
         return Path(cfg.runner.logger.log_path)
 
-    def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        from rlinf_async.hosts.rlinf.explain import explain
-
-        return explain(cfg, cluster)
-
-    def show(self, facts: Mapping[str, Any], console: Console) -> None:
-        from rlinf_async.hosts.rlinf.explain import show
-
-        show(facts, console)
-
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.rlinf.config import is_active, machines, resolve, write_back
 
@@ -101,11 +89,6 @@ class RLinfHost(Host):
         if is_active(cfg):
             write_back(resolved, resolve(resolved, cluster=machines(cfg, cluster)))
         return plain(resolved)
-
-    def workload(self, cfg: DictConfig) -> Workload:
-        from rlinf_async.hosts.rlinf.workload import workload
-
-        return workload(cfg)
 
     def checks(self) -> Sequence[Check]:
         if not self.available and find_spec("verl"):

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from rlinf_async.core.premise import Premise
-from rlinf_async.core.scored import WHOLE
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
-from rlinf_async.hosts.kit.scoring import PROXIMAL, Forward, anchor, compare, flat, recompute, samples_of
+from rlinf_async.hosts.kit.ratios import at_ratio_level
+from rlinf_async.hosts.kit.scoring import PROXIMAL, samples_of
+from rlinf_async.hosts.kit.training import ScoringTraining
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.compat import explained_variance
 from rlinf_async.hosts.rlinf.losses import ratio_level
-from rlinf_async.hosts.rlinf.premise import judge
+from rlinf_async.hosts.rlinf.premise import is_half
 from rlinf_async.hosts.rlinf.proximal import forward, model_name
 from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES, RLinfSettings
 from rlinf_async.hosts.rlinf.shards import TrainedShards
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.reporting import prefixed
-
-LOG = logging.getLogger(__name__)
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout from which RLinf's rollout metrics are made."""
@@ -50,20 +45,17 @@ def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> Stream
     )
 
 
-class FSDPTraining:
+class FSDPTraining(ScoringTraining):
     """Trains an RLinf actor; fills `loops.streaming_learner.Training`.
 
     A complete batch is trained by RLinf's own training, so that what does not stream is RLinf's to the last
-    bit. Before the first batch is trained, the run's premise is examined on it: at the weights that acted,
-    the learner scores actions as inference did.
+    bit.
     """
 
     def __init__(self, actor: Any, settings: RLinfSettings) -> None:
+        critic, model = settings.advantage == "gae", model_name(actor.cfg)
+        super().__init__(actor, settings, critic=critic, model=model)
         self._actor = actor
-        self._settings = settings
-        self._premise = actor.premise if settings.asynchrony.advanced.measures else Premise()
-        self._critic = settings.advantage == "gae"
-        self.scored = WHOLE
         self._groups = GroupAdvantages().register() if settings.advantage == "grpo" else None
 
     def working(self) -> AbstractContextManager[None]:
@@ -72,7 +64,7 @@ class FSDPTraining:
     def begin(self, batch: int) -> None:
         self._batch = batch
         self._metrics: dict[str, list[float]] = {}
-        self._examined: dict[str, float] = {}
+        self._examined = {}
         self._reports: list[Tree] = []
         self._actor.model.zero_grad()
         self._actor.model.train()
@@ -81,38 +73,17 @@ class FSDPTraining:
         collected = concatenate([piece.payload for piece in pieces], dim=1)
         # Taken out, as their leading dimension is not that of the rollout.
         bootstrap = collected.pop("bootstrap_inputs", None)
-        self.scored = scored_in(collected["forward_inputs"])
         rollout: Tree = self._actor._process_received_rollout_batch(collected)
-        if self._premise is None:
-            self._premise = self._actor.premise = self._examine(rollout)
+        self.look_at(rollout)
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = bootstrap
         return rollout
 
-    def _forward(self, *, values: bool) -> Forward:
-        return partial(forward, self._actor, values=values)
+    def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
+        return forward(self._actor, parts, values=values)
 
-    def _examine(self, rollout: Tree) -> Premise:
-        """Compare scores before anything is trained: the weights are those that the newest samples were
-        drawn with.
-        """
-        values, most = self._critic, self._settings.micro_batch_size
-        sums = compare(rollout, self._batch, self._forward(values=values), most=most, values=values)
-        premise = judge(self.summed(sums), self._actor.cfg, LOG.warning)
-        self._examined = premise.metrics
-        return premise
-
-    def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
-        assert self._premise is not None
-        beyond = rollout.pop("bootstrap_inputs")
-        values = self._critic and not self._premise.keeps_values
-        how: Any = {"values": values, "model": model_name(self._actor.cfg)}
-        if scores is None:
-            size = self._settings.micro_batch_size
-            recompute(rollout, flat(beyond), self._forward(values=values), micro_batch_size=size, **how)
-        else:
-            scored: Any = flat(scores)
-            anchor(rollout, [scored], **how)
+    def is_half(self) -> bool:
+        return is_half(self._actor.cfg.actor)
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         rollout.update(estimate(self._actor.cfg, rollout, normalize=False))
@@ -182,7 +153,7 @@ class FSDPTraining:
         return samples_of(rollout), self._batch - versions, pair
 
     def score(self, inputs: Tree) -> Pair:
-        (output,) = self._forward(values=False)([inputs])
+        (output,) = self.passes([inputs], values=False)
         stored: Any = output.get("prev_logprobs", inputs["prev_logprobs"])
         return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored)
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from rich.console import Console
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster
 from rlinf_async.hosts.verl.block import PLATFORM_VARIABLE, is_verls
 from rlinf_async.hosts.verl.relatives import relative
 from rlinf_async.hosts.verl.versions import versions
-from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.attempt import check_left
 from rlinf_async.observe.check import Check
 
 INSTALL_COMMAND = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
 
 
-class VerlHost(Host):
+class VerlHost(PackagedHost):
     """Carries the loops into veRL. There is nothing to install: veRL's registry of trainers knows ours."""
 
     @property
@@ -86,16 +84,6 @@ class VerlHost(Host):
     def run_dir(self, cfg: DictConfig) -> Path:
         return Path(cfg.vla.run_dir)
 
-    def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        from rlinf_async.hosts.verl.explain import explain
-
-        return explain(cfg, cluster)
-
-    def show(self, facts: Mapping[str, Any], console: Console) -> None:
-        from rlinf_async.hosts.verl.explain import show
-
-        show(facts, console)
-
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.verl.config import write_back
         from rlinf_async.hosts.verl.presence import checked
@@ -103,11 +91,6 @@ class VerlHost(Host):
         resolved = copy.deepcopy(cfg)
         write_back(resolved, checked(resolved))
         return plain(resolved)
-
-    def workload(self, cfg: DictConfig) -> Workload:
-        from rlinf_async.hosts.verl.workload import workload
-
-        return workload(cfg)
 
     def checks(self) -> Sequence[Check]:
         from rlinf_async.hosts.verl.checks import checks

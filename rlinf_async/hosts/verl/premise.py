@@ -1,4 +1,4 @@
-"""The check of a run's premise (`core.premise`) on veRL's engine and its names."""
+"""The precision in which veRL's engine computes."""
 
 from __future__ import annotations
 

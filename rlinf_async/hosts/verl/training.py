@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -15,12 +13,11 @@ from verl.trainer.config import AlgoConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
-from rlinf_async.core.premise import Premise, judge
-from rlinf_async.core.scored import WHOLE
+from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.ratios import scored_in
-from rlinf_async.hosts.kit.scoring import PROXIMAL, Forward, anchor, compare, flat, recompute, samples_of
+from rlinf_async.hosts.kit.scoring import PROXIMAL, flat, samples_of
+from rlinf_async.hosts.kit.training import ScoringTraining
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.estimators import WITH_VALUES
@@ -33,8 +30,6 @@ from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearne
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 from rlinf_async.ray_runtime.reporting import prefixed
-
-LOGGER = logging.getLogger(__name__)
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
 """Fields of a rollout from which the metrics of rollouts are made."""
@@ -75,14 +70,12 @@ def engine_learner(
     )
 
 
-class EngineTraining:
+class EngineTraining(ScoringTraining):
     """Trains a `PolicyEngine`; fills `loops.streaming_learner.Training`.
 
     A complete batch is trained by veRL's own loop over mini-batches and epochs, so that what does not stream
     is veRL's to the last bit. Streamed micro-batches are calls of the engine one by one, which veRL would
     divide by the valid tokens of each: their gradients are sums instead, divided when the step is complete.
-    Before the first batch is trained, the run's premise is examined on it: at the weights that acted, the
-    learner scores actions as inference did.
     """
 
     def __init__(
@@ -94,21 +87,18 @@ class EngineTraining:
         algorithm: AlgoConfig,
         spans: SpanLog = UNRECORDED,
     ) -> None:
+        critic, model = settings.estimator in WITH_VALUES, model_name(worker.engine)
+        super().__init__(worker, settings, critic=critic, model=model)
         self._worker = worker
         self._engine = worker.engine
         self._group = worker.engine.get_data_parallel_group()
-        self._settings = settings
+        self._settings: VerlSettings = settings
         self._actor = actor
         self._algorithm = algorithm
         self._spans = spans
-        self._critic = settings.estimator in WITH_VALUES
         whole = PolicyLoss(actor=actor, settings=settings)
         self._loss = replace(whole, streamed=settings.streams)
         worker.set_loss_fn(whole)
-        self.premise = worker.premise if settings.asynchrony.advanced.measures else Premise()
-        self.scored = WHOLE
-        self._examined: dict[str, float] = {}
-        self._batch = 0
         self._count = 0.0
         self._silent = 0
         self._measures = StepMeasures()
@@ -135,37 +125,14 @@ class EngineTraining:
                 "vla.model.add_value_head=true, or another algorithm.adv_estimator"
             )
         rollout["staleness"] = self._batch - leaf(rollout, "versions")
-        self.scored = scored_in(rollout["forward_inputs"])
-        if self.premise is None:
-            self.premise = self._worker.premise = self._examine(rollout)
+        self.look_at(rollout)
         return rollout
 
-    def _forward(self, *, values: bool) -> Forward:
-        return partial(forward, self._engine, values=values)
+    def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
+        return forward(self._engine, parts, values=values)
 
-    def _examine(self, rollout: Tree) -> Premise:
-        """Compare scores before anything is trained: the weights are those that the newest samples were
-        drawn with.
-        """
-        values, most = self._critic, self._settings.micro_batch_size
-        sums = compare(rollout, self._batch, self._forward(values=values), most=most, values=values)
-        model, half = model_name(self._engine), is_half(self._engine)
-        premise = judge(self.summed(sums), model=model, half=half, warn=LOGGER.warning)
-        self._examined = premise.metrics
-        return premise
-
-    def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
-        assert self.premise is not None
-        # Popped: it has one row per environment, which the slices and shuffles of samples do not fit.
-        beyond = rollout.pop("bootstrap_inputs")
-        values = self._critic and not self.premise.keeps_values
-        how: Any = {"values": values, "model": model_name(self._engine)}
-        if scores is None:
-            size = self._settings.micro_batch_size
-            recompute(rollout, flat(beyond), self._forward(values=values), micro_batch_size=size, **how)
-        else:
-            scored: Any = flat(scores)
-            anchor(rollout, [scored], **how)
+    def is_half(self) -> bool:
+        return is_half(self._engine)
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         tensors: Tensors = rollout  # type: ignore[assignment]
@@ -277,7 +244,7 @@ class EngineTraining:
         return {**samples_of(rollout), "behaviour": behaviour}, leaf(rollout, "staleness").flatten(), pair
 
     def score(self, inputs: Tree) -> Pair:
-        (output,) = self._forward(values=False)([inputs])
+        (output,) = self.passes([inputs], values=False)
         return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:

@@ -29,8 +29,8 @@ from benchmarks.learning.fsdp1_on_cpu import OnCpu
 from rlinf_async.compose import compose_config
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import map_tensors
+from rlinf_async.hosts.kit import training as training_module
 from rlinf_async.hosts.kit.scoring import recompute
-from rlinf_async.hosts.rlinf import learner as learner_module
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
@@ -235,7 +235,7 @@ def learner_of(actor, settings, *, examined=False):
     """Our learner; unless `examined`, what is made up passes for what the policy thought."""
     learner = fsdp_learner(actor, settings, BusyMeter())
     if not examined:
-        learner.training._premise = Premise()
+        learner.training.premise = Premise()
     return learner
 
 
@@ -245,7 +245,7 @@ def noting_anchors(training):
         recompute(rollout, *arguments, **keywords)
         training.anchors[0].append(rollout["proximal_logprobs"].clone())
 
-    with mock.patch.object(learner_module, "recompute", note):
+    with mock.patch.object(training_module, "recompute", note):
         yield
 
 

@@ -2,7 +2,9 @@
 
 from functools import partial
 
+from rlinf_async.core import premise
 from rlinf_async.hosts.kit import scoring
+from rlinf_async.hosts.rlinf.premise import is_half
 from rlinf_async.hosts.rlinf.proximal import forward, model_name
 
 
@@ -17,3 +19,8 @@ def compare(actor, rollout, batch, *, most, values):
     """The sums from which the premise of a run is judged."""
     by = partial(forward, actor, values=values)
     return scoring.compare(rollout, batch, by, most=most, values=values)
+
+
+def judge(sums, cfg, warn):
+    """The premise of a run of RLinf's config."""
+    return premise.judge(sums, model=model_name(cfg), half=is_half(cfg.actor), warn=warn)

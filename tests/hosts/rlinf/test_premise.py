@@ -10,9 +10,8 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.rlinf.premise import judge
 from tests.hosts.rlinf.learners import run_cases
-from tests.hosts.rlinf.passes import compare, recompute
+from tests.hosts.rlinf.passes import compare, judge, recompute
 from tests.hosts.rlinf.synthetic import Case
 
 STEPS, WIDTH, CHUNKS, DIM = 3, 4, 5, 7
