@@ -93,6 +93,9 @@ ELSEWHERE = {
 """Commands that this file does not run, and what runs them, or the same on a smaller scale."""
 
 NOT_RUN = {
+    r"ray start --address=FIRST_NODE:6379 --resources=.*": (
+        "it wants another machine; tests/hosts/verl/test_placement.py starts two nodes of Ray on one"
+    ),
     r"pip uninstall .*": "it would take away what is tested",
     r"pip install.*": (
         "it installs from PyPI; `make setup` in .ci/run installs the same requirements, and "
