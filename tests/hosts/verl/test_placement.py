@@ -1,5 +1,7 @@
 """The nodes of each kind of process, by resources of Ray's."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("verl", reason="needs veRL")
@@ -104,7 +106,8 @@ def test_processes_are_where_their_resource_is_and_all_of_them_may(monkeypatch):
     try:
         ray.init(address=cluster.address)
         monkeypatch.setattr(processes, "load_class", lambda *_: Where)
-        of = settings(env_workers=2)
+        of = settings()
+        of = replace(of, plan=replace(of.plan, env_workers=2))
         config = composed("+vla.placement.env=sim", "env.workers=2")
         workers = processes.start_env_workers(config, of)
         assert set(ray.get([worker.node.remote() for worker in workers])) == {there.node_id}
