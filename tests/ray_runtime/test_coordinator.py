@@ -69,6 +69,22 @@ async def test_pieces_are_taken_as_they_come_and_a_rollout_that_is_given_up_is_c
     assert (await coordinator.read_ledger()).refused == {"env failed": 1}
 
 
+async def test_a_learner_rank_lets_go_of_a_batch_when_it_takes_the_next():
+    of = plan(total_envs=1, shards_per_worker=1)
+    asynchrony = AsyncConfig.from_mapping({"mode": "full"})
+    _, client, (taker,) = await parts(of, asynchrony=asynchrony, global_batch_size=1, batches=4)
+    for batch in range(2):
+        given = await client.admit(0)
+        assert given.batch == batch
+        await client.put(given, collected(of, given, batch))
+    (found,), _ = await taker.take(0, whole=True)
+    assert taker._held.filled(found).payload["held"].tolist() == [0, 0]
+    (other,), _ = await taker.take(1, whole=True)
+    assert other.payload["held"].tolist() == [1, 0]
+    with pytest.raises(KeyError):
+        taker._held.filled(found)
+
+
 async def test_calls_of_an_env_worker_that_was_lost_count_no_more_and_what_it_has_handed_over_does():
     of = plan()
     coordinator, client, (taker,) = await parts(of)
