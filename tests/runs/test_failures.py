@@ -33,8 +33,8 @@ BROKEN = {
     ),
     "publication": (
         "rlinf_async.workers: actor = UnsendingActorWorker",
-        "MemoryError",
-        "the object store is full",
+        "BufferError",
+        "the weights do not fit",
     ),
     "death": ("rlinf_async.workers: rollout = KilledRolloutWorker", "inference rank 0", "has died"),
 }

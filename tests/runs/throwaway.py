@@ -71,7 +71,7 @@ class UnsendingActorWorker(StreamingActorWorker):
 
         def fail(coordinator, version, *rest):
             if version == 2:
-                raise MemoryError("the object store is full")
+                raise BufferError("the weights do not fit")
             send(coordinator, version, *rest)
 
         weights._send = fail
