@@ -13,6 +13,9 @@ Mode = Literal["train", "eval", "score"]
 Correction = Literal["decoupled", "tis", "none"]
 """The correction of off-policy samples; see `core.objectives`."""
 
+RatioLevel = Literal["token", "action", "chunk"]
+"""The part of a decision that has a ratio of its own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:

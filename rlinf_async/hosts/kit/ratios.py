@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from rlinf_async.config import Weighting
 from rlinf_async.core.objectives import importance_weight, weight_measures
 from rlinf_async.core.scored import WHOLE, Scored
-
-RatioLevel = Literal["token", "action", "chunk"]
+from rlinf_async.core.types import RatioLevel
 
 DENOISE_STEPS = "denoise_inds"
 """The last part of the name of the forward input with the denoise steps that are scored, [B, K]: in

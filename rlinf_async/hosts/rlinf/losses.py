@@ -10,7 +10,8 @@ import torch
 
 from rlinf_async.config import Weighting
 from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked
-from rlinf_async.hosts.kit.ratios import RatioLevel, at_ratio_level, weighed
+from rlinf_async.core.types import RatioLevel
+from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.rlinf.borrowed import get_policy_loss, register_policy_loss
 
 LOSS_NAME = "rlinf_async_corrected"

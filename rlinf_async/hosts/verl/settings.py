@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlinf_async.hosts.kit.ratios import RatioLevel
+from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
 
