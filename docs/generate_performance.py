@@ -112,13 +112,19 @@ def beside(measured: Sequence[Row], *levers: str) -> str:
 
 def generate(page: str) -> str:
     """The page of the figures that matter, with its table written anew."""
-    return fill(page, {"headline": headline(rows("results"))})
+    today, before = rows("by_default"), rows("results")
+    measured = {row["scenario"] for row in today}
+    return fill(
+        page,
+        {"headline": headline([*today, *(row for row in before if row["scenario"] not in measured)])},
+    )
 
 
 def generate_all(page: str) -> str:
     """The page of all measurements, with its tables written anew."""
     measured = rows("results")
     tables = {"headline": headline(measured), "modes": modes(measured), "earlier": several(rows("earlier"))}
+    tables["by default"] = several(rows("by_default"))
     tables["scorer"] = beside(measured, "full-scorer", "full-scorer-fine")
     tables["tasks"] = beside(measured, "full-tasks")
     tables["sixteen cores"] = several(rows("sixteen_cores"))

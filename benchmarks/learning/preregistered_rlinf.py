@@ -33,8 +33,8 @@ def run(setting: Setting, side: Side, seed: int) -> None:
     store(setting.path(side, seed), result)
 
 
-def curves(setting: Setting, side: Side, seed: int) -> dict[str, Any]:
-    """What one run of a setting logged, by batch.
+def curves(setting: Setting, side: Side, seed: int, *overrides: str) -> dict[str, Any]:
+    """What one run of a setting logged, by batch; of several overrides of a key the last counts.
 
     Raises:
         RuntimeError: the run failed; the end of its output.
@@ -45,7 +45,7 @@ def curves(setting: Setting, side: Side, seed: int) -> dict[str, Any]:
         environment[EXT_MODULE] = SLOW_METAWORLD
     elif setting.given["strategy"] == "fsdp" and not torch.cuda.is_available():
         environment[EXT_MODULE] = FSDP1_ON_CPU
-    train(directory, arguments(setting, side, seed, directory), environment=environment)
+    train(directory, [*arguments(setting, side, seed, directory), *overrides], environment=environment)
     success = "env/return" if _pictures(setting) else "env/success_once"
     return _curves(directory, success)
 

@@ -82,6 +82,7 @@ COMMANDS = (
     _stored("learning.causes", "--report"),
     _stored("learning.pi0", "--report"),
     _stored("learning.singles", "--report"),
+    _stored("learning.pictures", "--report"),
     _stored("chaos"),
     _stored("chaos.driver"),
     _stored("chaos.faulty", "--report"),

@@ -1,5 +1,7 @@
 """The comparison on single tasks of real physics, and what is said of its runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,13 +25,14 @@ from rlinf_async.config import AsyncConfig
 FIRST, SECOND, *_ = SETTINGS
 
 
-def test_full_is_as_it_comes_but_for_its_shards_and_micro_batches():
+@pytest.mark.parametrize(("mode", "balance"), [("full", "exact"), ("tasks", "tasks")])
+def test_full_is_as_it_comes_but_for_its_balance_its_shards_and_micro_batches(mode, balance):
     own, plain = (
-        AsyncConfig.from_mapping(block) for block in (block_of(task_of(FIRST), "full"), {"mode": "full"})
+        AsyncConfig.from_mapping(block) for block in (block_of(task_of(FIRST), mode), {"mode": "full"})
     )
     assert all(own.levels.values())
     assert own.train == plain.train
-    assert own.advanced == plain.advanced
+    assert own.advanced == replace(plain.advanced, balance=balance)
     assert own.rollout.shards == 16
 
 
