@@ -50,6 +50,7 @@ ALLOWED = {
     "hosts/rlinf/hooks.py": {BY_NAME},
     "configs.py": {BY_NAME},
     "plugin.py": {BY_NAME},
+    "hosts/host.py": {BY_NAME},
     "hosts/local/__init__.py": {BY_NAME},
     "hosts/rlinf/worker_groups.py": {BY_NAME},
     "hosts/verl/presence.py": {BY_NAME},

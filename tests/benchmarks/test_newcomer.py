@@ -42,20 +42,6 @@ def test_the_readme_goes_from_setup_to_a_report_of_off_and_full(commands):
     assert modes == ["off", "full"]
 
 
-def test_the_readme_says_how_long_the_committed_run_of_it_took():
-    result = json.loads((ROOT / "benchmarks" / "newcomer" / "result.json").read_text())
-    parts = {"make setup": "two", "async.mode=off": "two", "async.mode=full": "one"}
-    words = {1: "one", 2: "two", 5: "five"}
-    for part, said in parts.items():
-        (seconds,) = [one["seconds"] for one in result["commands"] if part in one["command"]]
-        assert words[round(seconds / 60)] == said
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    assert (
-        f"{words[round(result['seconds'] / 60)]} minutes on two cores, of which `make setup` took two, `off` "
-        "two and `full` one" in readme
-    )
-
-
 def test_commands_follow_each_other_in_one_shell(tmp_path):
     took = follow(["export WHERE=here", "echo $WHERE > place", "grep -q here place"], tmp_path)
     assert [one["command"] for one in took][1] == "echo $WHERE > place"
