@@ -24,7 +24,7 @@ def explained(kind):
 
 
 def test_the_first_command_names_a_config_with_all_levels():
-    (facts,) = explained("explain")
+    facts, *_ = explained("explain")
     assert facts["levels"] == {"train": True, "rollout": True, "streamer": True}
 
 
