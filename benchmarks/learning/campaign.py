@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from benchmarks.learning import tables
 from benchmarks.learning.cells import add_row
 from rlinf_async.lab.cells import AnyCell
 from rlinf_async.lab.process import OWN_CLUSTER
@@ -49,10 +50,10 @@ def by_seed(
     runs: Callable[[Sequence[int]], Iterable[Any]],
     stored: Callable[[], Mapping[Any, Any]],
     trained: Callable[[Any], Mapping[str, Any]],
-    write: Callable[[], Path],
+    report: Callable[[Mapping[Any, Any]], str],
 ) -> None:
     """The command of an experiment whose rows are in `path`: run what is missing, one after the other, and
-    write the tables.
+    write the tables under the same name.
     """
     parser = argparse.ArgumentParser(description="see the module")
     parser.add_argument("--report", action="store_true", help="run nothing")
@@ -62,7 +63,7 @@ def by_seed(
     for run in () if asked.report else runs(asked.seeds):
         if run not in stored():  # asked each time: another process may make other seeds
             add_row(path, trained(run))
-    print(write())
+    print(tables.write(f"{path.stem}.md", report(stored())))
 
 
 def _prepare_process() -> None:

@@ -219,7 +219,7 @@ def main() -> None:
         runs=runs,
         stored=stored,
         trained=trained,
-        write=lambda: tables.write("causes.md", report(stored())),
+        report=report,
     )
 
 

@@ -126,7 +126,7 @@ def main() -> None:
         runs=runs,
         stored=stored,
         trained=trained,
-        write=lambda: tables.write("pictures.md", report(stored())),
+        report=report,
     )
 
 

@@ -286,7 +286,7 @@ def main() -> None:
         runs=runs,
         stored=stored,
         trained=trained,
-        write=lambda: tables.write("singles.md", report(stored())),
+        report=report,
     )
 
 

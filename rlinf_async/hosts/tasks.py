@@ -31,9 +31,11 @@ def settled(asynchrony: AsyncConfig, env: Mapping[str, Any]) -> AsyncConfig:
     """
     if asynchrony.advanced.balance != "auto":
         return asynchrony
-    takes = asynchrony.rollout.enabled and not env.get("auto_reset") and not _why_not(env)
-    advanced = replace(asynchrony.advanced, balance="tasks" if takes else "exact")
-    return replace(asynchrony, advanced=advanced)
+    if asynchrony.rollout.enabled:
+        taking = replace(asynchrony, advanced=replace(asynchrony.advanced, balance="tasks"))
+        if not any(cannot_take_on(env, taking)):
+            return taking
+    return replace(asynchrony, advanced=replace(asynchrony.advanced, balance="exact"))
 
 
 def cannot_take_on(

@@ -150,10 +150,9 @@ class TrainShard(kit.TrainShard[ShardOutput]):
     def _reset(self) -> EnvStep:
         env = self._stage.env
         env.is_start = True
-        take_on = env_attribute(env, TAKE_ON_METHOD)
         # RLinf's own environments that may take on tasks draw theirs anew, and are told nothing.
-        if self._taken_on is not None and take_on is not None:
-            take_on(*self._taken_on)
+        if self._taken_on is not None and self._stage.section.get("env_class"):
+            env_attribute(env, TAKE_ON_METHOD)(*self._taken_on)
         observation, infos = self._stage.bordered(self.contract).reset()
         return EnvStep(obs=observation, final_obs=infos.get("final_observation"))
 

@@ -24,7 +24,8 @@ def explained(kind):
 
 
 def test_the_first_command_names_a_config_with_all_levels():
-    facts, *_ = explained("explain")
+    facts, placed = explained("explain")
+    assert facts["levels"] == placed["levels"]
     assert facts["levels"] == {"train": True, "rollout": True, "streamer": True}
 
 
