@@ -56,6 +56,11 @@ class Walks:
         self._begin(torch.ones_like(self.name, dtype=torch.bool))
         return self._seen(), {}
 
+    def take_on(self, seed_offset, rollout):
+        """Become the walkers of another place, as they stand when `rollout` begins."""
+        self.name = torch.arange(len(self.name)) + seed_offset * len(self.name)
+        self.episode[:] = rollout
+
     def update_reset_state_ids(self):
         self.rollouts += 1
 
