@@ -42,10 +42,9 @@ class EmulatedEnv(gymnasium.Env):
         self._log = SpanLog(cfg.get("service_log"))
         self._states = torch.zeros(num_envs, STATE_SIZE)
         self._states[:, 0] = torch.arange(self._batch.first, self._batch.first + num_envs)
+        size = int(cfg.get("image_size", IMAGE_SIZE))
         self._images = torch.from_numpy(
-            np.random.default_rng(seed_offset).integers(
-                0, 256, (num_envs, IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8
-            )
+            np.random.default_rng(seed_offset).integers(0, 256, (num_envs, size, size, 3), dtype=np.uint8)
         )
         self._steps = 0
         self._started = False
