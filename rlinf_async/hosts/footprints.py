@@ -107,7 +107,8 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _verdict(kind: Mapping[str, Any], capacity: float) -> str:
     if kind["fits"] is None:
         return f", which {capacity / max(1, kind['total']):.3g} billion parameters fill"
-    return "" if kind["fits"] else ", which is not enough"
+    left = f", which leaves {(capacity - kind['total']) / GIGABYTE:.3g} GB"
+    return left if kind["fits"] else ", which is not enough"
 
 
 def _billions(count: int) -> str:

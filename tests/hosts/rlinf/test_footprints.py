@@ -9,7 +9,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.footprints import rows
+from rlinf_async.hosts.footprints import GIGABYTE, rows
 from rlinf_async.hosts.rlinf.footprints import footprints, model_size
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -170,6 +170,8 @@ def test_what_does_not_fit_is_said(tmp_path, gigabytes, fits):
     assert found["per_gpu"][0]["fits"] is fits
     text = " ".join(value for _, value in rows(found))
     assert ("not enough" in text) is not fits
+    left = gigabytes * GIGABYTE - found["per_gpu"][0]["total"]
+    assert (f", which leaves {left / GIGABYTE:.3g} GB" in text) is fits
 
 
 @pytest.mark.parametrize(
