@@ -6,6 +6,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 LISTENS = "0A"
+LISTENS_AT_NAME = "00010000"
+"""The flag of a unix socket that waits for connections."""
 FAMILIES = {"tcp": socket.AF_INET, "tcp6": socket.AF_INET6}
 
 
@@ -23,6 +25,15 @@ def listening(process: int) -> Iterator[tuple[str, str]]:
         for file in _files(Path(f"/proc/{number}/fd")):
             if file in addresses:
                 yield _name(number), addresses[file]
+
+
+def listening_at_names(process: int) -> Iterator[tuple[int, str]]:
+    """The number of the process and the abstract name of each unix socket that waits for connections."""
+    names = dict(_named_sockets())
+    for number in [process, *descendants(process)]:
+        for file in _files(Path(f"/proc/{number}/fd")):
+            if file in names:
+                yield number, names[file]
 
 
 def descendants(process: int) -> Iterator[int]:
@@ -54,6 +65,13 @@ def _sockets() -> Iterator[tuple[str, str]]:
             fields = line.split()
             if fields[3] == LISTENS:
                 yield f"socket:[{fields[9]}]", _address(fields[1].partition(":")[0], family)
+
+
+def _named_sockets() -> Iterator[tuple[str, str]]:
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == LISTENS_AT_NAME and fields[-1].startswith("@"):
+            yield f"socket:[{fields[6]}]", fields[-1].removeprefix("@")
 
 
 def _address(text: str, family: int) -> str:

@@ -15,6 +15,7 @@ from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts.reasons import Change
 from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.listening import places
 
 PUBLICATION_SENTENCE = "published beside training: the learner copies them and goes on"
 PROXIMAL_SENTENCES = {
@@ -45,7 +46,8 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
 
 
 def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
-    """Return the division of work, the way of the weights and the effect of deaths, as plain data.
+    """Return the division of work, the way of the weights, the effect of deaths and who listens, as plain
+    data.
 
     Args:
         why: the reason for the number of shards, in a sentence.
@@ -56,6 +58,7 @@ def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
         "deaths": deaths(settings),
         "scorer": scorer(settings),
         "learner_scores": settings.learner_scores,
+        "listens": places(inference_scores=settings.scored_by_inference),
     }
 
 
@@ -221,6 +224,21 @@ def size_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
         f"in {batch['micro_batches_per_optimizer_step']} micro-batches of {batch['micro_batch_size']} a rank",
     )
     yield "steps", str(batch["steps"])
+
+
+def listening_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+    """The places where processes listen, for a reader."""
+    by_process: dict[str, list[str]] = {}
+    for place in facts["listens"]:
+        by_process.setdefault(place["who"], []).append(place["what"])
+    beyond = {place["who"] for place in facts["listens"] if place["other_nodes"]}
+    near = " and ".join(who for who in by_process if who not in beyond)
+    yield "listening", "; ".join(f"{who}: {', '.join(what)}" for who, what in by_process.items())
+    yield (
+        "  where",
+        "unix sockets without a file; in a Ray cluster of several nodes all but "
+        f"{near} also TCP, on free ports of the address that Ray uses for their node; each has a token",
+    )
 
 
 def show_rows(rows: Iterable[Row], notes: Iterable[str], console: Console) -> None:

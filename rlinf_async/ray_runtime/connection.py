@@ -22,6 +22,7 @@ import ray
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.answering import settle
 from rlinf_async.observe.failures import in_words
+from rlinf_async.ray_runtime.listening import Listening
 
 LENGTH = struct.Struct("!Q")
 LONGEST_MESSAGE_BYTES = 2**36
@@ -109,17 +110,24 @@ class Connection(asyncio.Protocol):
 class Listener:
     """The place where other processes of the run connect to this one; it listens once somebody asks where."""
 
-    def __init__(self, receive: Receive) -> None:
-        self._token = secrets.token_bytes(TOKEN_BYTES)
+    def __init__(self, listening: Listening, receive: Receive) -> None:
+        self._listening, self._token = listening, secrets.token_bytes(TOKEN_BYTES)
         self._accepted = partial(Connection, self._token, receive)
         self._sockets: dict[bool, socket.socket] = {}
         self._starts: set[asyncio.Task[asyncio.AbstractServer]] = set()
 
     def address(self, node: str | None) -> Address:
-        """The address for a process of `node`, or for those of any node."""
+        """The address for a process of `node`, or for those of any node.
+
+        Raises:
+            ValueError: it is another node, and none may connect here.
+        """
         near = node == this_node()
+        if not near and not self._listening.other_nodes:
+            raise ValueError(f"{self._listening} is for processes of the same node")
         if near not in self._sockets:
-            self._sockets[near] = listening = _near() if near else socket.create_server((node_address(), 0))
+            listening = self._near() if near else socket.create_server((node_address(), 0))
+            self._sockets[near] = listening
             loop = asyncio.get_running_loop()
             start = loop.create_unix_server if near else loop.create_server
             # Whoever connects before it has started waits in the backlog of the socket.
@@ -131,16 +139,27 @@ class Listener:
         """The address for every process of the run."""
         return self.address(None if has_other_nodes() else this_node())
 
+    def _near(self) -> socket.socket:
+        near = socket.socket(socket.AF_UNIX)
+        # Of Linux's abstract names: no file, and gone with the process.
+        near.bind(f"\0{self._listening.socket_name}{secrets.token_hex(16)}")
+        near.listen(MAX_WAITING)
+        return near
+
 
 class Answers:
     """Gives each question that comes by a connection to a function, and sends back what that returns."""
 
     def __init__(
-        self, answer: Callable[..., Awaitable[object]], *, as_raised: type[Exception] = PeerError
+        self,
+        listening: Listening,
+        answer: Callable[..., Awaitable[object]],
+        *,
+        as_raised: type[Exception] = PeerError,
     ) -> None:
         """Errors of `as_raised` are raised in who has asked as they are, others as a PeerError in words."""
         self._answer, self._as_raised = answer, as_raised
-        self.listener = Listener(self._receive)
+        self.listener = Listener(listening, self._receive)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _receive(self, connection: Connection, key: int, *question: Any) -> None:
@@ -288,11 +307,3 @@ def lost_nodes() -> str:
 def node_address() -> str:
     """The address that Ray uses for this node; loopback where nothing else reaches it, and outside Ray."""
     return str(ray.util.get_node_ip_address()) if ray.is_initialized() else "127.0.0.1"
-
-
-def _near() -> socket.socket:
-    near = socket.socket(socket.AF_UNIX)
-    # Of Linux's abstract names: no file, and gone with the process.
-    near.bind(f"\0rlinf-async-{secrets.token_hex(16)}")
-    near.listen(MAX_WAITING)
-    return near

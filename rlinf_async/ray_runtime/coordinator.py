@@ -18,6 +18,7 @@ from rlinf_async.ray_runtime.connection import Address, Answers, Caller, this_no
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.held_pieces import HeldPieces, LearnerRanks
 from rlinf_async.ray_runtime.inspection import Inspectable
+from rlinf_async.ray_runtime.listening import Listening
 from rlinf_async.ray_runtime.saved_buffer import Resumed, resume_buffer, save_buffer
 from rlinf_async.ray_runtime.weight_file import Place
 
@@ -29,7 +30,7 @@ class Coordinator(Inspectable):
         self._settings = settings
         self._broker = settings.trajectory_broker(version=version)
         self._weights = settings.weight_broker(self._broker.publish)
-        self._answers = Answers(self._called, as_raised=Exception)
+        self._answers = Answers(Listening.PACE, self._called, as_raised=Exception)
         self._addresses: Sequence[Address] = ()
         self._learners = LearnerRanks(())
         self._mirrors: dict[str, tuple[int, Address]] = {}

@@ -14,6 +14,7 @@ from typing import Any
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.ray_runtime.connection import Address, Answers, Callers
+from rlinf_async.ray_runtime.listening import Listening
 from rlinf_async.ray_runtime.shown_memory import Reader, ShownMemory
 from rlinf_async.ray_runtime.wire import opened, read_sealed, seal, sealed
 
@@ -25,7 +26,7 @@ class HeldPieces:
     """The side of a learner rank: the data of pieces, until a later batch is taken."""
 
     def __init__(self) -> None:
-        self._answers = Answers(self._answer)
+        self._answers = Answers(Listening.ROLLOUTS, self._answer)
         # However long it takes: another machine may send many at a time.
         self._reader = Reader(timeout_s=None)
         self._data: dict[int, dict[Name, Any]] = defaultdict(dict)
@@ -65,7 +66,7 @@ class LearnerRanks:
         """`addresses` are those of `HeldPieces`, in the order of the ranks."""
         self._addresses = addresses
         self._callers = Callers("a learner rank")
-        self._memory = ShownMemory(reused=False)
+        self._memory = ShownMemory(Listening.LARGE_ROLLOUTS, reused=False)
 
     async def give(self, piece: Piece) -> None:
         """Hand over the payload of `piece` to the rank that trains it.

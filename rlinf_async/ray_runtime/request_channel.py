@@ -21,6 +21,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.connection import Address, Caller, Connection, Listener, this_node
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.inspection import Inspectable
+from rlinf_async.ray_runtime.listening import Listening
 from rlinf_async.ray_runtime.shown_memory import ShownMemory
 from rlinf_async.ray_runtime.wire import opened, seal, sealed
 
@@ -33,7 +34,7 @@ class RequestChannel(Inspectable):
 
     def __init__(self, settings: RunSettings) -> None:
         self._broker = settings.request_broker()
-        self._listener = Listener(self._receive)
+        self._listener = Listener(Listening.REQUESTS, self._receive)
         self._takes: set[asyncio.Task[None]] = set()
 
     async def address(self, node: str) -> Address:
@@ -102,7 +103,7 @@ class RequestClient:
         """`generation` is the life of this process."""
         self._caller = _caller(channel)
         self._generation, self._node = generation, this_node()
-        self._memory = ShownMemory()
+        self._memory = ShownMemory(Listening.LARGE_REQUESTS)
 
     @asynccontextmanager
     async def rollout(self, shard: int) -> AsyncIterator[None]:

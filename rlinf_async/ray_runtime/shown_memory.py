@@ -10,6 +10,7 @@ from typing import Any
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.ray_runtime.connection import Address, Callers, Connection, Listener
+from rlinf_async.ray_runtime.listening import Listening
 from rlinf_async.ray_runtime.memory import MemoryPool, read
 
 READ_TIMEOUT_S = 60.0
@@ -18,9 +19,9 @@ READ_TIMEOUT_S = 60.0
 class ShownMemory:
     """The side of the process that has the values."""
 
-    def __init__(self, *, reused: bool = True) -> None:
+    def __init__(self, listening: Listening, *, reused: bool = True) -> None:
         """`reused`: see `MemoryPool`."""
-        self._pool, self._listener = MemoryPool(reused=reused), Listener(self._show)
+        self._pool, self._listener = MemoryPool(reused=reused), Listener(listening, self._show)
 
     @contextmanager
     def holding(self, value: object) -> Iterator[list[Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.ray_runtime.connection import Address, Answers, Callers, this_node
+from rlinf_async.ray_runtime.listening import Listening
 from rlinf_async.ray_runtime.weight_file import Place, WeightsGone, WeightVersions
 from rlinf_async.ray_runtime.weight_parts import (
     Difference,
@@ -28,7 +29,7 @@ class WeightServer:
     """Sends parts of the weights that this process holds to the machines that ask."""
 
     def __init__(self) -> None:
-        self._answers = Answers(self._part)
+        self._answers = Answers(Listening.WEIGHTS, self._part)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights sent")
         self._pair: tuple[Place, Place | None] | None = None
         self._parts: dict[int, Part] = {}
@@ -55,7 +56,7 @@ class WeightMirror:
     """The weights of another machine in memory of this process, for all ranks of its node."""
 
     def __init__(self) -> None:
-        self._answers = Answers(self.hold)
+        self._answers = Answers(Listening.MIRRORED_WEIGHTS, self.hold)
         self._callers = Callers("who holds the weights")
         self._lock = asyncio.Lock()
         self._versions = {changes: WeightVersions(changes=changes) for changes in (False, True)}

@@ -25,6 +25,7 @@ from rlinf_async.ray_runtime.connection import (
     Listener,
     this_node,
 )
+from rlinf_async.ray_runtime.listening import Listening
 from tests.listening import listening
 from tests.loops.virtual import now, settle
 from tests.wire import Wire, unavailable
@@ -60,7 +61,7 @@ class Echo:
 
     def __init__(self):
         self.heard = []
-        self.listener = Listener(self._receive)
+        self.listener = Listener(Listening.REQUESTS, self._receive)
 
     def _receive(self, connection, key, *message):
         self.heard.append((key, *message))
@@ -229,10 +230,11 @@ async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
 LISTENING = """
 import asyncio
 from rlinf_async.ray_runtime.connection import Listener, this_node
+from rlinf_async.ray_runtime.listening import Listening
 
 async def main():
     heard = lambda connection, key, *message: print("heard", flush=True)
-    print(Listener(heard).address(this_node()), flush=True)
+    print(Listener(Listening.REQUESTS, heard).address(this_node()), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -280,7 +282,9 @@ async def test_whoever_waits_for_a_process_that_is_killed_is_told_at_once_and_wh
 @pytest.mark.real_time
 async def test_what_is_said_to_a_process_that_was_killed_is_nothing():
     heard = asyncio.Queue()
-    listener = Listener(lambda connection, *message: heard.put_nowait((connection, message)))
+    listener = Listener(
+        Listening.REQUESTS, lambda connection, *message: heard.put_nowait((connection, message))
+    )
     address = listener.address(this_node())
     calling = [process(CALLING.format(address=address)) for _ in range(2)]
     first, second = [(await heard.get())[0] for _ in range(2)]
@@ -310,14 +314,21 @@ async def test_nothing_listens_on_a_port_until_another_machine_asks_where():
     assert {address for _, address in set(listening(os.getpid())) - before} <= {"127.0.0.1"}
 
 
+def test_what_is_for_processes_of_one_node_tells_no_other_where_it_is():
+    listener = Listener(Listening.MIRRORED_WEIGHTS, print)
+    with pytest.raises(ValueError, match="MIRRORED_WEIGHTS is for processes of the same node"):
+        listener.address(None)
+
+
 FAR = """
 import asyncio
 from rlinf_async.ray_runtime import connection
+from rlinf_async.ray_runtime.listening import Listening
 
 async def main():
     connection.node_address = lambda: "192.0.2.1"
     answer = lambda connection, key, *message: connection.send(key, message, None)
-    listener = connection.Listener(answer)
+    listener = connection.Listener(Listening.REQUESTS, answer)
     print([listener.address(connection.this_node()), listener.address(None)], flush=True)
     await asyncio.Event().wait()
 

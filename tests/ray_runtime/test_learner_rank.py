@@ -19,6 +19,7 @@ from rlinf_async.core.premise import Premise
 from rlinf_async.ray_runtime.connection import Answers
 from rlinf_async.ray_runtime.held_pieces import LearnerRanks
 from rlinf_async.ray_runtime.learner_rank import LearnerRank
+from rlinf_async.ray_runtime.listening import Listening
 from tests.making import piece, run_settings, ticket
 
 
@@ -91,7 +92,8 @@ class Coordinator:
 
     def __init__(self, rank):
         self.asked, self._rank = [], rank
-        self.address, self._answers = SimpleNamespace(remote=self._address), Answers(self._take)
+        self.address = SimpleNamespace(remote=self._address)
+        self._answers = Answers(Listening.PACE, self._take)
 
     async def _address(self, node):
         return self._answers.listener.address(node)

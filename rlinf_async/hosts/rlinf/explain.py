@@ -151,6 +151,7 @@ def _place_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
     yield "placement", "; ".join(f"{names}: {_plain(where)}" for names, where in facts["placement"].items())
     if facts["shards"] is not None:
         yield from explanation.size_rows(facts)
+        yield from explanation.listening_rows(facts)
 
 
 def _machines(cluster: Mapping[str, Any]) -> str:

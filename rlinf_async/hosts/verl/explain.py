@@ -111,6 +111,7 @@ def show(facts: Mapping[str, Any], console: Console) -> None:
         *_adapter_rows(facts),
         *(memory_rows(facts["memory"]) if facts["memory"] else ()),
         *explanation.size_rows(facts),
+        *explanation.listening_rows(facts),
     )
     explanation.show_rows(lines, facts["remarks"], console)
 

@@ -20,6 +20,7 @@ from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.kit import inference
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
+from rlinf_async.ray_runtime.listening import Listening
 from rlinf_async.ray_runtime.shown_memory import ShownMemory
 from rlinf_async.ray_runtime.wire import seal, sealed
 from tests.hostile_errors import WORST
@@ -210,7 +211,7 @@ def test_the_thread_of_inference_uses_the_device_of_its_worker(worker):
 def test_a_pass_gives_back_what_it_has_read_without_the_garbage_collector(worker):
     """RLinf asks the config for keys that it lacks, which must not leave the frames of the pass behind."""
     assert OmegaConf.select(worker.cfg, "algorithm.dagger") is None
-    pool, seen = ShownMemory(), []
+    pool, seen = ShownMemory(Listening.LARGE_REQUESTS), []
 
     async def act_again():
         for _ in range(4):

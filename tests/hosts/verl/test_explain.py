@@ -105,6 +105,11 @@ def test_what_a_reader_may_not_expect_is_remarked(override, words):
     assert any(words in remark for remark in explain(composed(override))["remarks"])
 
 
+def test_it_says_who_listens():
+    told = " ".join(shown(composed()).split())
+    assert "the request channel: requests and their answers; the coordinator: " in told
+
+
 def test_evaluation_is_told_when_it_happens():
     assert explain(composed())["evaluation"] == "none"
     told = explain(composed("trainer.test_freq=5", "trainer.val_before_train=true"))["evaluation"]

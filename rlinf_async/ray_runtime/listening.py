@@ -1,0 +1,47 @@
+"""All places where processes of a run listen: nobody listens without one, and `explain` says them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+LEARNER_RANKS = "learner ranks"
+SCORED_FOR = "learner ranks that have pieces scored"
+
+
+class Listening(Enum):
+    """A place: who listens there, what others get or leave there, and whether other nodes may connect."""
+
+    REQUESTS = ("the request channel",), "requests and their answers"
+    PACE = ("the coordinator",), "the pace of rollouts and batches"
+    ROLLOUTS = (LEARNER_RANKS,), "rollouts"
+    WEIGHTS = (LEARNER_RANKS,), "new weights"
+    MIRRORED_WEIGHTS = ("inference ranks",), "new weights", False
+    LARGE_REQUESTS = ("env workers", SCORED_FOR), "large requests"
+    LARGE_ROLLOUTS = ("env workers",), "large rollouts"
+
+    def __init__(self, who: tuple[str, ...], what: str, other_nodes: bool = True) -> None:
+        self.who, self.what, self.other_nodes = who, what, other_nodes
+
+    @property
+    def socket_name(self) -> str:
+        """The beginning of the names of its unix sockets, which are of Linux's abstract ones."""
+        return f"rlinf-async-{self.name.lower().replace('_', '-')}-"
+
+
+def places(*, inference_scores: bool) -> list[dict[str, Any]]:
+    """Who listens in a run, and for what, as plain data.
+
+    Args:
+        inference_scores: True if learner ranks have pieces scored by inference.
+    """
+    return [
+        {
+            "who": LEARNER_RANKS if who == SCORED_FOR else who,
+            "what": place.what,
+            "other_nodes": place.other_nodes,
+        }
+        for place in Listening
+        for who in place.who
+        if inference_scores or who != SCORED_FOR
+    ]
