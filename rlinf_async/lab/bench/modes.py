@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +41,24 @@ class Mode:
 OFF_OVERRIDE = "async.mode=off"
 OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
 ASYNC_PPO = (OFF_OVERRIDE, "algorithm.loss_type=decoupled_actor_critic", "+algorithm.staleness_threshold=1")
+LEVEL_MODES = (
+    Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
+    Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",), balance="tasks"),
+    Mode(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
+    Mode(name="full", kind="plugin", overrides=("async.mode=full",), balance="tasks"),
+    Mode(
+        name="full-loglinear",
+        kind="plugin",
+        overrides=("async.mode=full", "async.advanced.proximal=loglinear"),
+        balance="tasks",
+    ),
+    Mode(
+        name="full-exact",
+        kind="plugin",
+        overrides=("async.mode=full", "async.advanced.balance=exact"),
+    ),
+)
+"""The levels of this package, which every host has; those named `full-` change what is learnt or how."""
 BENCH_MODES = {
     mode.name: mode
     for mode in (
@@ -72,22 +91,14 @@ BENCH_MODES = {
             env_workers=8,
             balance="free",
         ),
-        Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
-        Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",)),
-        Mode(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
-        Mode(name="full", kind="plugin", overrides=("async.mode=full",), balance="tasks"),
-        Mode(
-            name="full-loglinear",
-            kind="plugin",
-            overrides=("async.mode=full", "async.advanced.proximal=loglinear"),
-            balance="tasks",
-        ),
-        Mode(
-            name="full-exact",
-            kind="plugin",
-            overrides=("async.mode=full", "async.advanced.balance=exact"),
-        ),
+        *LEVEL_MODES,
     )
 }
-STANDARD_MODES = tuple(name for name in BENCH_MODES if not name.startswith("full-"))
-"""Modes that are run unless others are named; those change what is learnt or how."""
+
+
+def standard(modes: Iterable[str]) -> tuple[str, ...]:
+    """Return the modes that are run unless some are named."""
+    return tuple(name for name in modes if not name.startswith("full-"))
+
+
+STANDARD_MODES = standard(BENCH_MODES)

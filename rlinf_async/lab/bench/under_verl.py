@@ -9,22 +9,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlinf_async.hosts.host import load
-from rlinf_async.lab.bench.modes import OFF_OVERRIDE, Mode
+from rlinf_async.lab.bench.modes import LEVEL_MODES, OFF_OVERRIDE, Mode, standard
 from rlinf_async.lab.bench.scenarios import Scenario
 
 BENCH_CONFIG = "bench/verl_emulated"
 ACTOR_SECTION = "actor_rollout_ref.actor"
+STAGES = "env.stages=2"
+RESETS_AHEAD = "env.train.resets_ahead=true"
+"""Environments reset beside the update, as in veRL's experiment with VLAs."""
 VERL_MODES = {
     mode.name: mode
     for mode in (
-        Mode(name="off", kind="sync", overrides=(OFF_OVERRIDE,)),
-        # As veRL's experiment with VLAs stepped its environments: two halves, one acts while one is answered.
-        Mode(name="verl-stages", kind="sync", overrides=(OFF_OVERRIDE, "env.stages=2")),
-        Mode(name="one-step-off", kind="stock", overrides=("async.mode=train", "++async.deterministic=true")),
-        *(
-            Mode(name=level, kind="plugin", overrides=(f"async.mode={level}",))
-            for level in ("train", "rollout", "streamer", "full")
+        Mode(name="off", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD)),
+        # As that experiment stepped its environments: two halves, one acts while one is answered.
+        Mode(name="verl-stages", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD, STAGES)),
+        Mode(
+            name="one-step-off",
+            kind="stock",
+            overrides=("async.mode=train", "++async.deterministic=true", RESETS_AHEAD),
         ),
+        *LEVEL_MODES,
     )
 }
 
@@ -33,7 +37,7 @@ class UnderVerl:
     """Fills `side.Side`."""
 
     modes: Mapping[str, Mode] = VERL_MODES
-    standard: tuple[str, ...] = tuple(VERL_MODES)
+    standard: tuple[str, ...] = standard(VERL_MODES)
     quick: tuple[str, ...] = ("off", "one-step-off", "full")
     over = "the same loop with every level off"
     others = "peer"

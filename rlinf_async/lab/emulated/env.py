@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
@@ -48,13 +49,22 @@ class EmulatedEnv(gymnasium.Env):
         )
         self._steps = 0
         self._started = False
+        self._beside = ThreadPoolExecutor(1) if cfg.get("resets_ahead") else None
+        self._under_way: Future[None] | None = None
 
     def reset(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start the next rollout of all environments."""
-        with self._log.span("reset", first=self._batch.first) as facts:
-            facts["seconds"] = self._batch.reset()
+        if self._under_way is None:
+            self._reset()
+        else:
+            self._under_way.result()
+            self._under_way = None
         self._next_rollout()
         return self._observation(), {}
+
+    def _reset(self) -> None:
+        with self._log.span("reset", first=self._batch.first) as facts:
+            facts["seconds"] = self._batch.reset()
 
     def take_on(self, seed_offset: int, rollout: int) -> None:
         """The next reset begins this rollout of the environments that `seed_offset` numbers."""
@@ -66,10 +76,12 @@ class EmulatedEnv(gymnasium.Env):
 
     def update_reset_state_ids(self) -> None:
         """Note the end of a rollout; environments that reset themselves go on and are counted from the
-        start.
+        start. With `resets_ahead` the others begin to reset now, beside whatever follows.
         """
         if self.auto_reset:
             self._next_rollout()
+        elif self._beside is not None:
+            self._under_way = self._beside.submit(self._reset)
 
     def chunk_step(
         self, chunk_actions: object

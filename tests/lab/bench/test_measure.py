@@ -10,7 +10,7 @@ SERVED = (*rollout(0.0), *rollout(10.0), *rollout(20.0))
 TRAINED = (training(10.0, 0), training(20.0, 1), training(30.0, 2))
 
 
-def measured(*records, served=SERVED, warm_up=1, steps=2, mode="rollout", scenario=TINY):
+def measured(*records, served=SERVED, warm_up=1, steps=2, mode="full-exact", scenario=TINY):
     return measure(in_order(*served, *records), scenario, BENCH_MODES[mode], warm_up=warm_up, steps=steps)
 
 

@@ -1,4 +1,5 @@
 import fcntl
+import threading
 from contextlib import nullcontext
 from itertools import islice
 
@@ -200,6 +201,21 @@ def test_an_emulated_environment_shows_whose_rollout_it_plays():
         env.take_on(place, rollout)
         shown = env.reset()[0]["states"][:, :3].tolist()
         assert shown == [[2 * place, rollout, 0], [2 * place + 1, rollout, 0]]
+
+
+def test_environments_that_reset_ahead_begin_where_a_rollout_ends_and_wait_for_what_is_left(monkeypatch):
+    slept = []
+    monkeypatch.setattr("time.sleep", lambda seconds: slept.append((seconds, threading.current_thread())))
+    section = {"auto_reset": False, "ignore_terminations": True, "max_steps_per_rollout_epoch": 4, "seed": 0}
+    for ahead in (False, True):
+        slept.clear()
+        section |= {"service": {"reset_s": 2.0}, "resets_ahead": ahead}
+        env = EmulatedEnv(OmegaConf.create(section), 2, 0, 2, None)
+        env.reset()
+        env.update_reset_state_ids()
+        assert env.reset()[0]["states"][:, 1].tolist() == [1, 1]
+        beside = [thread is not threading.current_thread() for _, thread in slept]
+        assert beside == [False, ahead]
 
 
 def test_a_vectorised_simulator_takes_as_long_for_one_as_for_many(monkeypatch):

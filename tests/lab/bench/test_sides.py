@@ -77,6 +77,32 @@ def test_a_mode_under_verl_is_the_schedule_that_it_is_named_after(mode, levels, 
 
 @pytest.mark.verl
 @pytest.mark.usefixtures("verl")
+def test_peers_under_verl_reset_beside_the_update_and_levels_where_a_rollout_begins():
+    from rlinf_async.compose import compose_config
+
+    for name, mode in UNDER_VERL.modes.items():
+        overrides = UNDER_VERL.overrides(SCENARIOS_BY_NAME["balanced"], mode, log="log")
+        env = compose_config(UNDER_VERL.config(SCENARIOS_BY_NAME["balanced"]), overrides).env
+        assert env.train.resets_ahead == (mode.kind != "plugin"), name
+
+
+@pytest.mark.verl
+@pytest.mark.usefixtures("verl")
+@pytest.mark.parametrize("mode", ["off", "train", "rollout", "streamer", "full", "full-exact"])
+def test_a_mode_under_verl_is_measured_by_the_balance_that_its_run_has(mode):
+    for scenario in (SCENARIOS_BY_NAME["balanced"], SCENARIOS_BY_NAME["resets"]):
+        takes = settings(scenario, mode).asynchrony.takes_tasks
+        assert UNDER_VERL.modes[mode].balance_in(scenario) == ("tasks" if takes else "exact")
+
+
+@pytest.mark.verl
+@pytest.mark.usefixtures("verl")
+def test_idle_inference_ranks_share_the_anchor_under_verl():
+    assert settings(SCENARIOS_BY_NAME["balanced"], "full").scored_by_inference
+
+
+@pytest.mark.verl
+@pytest.mark.usefixtures("verl")
 def test_the_stages_of_a_run_under_verl_take_turns_and_each_is_answered_by_itself():
     plan = settings(SCENARIOS_BY_NAME["balanced"], "verl-stages").plan
     assert [plan.queue(shard) for shard in range(plan.shards)] == [(0, 0), (0, 1)]
