@@ -3,15 +3,16 @@
     python -m benchmarks.schedules.ideas
 
 Stated before the first run. An idea is worth building if it makes the same work 10 % faster (a gain of 1.10)
-in a case. Cases are simulators as in the bench's `libero`, 48 of them with a shard each, four accelerators, and
-every level on. Training takes half as long as a rollout of the slowest simulator, as long, or twice as long, on two
-learner ranks; an answer takes as long as in the bench, 8 times that or 32 times. A step is the mean of the last six of
-eight batches.
+in a case. Cases are simulators as in the bench's `libero`, 48 of them with a shard each, four accelerators,
+and every level on. Training takes half as long as a rollout of the slowest simulator, as long, or twice as
+long, on two learner ranks; an answer takes as long as in the bench, 8 times that or 32 times. A step is the
+mean of the last six of eight batches.
 
 `lend`: idle learner ranks answer requests. It is held against the best division of the four accelerators. Its
-step is taken for shorter than it can be, as the longer of two bounds, in the best division for it: every
-learner rank answers, too, and trains as fast as without; and four accelerators do all the work of
-that run, of both kinds, and never idle.
+step is taken for shorter than it can be, as the longer of two bounds: every learner rank answers, too, and
+trains as fast as without, in the best division for that; and four accelerators do the least work, of both
+kinds, that any of these runs has done for a batch, and never idle. (A trial of one case had taken the work of
+the run itself, which more ranks make larger: they answer smaller batches.)
 
 `refill`: groups without signal, of which there is a share, are collected again before the batch is trained, so
 that a batch is full of groups that have some. Two accelerators are inference, which is as fast as in the bench.
@@ -23,7 +24,6 @@ pass is made over groups that are left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from rlinf_async.config import AsyncConfig
@@ -101,14 +101,15 @@ def step(of: RunSettings, taking: Times) -> tuple[float, float]:
 
 def lend(training: float, slower: float) -> Mapping[str, float]:
     """The best division, and no more than lending can give."""
-    taking, best, bound = times(training=training, slower=slower), [], []
-    for learners in DIVISIONS:
-        divided = settings(learners=learners, inference=ACCELERATORS - learners)
-        best.append(step(divided, taking)[0])
-        lent = replace(divided, plan=replace(divided.plan, inference_ranks=ACCELERATORS))
-        seconds, work = step(lent, taking)
-        bound.append(max(seconds, work / ACCELERATORS))
-    return {"divided_s": min(best), "lent_s": min(bound), "gain": min(best) / min(bound)}
+    taking = times(training=training, slower=slower)
+    divided = [
+        step(settings(learners=learners, inference=ACCELERATORS - learners), taking) for learners in DIVISIONS
+    ]
+    lent = [step(settings(learners=learners, inference=ACCELERATORS), taking) for learners in DIVISIONS]
+    best = min(seconds for seconds, _ in divided)
+    least_work = min(work for _, work in (*divided, *lent)) / ACCELERATORS
+    bound = max(min(seconds for seconds, _ in lent), least_work)
+    return {"divided_s": best, "lent_s": bound, "gain": best / bound}
 
 
 def refill(training: float, silent: float) -> Mapping[str, float]:
