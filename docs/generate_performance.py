@@ -5,15 +5,14 @@ One is in docs/performance.md, all of them are in benchmarks/schedules/measureme
     python docs/generate_performance.py
 
 It takes the runs in benchmarks/schedules: those of results.cells.jsonl, for tables apart those of
-earlier.cells.jsonl, which were measured over other steps, and of sixteen_cores*.cells.jsonl, from
-another machine, and what `bench --output` has left of single questions. The prose of the page is left as
+earlier.cells.jsonl, which were measured over other steps, of sixteen_cores*.cells.jsonl, from another
+machine, and of verl.cells.jsonl, under another host. The prose of the page is left as
 it is.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from generated import fill
@@ -28,10 +27,6 @@ ALL = RESULTS / "measurements.md"
 PARTS = ("env", "inference", "learner")
 SPEED = ("fresh env steps/s", "/ stock sync", "/ best stock", "overlap efficiency", "own", "runs")
 MORE = ("CPU ms / fresh step", "other cores", "staleness", "mean batch", "idle env / inference / learner")
-FRESH = {"fresh steps/s": "fresh_steps_per_s"}
-UNDER_VERL = {"over sync": "ratio_stock_sync", "over best peer": "ratio_best_stock"}
-AGAINST_STOCK = {"over best stock": "ratio_best_stock"}
-EFFICIENCY = {"overlap efficiency": "overlap_efficiency"}
 
 
 def rows(name: str) -> list[Row]:
@@ -86,17 +81,14 @@ def several(measured: Sequence[Row]) -> str:
     return markdown(["scenario", "mode", *SPEED], lines)
 
 
-def question(name: str, columns: Mapping[str, str]) -> str:
-    """The table of a single question: figures of a row by heading."""
+def under_verl(measured: Sequence[Row], *modes: str) -> str:
+    """A line per scenario and mode; of `modes` alone, if some are named."""
     lines = [
-        [
-            f"`{row['mode']}`",
-            *(figure(row, key, ",.0f" if key in FRESH.values() else ".2f") for key in columns.values()),
-            str(row["repetitions"]),
-        ]
-        for row in json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+        [f"`{row['scenario']}`", f"`{row['mode']}`", *speed(row)]
+        for row in measured
+        if row["mode"] in (modes or (row["mode"],))
     ]
-    return markdown(["mode", *columns, "runs"], lines)
+    return markdown(["scenario", "mode", SPEED[0], "/ sync", "/ best peer", *SPEED[3:]], lines)
 
 
 def beside(measured: Sequence[Row], *levers: str) -> str:
@@ -116,7 +108,10 @@ def generate(page: str) -> str:
     measured = {row["scenario"] for row in today}
     return fill(
         page,
-        {"headline": headline([*today, *(row for row in before if row["scenario"] not in measured)])},
+        {
+            "headline": headline([*today, *(row for row in before if row["scenario"] not in measured)]),
+            "under veRL": under_verl(rows("verl"), "full"),
+        },
     )
 
 
@@ -129,7 +124,7 @@ def generate_all(page: str) -> str:
     tables["tasks"] = beside(measured, "full-tasks")
     tables["sixteen cores"] = several(rows("sixteen_cores"))
     tables["sixteen cores, twelve steps"] = several(rows("sixteen_cores_12"))
-    tables["under veRL"] = question("verl", FRESH | UNDER_VERL | EFFICIENCY)
+    tables["under veRL"] = under_verl(rows("verl"))
     return fill(page, tables)
 
 

@@ -14,11 +14,11 @@ trains as fast as without, in the best division for that; and four accelerators 
 kinds, that any of these runs has done for a batch, and never idle. (A trial of one case had taken the work of
 the run itself, which more ranks make larger: they answer smaller batches.)
 
-`refill`: groups without signal, of which there is a share, are collected again before the batch is trained, so
-that a batch is full of groups that have some. Two accelerators are inference, which is as fast as in the bench.
-What counts are groups with signal that are trained in a second, against training on everything, and
-against `skip`, which leaves groups without signal out of the update and collects none instead. No
-pass is made over groups that are left out.
+`refill`: groups without signal, of which there is a share, are collected again before the batch is trained,
+so that a batch is full of groups that have some. Two accelerators are inference, which is as fast as in the
+bench. What counts are groups with signal that are trained in a second, against training on everything, and
+against `skip`, which leaves groups without signal out of the update and collects none instead. No pass is
+made over groups that are left out.
 """
 
 from __future__ import annotations
