@@ -1,5 +1,9 @@
 """verl-vla's GaussianActor acts and scores as its own class does."""
 
+import ast
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.verl_vla.conftest import without_lerobot
@@ -8,6 +12,7 @@ if why := without_lerobot():
     pytest.skip(why, allow_module_level=True)
 
 import torch
+import verl_vla
 from verl_vla.models.gaussian_actor.modeling import TanhMultivariateNormalDiag
 
 from rlinf_async.hosts.decisions import decided
@@ -90,10 +95,42 @@ def test_what_it_cannot_be_is_refused(changes, said):
         build({**SECTION, **changes}, None)
 
 
-def test_an_artifact_of_another_architecture_is_refused_by_name(tmp_path):
-    (tmp_path / "config.json").write_text('{"_class_name": "PI0Policy"}')
-    with pytest.raises(ValueError, match="holds a PI0Policy of verl-vla; use a gaussian_actor"):
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("PI0Policy", ", which draws the steps of an action anew wherever it gives a log-probability"),
+        ("act", ""),
+    ],
+)
+def test_an_artifact_of_another_architecture_is_refused_by_name_and_with_the_reason(tmp_path, kind, why):
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": kind}))
+    with pytest.raises(ValueError, match=f"holds a {kind} of verl-vla{why}; use a gaussian_actor"):
         build({"model_type": "verl_vla", "action_dim": 7, "model_path": str(tmp_path)}, None)
+
+
+def test_what_gives_log_probabilities_of_pi05_takes_no_steps_and_gives_none():
+    """Or they could be stored, and scored again."""
+    source = Path(verl_vla.__file__).parent / "models" / "pi0_torch" / "trainable_model.py"
+    (model,) = [
+        node
+        for node in ast.parse(source.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == "PI0TrainableModel"
+    ]
+    methods = {node.name: node for node in model.body if isinstance(node, ast.FunctionDef)}
+    scored = [name for name, node in methods.items() if "_gaussian_log_prob" in ast.unparse(node)]
+    assert scored == ["_gaussian_log_prob", "_sample_actions_flow_sde"]
+    sampler = methods["_sample_actions_flow_sde"]
+    assert [each.arg for each in sampler.args.args] == [
+        "self",
+        "state_features",
+        "initial_noise",
+        "noise_scale",
+        "requires_grad",
+        "return_log_prob",
+        "task_ids",
+    ]
+    (given,) = [ast.unparse(node) for node in ast.walk(sampler) if isinstance(node, ast.Return)]
+    assert given == "return (x_t, log_probs)"
 
 
 def _data(observation):

@@ -26,6 +26,9 @@ from rlinf_async.hosts.verl.verl_vla.env import FIELDS
 
 ARCHITECTURE = "gaussian_actor"
 """The one of verl-vla's whose classes give log-probabilities of actions that were drawn before."""
+STEPS_DRAWN_ANEW = ", which draws the steps of an action anew wherever it gives a log-probability"
+# Of pi0 and pi0.5: the flow-SDE draws a noise level and every step itself, keeps neither and takes neither.
+WHY_NOT = {"pi0": STEPS_DRAWN_ANEW, "PI0Policy": STEPS_DRAWN_ANEW}
 NO_CRITIC = {"critic": {"enabled": False}}
 SQUASH = TanhTransform()
 
@@ -203,8 +206,8 @@ def _artifact(path: str, dtype: torch.dtype) -> Any:
     kind = found.get("type") or found.get("_class_name") or found.get("model_type")
     if kind != ARCHITECTURE:
         raise ValueError(
-            f"vla.model.model_path={path} holds a {kind} of verl-vla; use a {ARCHITECTURE}, whose "
-            "classes say how probable an action was"
+            f"vla.model.model_path={path} holds a {kind} of verl-vla{WHY_NOT.get(kind, '')}; use a "
+            f"{ARCHITECTURE}, whose classes say how probable an action was"
         )
     config = SimpleNamespace(native_architecture=kind, local_path=path, override_config={}, adapter=NO_CRITIC)
     return import_module("verl_vla.models").build_vla_model(config, torch_dtype=dtype)
