@@ -25,7 +25,7 @@ async def _shard(shard: int, requests: RequestBroker, trajectories: TrajectoryBr
 
 async def _inference(requests: RequestBroker) -> None:
     while (batch := await requests.take(0)) is not None:
-        requests.reply([pending.number for pending in batch], batch)
+        requests.reply([pending.key for pending in batch], batch)
 
 
 async def _learner(trajectories: TrajectoryBroker, batches: int) -> None:

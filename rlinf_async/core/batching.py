@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 from typing import Generic, Protocol, TypeVar
 
 
@@ -58,14 +57,9 @@ class DynamicBatcher(Generic[R]):
         self._waiting.append((now, request))
         self._size += request.size
 
-    def give_back(self, request: R, since: float) -> None:
-        """Queue a request that had left, and had arrived at `since`, before those that wait."""
-        self._waiting.appendleft((since, request))
-        self._size += request.size
-
-    def drop(self, shards: Collection[int]) -> None:
-        """Forget the requests of `shards`."""
-        self._waiting = deque(waiting for waiting in self._waiting if waiting[1].shard not in shards)
+    def remove(self, request: R) -> None:
+        """Forget a request that waits."""
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[1] is not request)
         self._size = sum(request.size for _, request in self._waiting)
 
     def take(self, now: float) -> list[R]:
@@ -123,15 +117,9 @@ class BarrierBatcher(Generic[R]):
             raise ValueError(f"shard {request.shard} asked again before it was answered")
         self._waiting[request.shard] = request
 
-    def give_back(self, request: R, since: float) -> None:
-        """Queue a request that had left, while its shard still waits for the answer."""
-        self.add(request, since)
-
-    def drop(self, shards: Collection[int]) -> None:
-        """Forget the requests of `shards`, which have died, so that no batch waits for these shards."""
-        self._in_flight.difference_update(shards)
-        for shard in self._waiting.keys() & set(shards):
-            del self._waiting[shard]
+    def remove(self, request: R) -> None:
+        """Forget a request that waits; its shard is waited for as before."""
+        del self._waiting[request.shard]
 
     def take(self, now: float) -> list[R]:
         """Return the requests of all shards in flight, by shard number; [] while one has not asked."""

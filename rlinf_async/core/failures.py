@@ -14,6 +14,10 @@ class PeerError(RuntimeError):
     """A wait ended because somebody else failed; the first failure is reported elsewhere."""
 
 
+class RankLost(PeerError):
+    """The inference rank that had taken a request is lost: who still waits for the answer asks again."""
+
+
 class DeadlineError(RuntimeError):
     """A wait outlived its deadline; the message says what was waited for, with counts."""
 

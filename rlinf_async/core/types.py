@@ -39,13 +39,19 @@ REQUEST_NUMBERS = count()
 """Numbers for the requests of this process, which spans bear to tell requests and answers apart."""
 
 
+RequestKey = tuple[int, int]
+"""A shard, or a learner rank that is numbered on, and its own number of a request."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRequest:
     """One shard asks for the actions of its `size` environments, or a learner rank for `size` scores.
 
     A request is never split. `number` is the asker's own: no other request of its process has it. `payload`
     is the host's business (observations, or a handle to them). The inference ranks of the same `node` answer
-    it first. `generation` is the life of the process that asks; see `core.generations`.
+    it first. `generation` is the life of the process that asks; see `core.generations`. `asker` is the place
+    to which the answer is sent, where it does not go through who hands out requests. `again` is True if the
+    request was asked before, and the inference rank is lost that had taken it.
     """
 
     shard: int
@@ -55,6 +61,13 @@ class ActionRequest:
     mode: Mode = "train"
     node: str = ""
     generation: int = 0
+    asker: Any = None
+    again: bool = False
+
+    @property
+    def key(self) -> RequestKey:
+        """The name of the request among those of all askers that live."""
+        return self.shard, self.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

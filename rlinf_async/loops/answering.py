@@ -3,49 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
-from rlinf_async.core.failures import PeerError
+from rlinf_async.core.failures import PeerError, RankLost
+from rlinf_async.core.types import ActionRequest, RequestKey
 
 
-class Numbered(Protocol):
-    """A request under a number."""
+class Keyed(Protocol):
+    """A request that has a name."""
 
     @property
-    def number(self) -> int: ...
+    def key(self) -> RequestKey: ...
 
 
 @asynccontextmanager
 async def answering(
-    batch: Sequence[Numbered],
+    batch: Sequence[Keyed],
     *,
-    reply: Callable[[Sequence[int], Sequence[Any]], None],
-    fail: Callable[[Sequence[int]], None],
+    reply: Callable[[Sequence[RequestKey], Sequence[Any]], None],
+    fail: Callable[[Sequence[RequestKey]], None],
 ) -> AsyncIterator[list[Any]]:
     """A block that fills the list with one answer per request of `batch`.
 
-    Leaving it gives numbers and answers to `reply`, and to `fail` the numbers of those whose answer is a
+    Leaving it gives keys and answers to `reply`, and to `fail` the keys of those whose answer is a
     `PeerError`; if the block fails, or the answers are too few or too many, all of them.
     """
-    numbers = [pending.number for pending in batch]
+    keys = [pending.key for pending in batch]
     answers: list[Any] = []
     succeeded = False
     try:
         yield answers
-        if len(answers) != len(numbers):
-            raise ValueError(f"{len(answers)} answers were given to {len(numbers)} requests")
-        pairs = list(zip(numbers, answers, strict=True))
-        if unanswered := [number for number, answer in pairs if isinstance(answer, PeerError)]:
+        if len(answers) != len(keys):
+            raise ValueError(f"{len(answers)} answers were given to {len(keys)} requests")
+        pairs = list(zip(keys, answers, strict=True))
+        if unanswered := [key for key, answer in pairs if isinstance(answer, PeerError)]:
             fail(unanswered)
         answered = [one for one in pairs if not isinstance(one[1], PeerError)]
-        reply([number for number, _ in answered], [answer for _, answer in answered])
+        reply([key for key, _ in answered], [answer for _, answer in answered])
         succeeded = True
     finally:
         # Also when the block is cancelled: whoever has asked would wait for ever.
         if not succeeded:
-            fail(numbers)
+            fail(keys)
+
+
+async def asked_until_answered(request: ActionRequest, ask: Callable[[ActionRequest], Awaitable[Any]]) -> Any:
+    """The answer to `request`, which is asked again as often as the rank that has taken it is lost."""
+    while True:
+        try:
+            return await ask(request)
+        except RankLost:
+            request = replace(request, again=True)
 
 
 def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,23 +11,26 @@ from functools import partial
 from typing import Any
 
 from rlinf_async.core.batching import DynamicBatcher
-from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.core.failures import DeadlineError, PeerError, RankLost
 from rlinf_async.core.generations import Generations
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.types import ActionRequest
-from rlinf_async.loops.answering import answering, settle
+from rlinf_async.core.types import ActionRequest, RequestKey
+from rlinf_async.loops.answering import answering, asked_until_answered, settle
 from rlinf_async.loops.queues import BarrierQueues, Queue, Queues, SharedQueues
 from rlinf_async.observe.meters import Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A request that waits for its answer, under a number that may travel."""
+    """A request that waits for its answer."""
 
-    number: int
     request: ActionRequest
     arrived: float = math.nan
     """On the clock of the process that batches."""
+
+    @property
+    def key(self) -> RequestKey:
+        return self.request.key
 
     @property
     def shard(self) -> int:
@@ -44,28 +46,29 @@ Asker = Callable[[Any, Exception | None], None]
 
 
 class RequestBroker:
-    """Hands batches of requests to idle inference ranks and their answers back to the shards.
+    """Hands batches of requests to idle inference ranks, and keeps book until each is known to be settled.
 
-    Every request is answered exactly once: with actions, or with the error that prevented them. When a rank
-    is lost, another rank or its successor answers the requests that it had taken; when a shard is lost, its
-    requests are forgotten. Every call bears the generation of its caller; calls of a lost one are ignored.
+    A request is in the book until its asker has confirmed the answer (`settled`), or is told the error that
+    prevented it. Who asks within this process is answered here; to others a rank sends the answer itself,
+    so that the broker never sees one. Where a rank is lost, whoever has not confirmed is told, and asks again
+    if he still waits (`asked_until_answered`); where a shard is lost, its requests are forgotten. Every call
+    bears the generation of its caller; calls of a lost one are ignored.
     """
 
     def __init__(self, queues: Queues, *, deadline_s: float = math.inf) -> None:
         self._queues = queues
         self._deadline_s = deadline_s
         self._overdue: asyncio.TimerHandle | None = None
-        self._asked: dict[int, tuple[Pending, Asker]] = {}
-        """Requests that are not answered yet, in the order of their arrival."""
-        self._taken: dict[int, int] = {}
-        """The rank that answers a request, by its number; in the order in which they were taken."""
+        self._asked: dict[RequestKey, tuple[Pending, Asker]] = {}
+        """Requests that are not known to be settled, in the order of their arrival."""
+        self._taken: dict[RequestKey, int] = {}
+        """The rank that has taken such a request."""
         self._shards, self._ranks = Generations(), Generations()
-        self._numbers = itertools.count()
         self._closed = False
         self.batch_size = Spread()
         self.batch_wait = Spread()
         self.again = 0
-        """Requests that were given back because their rank was lost."""
+        """Requests that were asked again because their rank was lost."""
 
     @classmethod
     def dynamic(cls, *, max_size: int, max_wait: float, deadline_s: float) -> RequestBroker:
@@ -109,33 +112,39 @@ class RequestBroker:
             PeerError: inference failed or has closed.
             DeadlineError: no answer came in time.
         """
+        return await asked_until_answered(request, self._act)
+
+    async def _act(self, request: ActionRequest) -> Any:
         answer = asyncio.get_running_loop().create_future()
-        number = self.ask(request, partial(settle, answer))
+        self.ask(request, partial(settle, answer))
         try:
             return await answer
         finally:
             # Also where the asker was cancelled: no rank makes a pass for what no one waits for.
-            self._forget(number)
+            self.settled([request.key])
 
-    def ask(self, request: ActionRequest, asker: Asker) -> int:
-        """Queue a request; returns its number. `asker` is called with the answer, or with what prevented it.
+    def ask(self, request: ActionRequest, asker: Asker) -> None:
+        """Queue a request. `asker` is called with the answer that is given here, or with what prevented it.
 
         That may be at once: inference has closed, or the process that asks was lost.
         """
-        number = next(self._numbers)
         if self._closed or not self._shards.lives(request.shard, request.generation):
             why = "inference had closed" if self._closed else "its env worker was lost"
             # Called within `ask`: an asker must have noted the request before it asks.
-            asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
-            return number
-        pending = Pending(number=number, request=request, arrived=_now())
+            return asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
+        pending = Pending(request=request, arrived=_now())
         queue = self._queues.of(request)
         queue.batcher.add(pending, pending.arrived)
-        self._asked[number] = (pending, asker)
+        self._asked[pending.key] = (pending, asker)
+        self.again += request.again
         if self._overdue is None:
             self._expect_within(self._deadline_s)
         self._queues.wake(queue)
-        return number
+
+    def settled(self, keys: Iterable[RequestKey]) -> None:
+        """Forget requests for whose answers nobody waits any more: they are there, or were given up."""
+        for key in keys:
+            self._forget(key)
 
     async def take(self, rank: int, node: str = "", generation: int = 0) -> list[Pending] | None:
         """The next batch for `rank`, which runs on `node`; None when the broker is closed and drained."""
@@ -154,46 +163,39 @@ class RequestBroker:
         """Return True if calls of that generation of `rank` still count."""
         return self._ranks.lives(rank, generation)
 
-    def reply(self, numbers: Sequence[int], answers: Sequence[Any]) -> None:
+    def reply(self, keys: Sequence[RequestKey], answers: Sequence[Any]) -> None:
         """Answer the requests of a batch, in its order."""
-        for number, answer in zip(numbers, answers, strict=True):
-            self._tell(number, answer, None)
+        for key, answer in zip(keys, answers, strict=True):
+            self._tell(key, answer, None)
 
-    def fail(self, numbers: Sequence[int], message: str) -> None:
+    def fail(self, keys: Sequence[RequestKey], message: str) -> None:
         """Raise a `PeerError` of `message` in each request of a batch whose forward pass has failed."""
-        for number in numbers:
-            self._tell(number, None, PeerError(message))
+        for key in keys:
+            self._tell(key, None, PeerError(message))
 
     def answering(self, batch: Sequence[Pending]) -> AbstractAsyncContextManager[list[Any]]:
         """A block that fills the list with one answer per request; see `RequestPort.answering`."""
         why = f"the forward pass for {len(batch)} requests failed"
-        return answering(batch, reply=self.reply, fail=lambda numbers: self.fail(numbers, why))
+        return answering(batch, reply=self.reply, fail=lambda keys: self.fail(keys, why))
 
     def rank_lost(self, rank: int, generation: int) -> None:
-        """`rank` has died: what it had taken waits again, before the rest. Its successor is `generation`."""
-        self._ranks.begin([rank], generation)
-        # Newest first, as each is put in front of the queue: the order of arrival comes out as it was.
-        for number in [number for number, by in reversed(self._taken.items()) if by == rank]:
-            del self._taken[number]
-            pending, _ = self._asked[number]
-            self._queues.of(pending.request).batcher.give_back(pending, pending.arrived)
-            self.again += 1
-        self._queues.ring()
+        """`rank` has died: who waits for what it had taken asks again. Its successor is `generation`.
 
-    def give_up(self, shard: int, number: int) -> None:
-        """Forget the request that `shard` has asked under its own `number`, if it is not answered yet."""
-        for own, (pending, _) in self._asked.items():
-            if (pending.shard, pending.request.number) == (shard, number):
-                return self._forget(own)
+        The asker is told, as only he knows whether the answer came before the death. Another rank that was
+        given the request of one who has his answer would read memory that holds the next observation.
+        """
+        self._ranks.begin([rank], generation)
+        for key in [key for key, by in self._taken.items() if by == rank]:
+            self._tell(key, None, RankLost(f"inference rank {rank} was lost"))
+        self._queues.ring()
 
     def shards_lost(self, shards: Collection[int], generation: int) -> None:
         """Forget the requests of `shards`, whose env worker has died; its successor is `generation`."""
         self._shards.begin(shards, generation)
-        for queue in self._queues:
-            queue.batcher.drop(shards)
-            self._queues.wake(queue)
-        for number in [number for number, (pending, _) in self._asked.items() if pending.shard in shards]:
-            self._tell(number, None, PeerError("the env worker that asked was lost"))
+        for key in [key for key in self._asked if key[0] in shards]:
+            self._tell(key, None, PeerError("the env worker that asked was lost"))
+        for shard in shards:
+            self._queues.end(shard)
 
     def close(self) -> None:
         """No more requests will come: ranks drain what waits and return."""
@@ -206,34 +208,27 @@ class RequestBroker:
             return []
         now = _now()
         for queue in self._queues.open_to(rank, node):
-            if batch := self._wanted(queue, now):
+            if batch := queue.batcher.drain() if self._closed else queue.batcher.take(now):
                 self._queues.taken(rank, queue)
-                self._taken.update({pending.number: rank for pending in batch})
+                self._taken.update({pending.key: rank for pending in batch})
                 if batch[0].request.mode != "score":
                     self.batch_size.add(sum(pending.size for pending in batch))
                     self.batch_wait.add(now - min(pending.arrived for pending in batch))
                 return batch
         return [] if self._closed else None
 
-    def _wanted(self, queue: Queue[Any], now: float) -> list[Pending]:
-        """The next batch of a queue. A request whose asker has given up is still in its batcher, as to
-        remove it would cost a search of the queue: it is left out here.
-        """
-        while taken := queue.batcher.drain() if self._closed else queue.batcher.take(now):
-            if batch := [pending for pending in taken if pending.number in self._asked]:
-                return batch
-        return []
-
-    def _tell(self, number: int, answer: Any, error: Exception | None) -> None:
-        if number in self._asked:
-            _, asker = self._asked[number]
-            # Forgotten first: the asker may come back with its next request, or raise.
-            self._forget(number)
+    def _tell(self, key: RequestKey, answer: Any, error: Exception | None) -> None:
+        # Forgotten first: the asker may come back with its next request, or raise.
+        if (asker := self._forget(key)) is not None:
             asker(answer, error)
 
-    def _forget(self, number: int) -> None:
-        self._asked.pop(number, None)
-        self._taken.pop(number, None)
+    def _forget(self, key: RequestKey) -> Asker | None:
+        if key not in self._asked:
+            return None
+        pending, asker = self._asked.pop(key)
+        if self._taken.pop(key, None) is None:
+            self._queues.of(pending.request).batcher.remove(pending)
+        return asker
 
     def _expect_within(self, seconds: float) -> None:
         """One timer serves all requests: they have one deadline, so the oldest is the first to reach it."""
@@ -244,16 +239,16 @@ class RequestBroker:
         """Fail the requests that have waited too long, and look again when the oldest other one will have."""
         self._overdue, now = None, _now()
         while self._asked:
-            # The oldest: a request that was given back has kept its place here.
-            number, (pending, _) = next(iter(self._asked.items()))
+            key, (pending, _) = next(iter(self._asked.items()))
             seconds = pending.arrived + self._deadline_s - now
             if seconds > 0:
                 return self._expect_within(seconds)
             message = (
                 f"shard {pending.shard} waited {self._deadline_s:g} s for actions: "
-                f"{len(self._asked) - len(self._taken)} requests wait, {len(self._taken)} are being answered"
+                f"{len(self._asked) - len(self._taken)} requests wait, "
+                f"{len(self._taken)} were taken and are not known to be answered"
             )
-            self._tell(number, None, DeadlineError(message))
+            self._tell(key, None, DeadlineError(message))
 
 
 def _until_deadline(queues: Iterable[Queue[Any]]) -> float | None:

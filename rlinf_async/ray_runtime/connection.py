@@ -44,7 +44,7 @@ Receive = Callable[..., None]
 class Connection(asyncio.Protocol):
     """One end of a connection."""
 
-    _transport: Any
+    _transport: Any = None
 
     def __init__(
         self, token: bytes, receive: Receive, *, lost: Callable[[Exception | None], None] | None = None
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._unsent: list[bytes] = []
 
     def send(self, *message: object) -> None:
-        """Send a message; one to a peer that has gone is gone, too.
+        """Send a message, once there is a peer; one to a peer that has gone is gone, too.
 
         Raises:
             ValueError: it is longer than the peer takes.
@@ -74,6 +74,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(self._token)
         else:
             asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_strangers)
+        self._flush()
 
     def data_received(self, data: bytes) -> None:
         self._arrived += data
@@ -102,8 +103,10 @@ class Connection(asyncio.Protocol):
         return taken
 
     def _flush(self) -> None:
+        if self._transport is None:
+            return  # `connection_made` does it
         frames, self._unsent = self._unsent, []
-        if not self._transport.is_closing():
+        if frames and not self._transport.is_closing():
             self._transport.writelines(frames)
 
 
@@ -181,6 +184,8 @@ class Caller:
     def __init__(self, who: str, where: Callable[[], Awaitable[Address]]) -> None:
         """`who` is at the other end, in words."""
         self._who, self._where = who, where
+        self.near = False
+        """True once it is connected to a process of its own node."""
         self._waits: dict[object, asyncio.Future[Any]] = {}
         self._keys = count()
         self._ended: PeerError | None = None
@@ -220,18 +225,13 @@ class Caller:
 
     async def _connect(self) -> Connection:
         place, token = await self._where()
-        near, loop = isinstance(place, str), asyncio.get_running_loop()
-        opened = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
-        opened.setblocking(False)
-        try:
-            await loop.sock_connect(opened, place)
-        except OSError as error:
-            opened.close()
-            raise PeerError(f"{self._who} cannot be reached at {place!r}: {error.strerror}") from error
-        create = loop.create_unix_connection if near else loop.create_connection
-        return (await create(partial(Connection, token, self._receive, lost=self._lost), sock=opened))[1]
+        connection = Connection(token, self.receive, lost=self._lost)
+        await _connect(connection, place, self._who)
+        self.near = isinstance(place, str)
+        return connection
 
-    def _receive(self, _: Connection, key: object, result: object, error: Exception | None) -> None:
+    def receive(self, _: Connection, key: object, result: object, error: Exception | None) -> None:
+        """Take the result of a call; what nobody waits for, or not any more, is dropped."""
         if (waiting := self._waits.get(key)) is not None:
             settle(waiting, result, error)
 
@@ -270,6 +270,53 @@ class Callers:
                 return await answer
         finally:
             answer.cancel()
+
+
+class Senders:
+    """Sends to those who listen at known addresses, by one connection to each, and waits for nobody."""
+
+    def __init__(self, who: str) -> None:
+        """`who` they are, in words."""
+        self._who = who
+        self.by_address: dict[Address, Connection] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def to(self, address: Address) -> Connection:
+        """The connection to an address. What is sent where nobody can be reached is gone."""
+        if address not in self.by_address:
+            lost = partial(self._lost, address)
+            connection = self.by_address[address] = Connection(address[1], _unasked, lost=lost)
+            task = asyncio.create_task(self._reach(connection, address))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        return self.by_address[address]
+
+    async def _reach(self, connection: Connection, address: Address) -> None:
+        try:
+            await _connect(connection, address[0], self._who)
+        except PeerError as error:
+            self._lost(address, error)
+
+    def _lost(self, address: Address, _: Exception | None) -> None:
+        # The next message tries again: a link may have come back.
+        self.by_address.pop(address, None)
+
+
+async def _connect(connection: Connection, place: str | tuple[str, int], who: str) -> None:
+    near, loop = isinstance(place, str), asyncio.get_running_loop()
+    opened = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
+    opened.setblocking(False)
+    try:
+        await loop.sock_connect(opened, place)
+    except OSError as error:
+        opened.close()
+        raise PeerError(f"{who} cannot be reached at {place!r}: {error.strerror}") from error
+    create: Any = loop.create_unix_connection if near else loop.create_connection
+    await create(lambda: connection, sock=opened)
+
+
+def _unasked(*message: object) -> None:
+    raise ConnectionError("somebody was told something, and has answered")
 
 
 async def _itself(address: Address) -> Address:

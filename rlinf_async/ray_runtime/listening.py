@@ -12,12 +12,13 @@ SCORED_FOR = "learner ranks that have pieces scored"
 class Listening(Enum):
     """A place: who listens there, what others get or leave there, and whether other nodes may connect."""
 
-    REQUESTS = ("the request channel",), "requests and their answers"
+    REQUESTS = ("the request channel",), "requests"
     PACE = ("the coordinator",), "the pace of rollouts and batches"
     ROLLOUTS = (LEARNER_RANKS,), "rollouts"
     WEIGHTS = (LEARNER_RANKS,), "new weights"
     MIRRORED_WEIGHTS = ("inference ranks",), "new weights", False
-    LARGE_REQUESTS = ("env workers", SCORED_FOR), "large requests"
+    ASKED_WITH = ("env workers", SCORED_FOR), "the data of requests"
+    ANSWERS = ("env workers", SCORED_FOR), "answers"
     LARGE_ROLLOUTS = ("env workers",), "large rollouts"
 
     def __init__(self, who: tuple[str, ...], what: str, other_nodes: bool = True) -> None:

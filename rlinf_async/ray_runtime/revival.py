@@ -231,10 +231,10 @@ class Revivals:
         """
         (group, rank), generation = who, self._generations[who]
         if group == "inference":
-            yield self._soon(
-                self._coordinator.rank_lost.remote(rank, generation),
-                self._requests.rank_lost.remote(rank, generation),
-            )
+            # First it is given no request any more: what it has answered late, if it lives on beyond a link
+            # that was cut, is by a version that was published when it was asked, or a newer one.
+            yield self._soon(self._requests.rank_lost.remote(rank, generation))
+            yield self._soon(self._coordinator.rank_lost.remote(rank, generation))
             return "nothing: what it had been asked is asked again"
         plan = self._settings.plan
         shards = list(plan.shards_of_worker(rank))

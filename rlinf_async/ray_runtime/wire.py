@@ -55,10 +55,13 @@ def seal(value: object) -> bytes:
 
 
 @contextmanager
-def sealed(value: object, memory: ShownMemory) -> Iterator[bytes | list[Any]]:
-    """`seal`, for a message that is dealt with before the block ends: large values stay in `memory`."""
+def sealed(value: object, memory: ShownMemory, *, inline: bool = True) -> Iterator[bytes | list[Any]]:
+    """`seal`, for a message that is dealt with before the block ends: large values stay in `memory`.
+
+    `inline`: small values may travel within the message; else they stay there, too.
+    """
     packed = pack(value)
-    if _size(packed) <= INLINE_BYTES:
+    if inline and _size(packed) <= INLINE_BYTES:
         yield pickle.dumps(packed, protocol=5)
     else:
         with memory.holding(packed) as place:

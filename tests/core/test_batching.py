@@ -219,42 +219,29 @@ def test_shards_that_start_together_are_all_waited_for_before_the_first_has_aske
     assert [one.shard for one in barrier.take(0.0)] == [0, 1]
 
 
-def test_a_request_that_comes_back_leaves_first_and_has_not_waited_less():
-    batcher = waiting(2, 2, 1, now=5.0)
-    first, second = batcher.take(now=5.0)
-    for request in (second, first):
-        batcher.give_back(request, 4.0)
-    assert (batcher.deadline, len(batcher)) == (5.0, 3)
-    assert shards(batcher.take(now=5.0)) == [0, 1]
-
-
-def test_what_dropped_shards_have_asked_is_forgotten():
-    batcher = waiting(3, 1, 2, max_size=8, now=5.0)
-    batcher.drop({0, 2})
-    batcher.add(Request(4, 6), now=5.0)
+def test_what_is_removed_counts_towards_no_batch():
+    batcher = waiting(1, max_size=8, now=5.0)
+    removed = [Request(0, 3), Request(0, 2)]
+    for request in removed:
+        batcher.add(request, now=4.0)
+    batcher.add(Request(1, 1), now=5.0)
+    for request in removed:
+        batcher.remove(request)
+    batcher.add(Request(4, 5), now=5.0)
     assert batcher.take(now=5.5) == []
     batcher.add(Request(5, 1), now=5.5)
-    assert shards(batcher.take(now=5.5)) == [1, 4, 5]
+    assert shards(batcher.take(now=5.5)) == [0, 1, 4, 5]
 
 
-def test_a_barrier_does_not_wait_for_dropped_shards():
+def test_a_barrier_waits_for_the_shard_of_what_is_removed():
     batcher = BarrierBatcher()
-    for shard in range(3):
+    for shard in range(2):
         batcher.begin(shard)
-    batcher.add(Request(0), now=0.0)
-    batcher.add(Request(1), now=0.0)
-    batcher.drop({1, 2})
+        batcher.add(Request(shard), now=0.0)
+    batcher.remove(Request(1))
+    assert batcher.take(now=0.0) == []
+    batcher.end(1)
     assert shards(batcher.take(now=0.0)) == [0]
-    batcher.give_back(Request(0), 0.0)
-    assert shards(batcher.take(now=0.0)) == [0]
-
-
-def test_what_comes_back_counts_towards_a_full_batch_beside_what_waits():
-    batcher = waiting(1, 1, max_size=4)
-    batcher.give_back(Request(7, size=2), since=0.0)
-    assert shards(batcher.take(now=0.0)) == [7, 0, 1]  # the size is 4: nothing is waited for
-    batcher.give_back(Request(7), since=0.0)
-    assert batcher.take(now=0.5) == []
 
 
 def test_where_nobody_says_otherwise_nothing_is_waited_for():

@@ -140,7 +140,7 @@ def answered(rank, *seen):
         {"states": each, "noise": torch.full((len(each["task_descriptions"]), 1), float(number))}
         for number, each in enumerate(seen)
     ]
-    batch = [Pending(number=number, request=request(payload=each)) for number, each in enumerate(payloads)]
+    batch = [Pending(request=request(payload=each)) for each in payloads]
     return asyncio.run(rank.act(batch))
 
 

@@ -506,7 +506,7 @@ def test_inference_acts_and_scores_without_dropout():
 
     def ask(mode, payload):
         request = ActionRequest(shard=0, number=0, size=ENVS, payload=payload, mode=mode)
-        return asyncio.run(rank.act([Pending(number=0, request=request)]))[0]
+        return asyncio.run(rank.act([Pending(request=request)]))[0]
 
     answer, scores = (ask(*each) for each in payloads)
     rank.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.types import Piece
-from rlinf_async.loops.answering import answering, settle
+from rlinf_async.loops.answering import answering, asked_until_answered, settle
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 
 
@@ -111,8 +111,11 @@ class Asking:
                 self.schedule.requests.end(shard, self.life.generation)
 
     async def act(self, request):
+        own = replace(request, node=request.payload, generation=self.life.generation)
+        return await asked_until_answered(own, self._act)
+
+    async def _act(self, request):
         answer = asyncio.get_running_loop().create_future()
-        request = replace(request, node=request.payload, generation=self.life.generation)
         self.schedule.requests.ask(request, partial(settle, answer))
         return await answer
 

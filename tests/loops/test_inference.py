@@ -8,7 +8,7 @@ from rlinf_async.observe.spans import SpanLog, read_spans
 from tests.loops.virtual import run
 from tests.making import request
 
-A, B, C = (Pending(number=number, request=request(payload=name)) for number, name in enumerate("abc"))
+A, B, C = (Pending(request=request(payload=name)) for name in "abc")
 
 
 class Requests:
@@ -58,7 +58,7 @@ def test_a_failing_forward_pass_ends_the_loop_inside_the_block_that_tells_its_re
 def test_passes_are_spans_by_what_they_were_for_and_waits_are_between_them(tmp_path):
     asked = [request(shard, size=size, payload="a") for shard, size in ((4, 2), (6, 3))]
     scored = [request(size=size, payload="s", mode="score") for size in (5, 6)]
-    batches = [[Pending(number=0, request=one) for one in batch] for batch in (asked, scored)]
+    batches = [[Pending(request=one) for one in batch] for batch in (asked, scored)]
     run(serve_policy(requests=Requests(*batches), policy=Policy(), spans=SpanLog(tmp_path)))
     spans = read_spans(tmp_path)
     assert [span["kind"] for span in spans] == ["idle", "forward", "idle", "score", "idle"]

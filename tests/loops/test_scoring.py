@@ -109,7 +109,7 @@ class Inference:
                     self.broker.rank_lost(rank, generation + 1)
                     break
                 self.answered += 1
-                self.broker.reply([one.number for one in batch], [self._answer(one.request) for one in batch])
+                self.broker.reply([one.key for one in batch], [self._answer(one.request) for one in batch])
 
     def _answer(self, asked):
         if asked.mode != "score":
@@ -375,16 +375,16 @@ async def test_what_a_rank_that_died_was_to_score_another_scores():
     taken, _ = await pieces.take(0, whole=False)
     first = await broker.take(0)
     broker.rank_lost(0, 1)
-    numbers = [one.number for one in first]
+    numbers = [one.key for one in first]
     answered = []
     while not taken[0].scores.done():
         batch = await broker.take(1)
-        answered += [one.number for one in batch]
+        answered += [one.key for one in batch]
         answers = [
             {"version": 0, "scores": {"logprobs": 2 * one.request.payload["samples"]["number"]}}
             for one in batch
         ]
-        broker.reply([one.number for one in batch], answers)
+        broker.reply([one.key for one in batch], answers)
         await settle()
     assert set(numbers) <= set(answered)
     assert torch.equal(taken[0].scores.result()["logprobs"].flatten(), 2.0 * torch.tensor([0, 1, 2, 3, 3]))

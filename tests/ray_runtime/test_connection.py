@@ -23,6 +23,7 @@ from rlinf_async.ray_runtime.connection import (
     Callers,
     Connection,
     Listener,
+    Senders,
     this_node,
 )
 from rlinf_async.ray_runtime.listening import Listening
@@ -293,6 +294,35 @@ async def test_what_is_said_to_a_process_that_was_killed_is_nothing():
     for one in (first, second):
         one.send(1, "to one of them", None)
     assert (await asyncio.to_thread(calling[1].communicate))[0] == "to one of them\n"
+
+
+@pytest.mark.parametrize("far", NEAR_AND_FAR)
+async def test_what_is_sent_before_there_is_a_connection_arrives_in_order(far):
+    heard = asyncio.Queue()
+    listener = Listener(Listening.REQUESTS, lambda _, number: heard.put_nowait(number))
+    address, senders = listener.address(None if far else this_node()), Senders("the listener")
+    for number in range(3):
+        senders.to(address).send(number)
+        await asyncio.sleep(0)
+    assert [await heard.get() for _ in range(3)] == [0, 1, 2]
+    assert len(senders.by_address) == 1
+
+
+async def test_what_is_sent_to_nobody_is_nothing_and_a_sender_connects_again():
+    heard, senders = [], Senders("the listener")
+    nobody = ("\0rlinf-async-nobody", TOKEN)
+    senders.to(nobody).send(1)
+    await settle()
+    assert senders.by_address == {}
+    listener = Listener(Listening.REQUESTS, lambda _, *message: heard.append(message))
+    address = listener.address(this_node())
+    for number in range(2):
+        senders.to(address).send(number)
+        await settle()
+        senders.to(address)._transport.abort()
+        await settle()
+        assert senders.by_address == {}
+    assert heard == [(0,), (1,)]
 
 
 async def test_an_asker_that_gives_up_does_not_take_the_connection_with_it():

@@ -47,7 +47,7 @@ def worker():
 
 def asked(shard, size, *, mode="train"):
     seen = torch.full((size,), float(shard))
-    return Pending(number=shard, request=request(shard, size, payload=seal({"seen": seen}), mode=mode))
+    return Pending(request=request(shard, size, payload=seal({"seen": seen}), mode=mode))
 
 
 def weights(value):
@@ -109,7 +109,7 @@ def test_a_request_that_cannot_be_read_is_left_out_and_the_others_are_answered(w
     memory = MemoryFile()
     gone = memory.write(pack({"seen": torch.zeros(1)}))
     memory.close()
-    lost = Pending(number=1, request=request(1, 1, payload=[gone, ("\0rlinf-async-nobody", b"")]))
+    lost = Pending(request=request(1, 1, payload=[gone, ("\0rlinf-async-nobody", b"")]))
     first, second, third = asyncio.run(worker.act([asked(0, 1), lost, asked(2, 1)]))
     assert isinstance(second, PeerError)
     for answer, seen in ((first, 0.0), (third, 2.0)):
@@ -130,7 +130,7 @@ def test_the_requests_of_a_batch_are_read_side_by_side(worker):
             return pack({"seen": torch.zeros(1)})
 
     worker._reader = Reading()
-    far = [Pending(number=number, request=request(number, 1, payload=[[], ()])) for number in range(3)]
+    far = [Pending(request=request(number, 1, payload=[[], ()])) for number in range(3)]
     assert len(asyncio.run(worker.act(far))) == 3
     assert worker._reader.most == 3
 

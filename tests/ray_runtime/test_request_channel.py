@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import random
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -48,8 +49,8 @@ def end_connections(*sides):
         side._caller._connecting.result()._transport.abort()
 
 
-def observation(number):
-    return {"image": torch.full((2, 2), number, dtype=torch.uint8)}
+def observation(number, side=2):
+    return {"image": torch.full((side, side), number, dtype=torch.uint8)}
 
 
 def ask(client, *shards, **fields):
@@ -62,7 +63,10 @@ def ask(client, *shards, **fields):
 async def act(batch):
     """A policy that tells each request the number that it has seen."""
     payloads = [await read_sealed(pending.request.payload, Reader()) for pending in batch]
-    return [{"seen": payload["image"][0, 0]} for payload in payloads]
+    return [
+        payload if isinstance(payload, PeerError) else {"seen": payload["image"][0, 0].clone()}
+        for payload in payloads
+    ]
 
 
 async def answer(server):
@@ -100,8 +104,47 @@ async def test_large_observations_stay_in_the_memory_of_the_asker(monkeypatch):
         asker = asyncio.create_task(client.act(request(0, payload=payload)))
         await answer(server)
         assert int((await asker)["seen"]) == number
-    assert len(sent) >= 10
+    assert [kind for kind, *_ in sent].count("ask") == 2
     assert len(pickle.dumps(sent)) < 10_000
+
+
+# TCP takes real time.
+@pytest.mark.parametrize("far", [False, pytest.param(True, marks=pytest.mark.real_time)])
+async def test_no_answer_passes_the_channel(monkeypatch, far):
+    channel, passed = Channel(far=far), []
+
+    def noted(method, size_of):
+        def note(self, *data, method=method):
+            if self._receive == channel.worker._receive:
+                passed.append(size_of(data))
+            return method(self, *data)
+
+        return note
+
+    received = noted(Connection.data_received, lambda data: len(data[0]))
+    monkeypatch.setattr(Connection, "data_received", received)
+    monkeypatch.setattr(Connection, "send", noted(Connection.send, lambda data: len(pickle.dumps(data))))
+    client, server = channel.client(), channel.server()
+    for number in range(3):
+        (asker,) = ask(client, number)
+        batch = await server.take()
+        async with server.answering(batch) as answers:
+            answers.append({"seen": torch.full((100_000,), number)})
+        assert (await asker)["seen"].tolist() == [number] * 100_000
+    assert len(passed) >= 9
+    assert sum(passed) < 5_000
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("far", [False, True])
+async def test_what_is_asked_with_comes_along_on_the_node_of_the_channel_only(far):
+    channel = Channel(far=far)
+    server, (asker,) = channel.server(), ask(channel.client(), 3)
+    (pending,) = await server.take()
+    assert isinstance(pending.request.payload, list if far else bytes)
+    async with server.answering([pending]) as answers:
+        answers.extend(await act([pending]))
+    assert int((await asker)["seen"]) == 3
 
 
 async def test_an_answer_does_not_wait_for_those_that_were_asked_with_it():
@@ -222,6 +265,32 @@ async def test_nothing_is_kept_of_what_was_answered():
     assert channel.worker._takes == set()
 
 
+async def test_the_channel_keeps_a_request_until_its_asker_says_anything_more():
+    channel = Channel()
+    client, server, book = channel.client(), channel.server(), channel.worker._broker._asked
+    async with client.rollout(0):
+        for _ in range(2):
+            (asker,) = ask(client, 0)
+            await answer(server)
+            await asker
+            await settle()
+            assert len(book) == 1
+    await settle()
+    assert book == {}
+    await channel.worker.rank_lost(0, 1)
+    assert (await channel.worker.pop_batches())["again"] == 0
+
+
+async def test_an_answer_that_is_lost_on_the_way_is_an_error_with_counts_in_time(monkeypatch):
+    """As where a link between a rank and an asker is cut, and both reach the channel."""
+    channel = Channel(deadline_s=60.0)
+    server, (asker,) = channel.server(), ask(channel.client(), 7)
+    monkeypatch.setattr(server._askers, "to", lambda address: SimpleNamespace(send=lambda *message: None))
+    assert await answer(server) == [7]
+    with pytest.raises(DeadlineError, match="0 requests wait, 1 were taken and are not known to be answered"):
+        await asker
+
+
 async def test_a_batch_of_a_barrier_waits_for_the_shards_in_flight():
     """Level 2 off: who has begun a rollout is waited for until he asks or ends it."""
     channel = Channel()
@@ -305,14 +374,12 @@ async def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
         asker.cancel()
 
 
-async def test_what_a_lost_rank_had_taken_is_answered_by_another_and_its_own_answer_does_not_count():
+async def test_what_a_lost_rank_had_taken_is_answered_by_another_and_its_failure_is_nobodys():
     channel = Channel()
     dead, other = channel.server(0), channel.server(1)
     (asker,) = ask(channel.client(), 7)
     batch = await dead.take()
     await channel.worker.rank_lost(0, 1)
-    async with dead.answering(batch) as answers:
-        answers.append({"seen": torch.tensor(0)})
     assert await dead.take() is None
     with pytest.raises(ZeroDivisionError):
         async with dead.answering(batch):
@@ -320,6 +387,143 @@ async def test_what_a_lost_rank_had_taken_is_answered_by_another_and_its_own_ans
     assert await answer(other) == [7]
     assert int((await asker)["seen"]) == 7
     assert (await channel.worker.pop_batches())["again"] == 1
+
+
+async def test_an_answer_that_a_rank_had_sent_when_it_died_and_that_never_came_is_made_by_another(
+    monkeypatch,
+):
+    channel = Channel()
+    dead, other = channel.server(0), channel.server(1)
+    (asker,) = ask(channel.client(), 7)
+    monkeypatch.setattr(dead._askers, "to", lambda address: SimpleNamespace(send=lambda *message: None))
+    assert await answer(dead) == [7]
+    await settle()
+    assert not asker.done()
+    await channel.worker.rank_lost(0, 1)
+    assert await answer(other) == [7]
+    assert int((await asker)["seen"]) == 7
+
+
+@pytest.mark.parametrize("late_is_first", [True, False])
+async def test_of_two_answers_the_first_counts_also_if_its_rank_was_declared_lost(late_is_first):
+    channel = Channel()
+    client, ranks = channel.client(), [channel.server(0), channel.server(1)]
+    (asker,) = ask(client, 7)
+    batches = [await ranks[0].take()]
+    await channel.worker.rank_lost(0, 1)
+    batches.append(await ranks[1].take())
+    for number in (0, 1) if late_is_first else (1, 0):
+        async with ranks[number].answering(batches[number]) as answers:
+            answers.append({"version": number})
+        await settle()
+    assert (await asker)["version"] == (0 if late_is_first else 1)
+    (asker,) = ask(client, 7)
+    assert await answer(ranks[1]) == [7]
+    assert int((await asker)["seen"]) == 7
+    assert len(channel.worker._broker._asked) == 1
+
+
+async def test_who_reads_what_was_asked_twice_never_finds_the_next_observation_in_its_place():
+    channel = Channel()
+    client, late, other = channel.client(), channel.server(0), channel.server(1)
+
+    def asking(number):
+        payload = observation(number, side=400)
+        return asyncio.create_task(client.act(request(0, payload=payload)))
+
+    asker = asking(3)
+    batch = await late.take()
+    answered = await act(batch)
+    await channel.worker.rank_lost(0, 1)
+    again = await other.take()
+    async with late.answering(batch) as answers:
+        answers.extend(answered)
+    assert int((await asker)["seen"]) == 3
+    asker = asking(4)
+    await settle()
+    async with other.answering(again) as answers:
+        answers.extend(await act(again))
+        assert [type(one) for one in answers] == [PeerError]
+    assert await answer(other) == [0]
+    assert int((await asker)["seen"]) == 4
+
+
+class Losses:
+    """Shards that ask, and ranks that are lost before they have answered, or while their answers are on
+    their way; those may arrive all the same.
+    """
+
+    lives = 4
+
+    def __init__(self, seed, side):
+        self.chance, self.side = random.Random(seed), side
+        self.told, self.late = Counter(), []
+
+    async def nap(self):
+        await asyncio.sleep(self.chance.choice([0.0, 0.125, 2.0]))
+
+    async def shard(self, client, number):
+        for _ in range(2):
+            async with client.rollout(number):
+                for step in range(4):
+                    await self.nap()
+                    wanted = (7 * number + step) % 256
+                    payload = observation(wanted, side=self.side)
+                    assert int((await client.act(request(number, payload=payload)))["seen"]) == wanted
+                    self.told[number] += 1
+
+    async def rank(self, channel, number):
+        for generation in range(self.lives):
+            server = channel.server(number, generation=generation)
+            while (batch := await server.take()) is not None:
+                await self.nap()
+                answered = await act(batch)
+                if generation + 1 == self.lives or self.chance.random() < 0.8:
+                    await self.send(server, batch, answered)
+                    continue
+                for _ in range(self.chance.choice([0, 1, 2])):
+                    self.late.append(asyncio.create_task(self.send(server, batch, answered, late=True)))
+                await channel.worker.rank_lost(number, generation + 1)
+                break
+            else:
+                return
+
+    async def send(self, server, batch, answered, *, late=False):
+        if late:
+            await self.nap()
+        async with server.answering(batch) as answers:
+            answers.extend(answered)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    ranks=st.integers(2, 3),
+    shards=st.integers(3, 5),
+    side=st.sampled_from([2, 128]),
+    level_2=st.booleans(),
+)
+def test_whichever_rank_is_lost_at_whatever_time_everybody_gets_the_answer_to_his_own_request(
+    seed, ranks, shards, side, level_2
+):
+    losses = Losses(seed, side)
+
+    async def main():
+        channel = Channel(deadline_s=1e6)
+        if not level_2:
+            layout = plan(total_envs=shards, env_workers=shards, shards_per_worker=1, inference_ranks=ranks)
+            off = run_settings(asynchrony=AsyncConfig(), plan=layout)
+            channel.worker._broker = off.request_broker()
+        served = [asyncio.create_task(losses.rank(channel, number)) for number in range(ranks)]
+        client = channel.client()
+        await asyncio.gather(*(losses.shard(client, number) for number in range(shards)))
+        await settle()
+        assert channel.worker._broker._asked == {}
+        await channel.worker.close_requests()
+        await asyncio.gather(*served, *losses.late)
+
+    run(main())
+    assert losses.told == dict.fromkeys(range(shards), 8)
 
 
 async def test_what_a_rank_had_taken_whose_connection_ends_is_answered_by_its_successor():

@@ -124,7 +124,7 @@ def test_an_env_worker_is_forgotten_everywhere_before_its_successor_is_built(wor
 
 def test_an_inference_rank_is_built_and_serves_again(world):
     assert world.run("inference", 0) == "serving"
-    assert world.said[:2] == [("coordinator", "rank_lost", 0, 1), ("requests", "rank_lost", 0, 1)]
+    assert world.said[:2] == [("requests", "rank_lost", 0, 1), ("coordinator", "rank_lost", 0, 1)]
     assert calls(world)[-3:] == [
         ("inference 0", "join_run"),
         ("inference 0", "init_worker"),
@@ -182,7 +182,7 @@ def half_lost(monkeypatch, tmp_path):
 
 def test_an_inference_rank_whose_node_is_lost_is_given_up_while_another_is_left(half_lost):
     assert half_lost.run("inference", 1) is None
-    assert half_lost.said[:2] == [("coordinator", "rank_lost", 1, 1), ("requests", "rank_lost", 1, 1)]
+    assert half_lost.said[:2] == [("requests", "rank_lost", 1, 1), ("coordinator", "rank_lost", 1, 1)]
     assert calls(half_lost)[2:] == [("inference 1", "place"), ("inference 1", "place")]
     said = "inference rank 1 is given up, as its node is lost (10.0.0.2); 1 of 2 inference ranks go on"
     assert half_lost.notes[-1] == said

@@ -15,7 +15,7 @@ from tests.loops.virtual import now, settle
 
 async def test_it_is_not_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(ShownMemory, "_show", lambda *message: None)
-    shown, reader = ShownMemory(Listening.LARGE_REQUESTS), Reader()
+    shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
     unsent = pytest.raises(PeerError, match="has not sent it for 60 s")
     with shown.holding(np.arange(9)) as ([_, *numbers], address), unsent:
         await reader.read(["another machine", *numbers], address)
@@ -33,7 +33,7 @@ def two_machines(monkeypatch):
 
 @pytest.mark.real_time
 async def test_on_one_machine_it_is_mapped_and_no_port_is_opened():
-    shown, reader = ShownMemory(Listening.LARGE_REQUESTS), Reader()
+    shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
     before = set(listening(os.getpid()))
     with shown.holding(np.arange(9)) as (place, address):
         assert (await reader.read(place, address)).tolist() == list(range(9))
@@ -50,7 +50,7 @@ async def test_on_one_machine_it_is_sent_to_whom_may_not_map_it(monkeypatch):
             raise PeerError("may not look into it")
         return read(place)
 
-    shown, reader = ShownMemory(Listening.LARGE_REQUESTS), Reader()
+    shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
     monkeypatch.setattr(shown_memory, "read", refused)
     with shown.holding(np.arange(9)) as (place, address):
         assert (await reader.read(place, address)).tolist() == list(range(9))
@@ -59,7 +59,7 @@ async def test_on_one_machine_it_is_sent_to_whom_may_not_map_it(monkeypatch):
 
 @pytest.mark.real_time
 async def test_another_machine_is_sent_it_by_the_process_that_has_it(two_machines):
-    shown, reader = ShownMemory(Listening.LARGE_REQUESTS), Reader()
+    shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
     for number in range(3):
         with shown.holding({"image": np.full(300_000, number)}) as (place, address):
             two_machines.append("another")
@@ -70,7 +70,7 @@ async def test_another_machine_is_sent_it_by_the_process_that_has_it(two_machine
 @pytest.mark.real_time
 async def test_what_is_too_long_to_be_sent_is_an_error_and_the_next_value_is_read(two_machines, monkeypatch):
     monkeypatch.setattr(connection, "LONGEST_MESSAGE_BYTES", 2000)
-    shown, reader = ShownMemory(Listening.LARGE_REQUESTS), Reader()
+    shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
     with shown.holding(np.zeros(1000)) as (place, address):
         two_machines.append("another")
         with pytest.raises(PeerError, match=r"a message of \d+ bytes is longer than 2000"):
@@ -82,7 +82,7 @@ async def test_what_is_too_long_to_be_sent_is_an_error_and_the_next_value_is_rea
 
 @pytest.mark.real_time
 async def test_what_is_not_there_any_more_is_an_error_on_another_machine_too(two_machines):
-    shown, reader = ShownMemory(Listening.LARGE_REQUESTS), Reader()
+    shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
     with pytest.raises(KeyError), shown.holding(np.zeros(9)) as (place, address):
         raise KeyError  # the asker gives up, and its file is closed
     two_machines.append("another")
@@ -92,7 +92,7 @@ async def test_what_is_not_there_any_more_is_an_error_on_another_machine_too(two
 
 @pytest.mark.real_time
 async def test_a_process_that_has_died_is_an_error_on_another_machine_too(two_machines):
-    shown, reader = ShownMemory(Listening.LARGE_REQUESTS), Reader()
+    shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
     with shown.holding(np.zeros(9)) as (place, address):
         two_machines.append("another")
         await reader.read(place, address)

@@ -155,7 +155,7 @@ def test_what_travels_in_a_message_can_be_written_to_where_it_arrives():
 async def test_only_what_is_large_stays_in_memory():
     small = {"image": torch.zeros(INLINE_BYTES // 2, dtype=torch.uint8), "words": ["x" * (INLINE_BYTES // 2)]}
     large = {**small, "state": (torch.zeros(1, dtype=torch.bfloat16),)}
-    memory, reader = ShownMemory(Listening.LARGE_REQUESTS), Reader()
+    memory, reader = ShownMemory(Listening.ASKED_WITH), Reader()
     for value, kind in ((large, list), (small, bytes), (large, list)):
         with sealed(value, memory) as payload:
             assert type(payload) is kind
@@ -164,7 +164,7 @@ async def test_only_what_is_large_stays_in_memory():
 
 def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
     async def main():
-        memory = ShownMemory(Listening.LARGE_REQUESTS)
+        memory = ShownMemory(Listening.ASKED_WITH)
         with pytest.raises(KeyError), sealed(torch.zeros(INLINE_BYTES), memory) as payload:
             raise KeyError  # the asker gives up
         return await read_sealed(payload, Reader())

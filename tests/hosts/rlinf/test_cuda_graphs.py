@@ -89,7 +89,7 @@ def states(size, seed):
 
 def asked(shard, size, *, mode="train", final=None):
     payload = {"obs": {"states": states(size, shard)}, "final_obs": final}
-    return Pending(number=shard, request=request(shard, size, payload=seal(payload), mode=mode))
+    return Pending(request=request(shard, size, payload=seal(payload), mode=mode))
 
 
 def test_graphs_are_captured_for_the_largest_batch_that_the_rank_can_meet(worker):

@@ -55,7 +55,7 @@ def observation(shard, size, *, age=1.0):
 
 def asked(shard, size, *, mode="train", final=None):
     payload = {"obs": observation(shard, size), "final_obs": final}
-    return Pending(number=shard, request=request(shard, size, payload=seal(payload), mode=mode))
+    return Pending(request=request(shard, size, payload=seal(payload), mode=mode))
 
 
 def answers(worker, batch):
@@ -211,12 +211,12 @@ def test_the_thread_of_inference_uses_the_device_of_its_worker(worker):
 def test_a_pass_gives_back_what_it_has_read_without_the_garbage_collector(worker):
     """RLinf asks the config for keys that it lacks, which must not leave the frames of the pass behind."""
     assert OmegaConf.select(worker.cfg, "algorithm.dagger") is None
-    pool, seen = ShownMemory(Listening.LARGE_REQUESTS), []
+    pool, seen = ShownMemory(Listening.ASKED_WITH), []
 
     async def act_again():
         for _ in range(4):
             with sealed({"obs": observation(1, 2000), "final_obs": None}, pool) as place:
-                await worker.act([Pending(number=1, request=request(1, 2000, payload=place))])
+                await worker.act([Pending(request=request(1, 2000, payload=place))])
             worker._inference_thread.submit(int).result()  # by then the thread has let go of the pass before
             seen.append(memory_files())
 

@@ -38,7 +38,7 @@ def test_a_rank_serves_its_own_requests_in_the_sizes_of_the_run(monkeypatch):
     with in_one_process(), without_ray(2, 4):
         worker = rollout_worker(config())
         asyncio.run(worker.serve(settings, "requests", "coordinator"))
-        asyncio.run(worker.act([Pending(number=0, request=request(0, 3, payload=seal(payload)))]))
+        asyncio.run(worker.act([Pending(request=request(0, 3, payload=seal(payload)))]))
     own = {"rank": 2, "generation": 0}
     assert joined == [(("coordinator",), own), (("requests",), own)]
     assert worker.hf_model.asked == [4]

@@ -107,7 +107,7 @@ def test_what_a_reader_may_not_expect_is_remarked(override, words):
 
 def test_it_says_who_listens():
     told = " ".join(shown(composed()).split())
-    assert "the request channel: requests and their answers; the coordinator: " in told
+    assert "the request channel: requests; the coordinator: " in told
 
 
 def test_evaluation_is_told_when_it_happens():

@@ -74,7 +74,7 @@ def observation(shard, size):
 
 def asked(shard, size, *, mode="train", final=None):
     payload = {"obs": observation(shard, size), "final_obs": final}
-    return Pending(number=shard, request=request(shard, size, payload=seal(payload), mode=mode))
+    return Pending(request=request(shard, size, payload=seal(payload), mode=mode))
 
 
 def answers(worker, *batch):
@@ -164,7 +164,7 @@ def test_scores_are_asked_for_one_request_at_a_time_and_bear_the_version(actor):
     asyncio.run(worker.load(3, [nullcontext({"weight": torch.tensor([2.0])})]))
     samples = [{"forward_inputs": {"states": torch.tensor([[1.0], [5.0]]) * shard}} for shard in (1, 2)]
     batch = [
-        Pending(number=shard, request=request(shard, 2, payload=seal(payload), mode="score"))
+        Pending(request=request(shard, 2, payload=seal(payload), mode="score"))
         for shard, payload in enumerate(
             [{"samples": one, "values": bool(at)} for at, one in enumerate(samples)]
         )
