@@ -21,8 +21,9 @@ import torch
 from rlinf_async.core.objectives import valid_steps
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.answers import Answer
 from rlinf_async.hosts.local.envs import EnvFactory
-from rlinf_async.hosts.local.inference import Answer, InferenceRank, State
+from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.learner_thread import BufferPieces
 from rlinf_async.hosts.local.policy import GaussianPolicy

@@ -9,6 +9,8 @@ import torch
 
 Tree: TypeAlias = dict[str, Union[torch.Tensor, "Tree", None]]
 Tensors: TypeAlias = dict[str, torch.Tensor]
+Episodes: TypeAlias = list[Tensors]
+"""Statistics of the episodes that have ended: name -> [episodes]."""
 
 
 def leaf(tree: Tree, name: str) -> torch.Tensor:

@@ -16,6 +16,7 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import ShardFailure, StuckThread
+from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import evaluate_shard, together
 from rlinf_async.loops.env_loop import env_loop
@@ -38,8 +39,6 @@ STUCK_EXIT_STATUS = 70
 
 T = TypeVar("T")
 
-Episodes = list[dict[str, torch.Tensor]]
-"""Statistics of the episodes that have ended: name -> [episodes]."""
 Rollouts = dict[str, Episodes]
 """Episode statistics of each rollout of a shard for a batch, by the name of its place."""
 

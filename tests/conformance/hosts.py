@@ -18,7 +18,6 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.contract import Contract
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.declared import DeclaredEnvs
-from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.shard import Shard
 from rlinf_async.hosts.workers.shard import Stage
 from rlinf_async.hosts.workers.shard import TrainShard as WorkersShard
@@ -101,7 +100,7 @@ def local(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterat
         return Output(output.states, None, output.rewards, output.ended)
 
     try:
-        yield Playing(shard, lambda: Answer(actions, torch.zeros(ENVS), torch.zeros(ENVS), 0), read, built)
+        yield Playing(shard, lambda: {"actions": actions}, read, built)
         assert not actions.any(), "environments have written into what the policy has answered"
     finally:
         shard.close()

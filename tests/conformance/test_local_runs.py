@@ -25,6 +25,11 @@ pytestmark = pytest.mark.timeout(120)
 HORIZON = 8
 
 
+def told(states):
+    """How old what a policy sees is, and of which episode, [B, 1]."""
+    return states[:, 2:] + 100 * states[:, 1:2]
+
+
 class Linear(torch.nn.Module):
     """A policy that samples by torch's generator; its critic says how old what it sees is."""
 
@@ -43,7 +48,7 @@ class Linear(torch.nn.Module):
         actions = policy.sample()
         return actions, {
             "prev_logprobs": policy.log_prob(actions),
-            "prev_values": states[:, 2:] + 100 * states[:, 1:2],
+            "prev_values": told(states),
             "forward_inputs": {"states": states, "action": actions.flatten(1)},
         }
 
@@ -51,6 +56,13 @@ class Linear(torch.nn.Module):
         policy = self._policy(forward_inputs["states"])
         logprobs = policy.log_prob(forward_inputs["action"].view(-1, CHUNK, ACTION))
         return {"logprobs": logprobs, "values": self.value_head(forward_inputs["states"])}
+
+
+class Telling(Linear):
+    """Its critic says the same where it is trained."""
+
+    def forward(self, forward_inputs, **_):
+        return {**super().forward(forward_inputs), "values": told(forward_inputs["states"])}
 
 
 def settings_of(**changes):
@@ -78,12 +90,12 @@ def run(env_cls, monkeypatch, *, rollouts=None, policy=Linear, on_fault=lambda f
 @pytest.mark.parametrize("env_cls", [InPlaceArrays, InPlaceTensors])
 def test_a_rollout_is_bootstrapped_with_the_state_after_its_last_step(env_cls, monkeypatch):
     rollouts = []
-    run(env_cls, monkeypatch, rollouts=rollouts, batches=10)
+    run(env_cls, monkeypatch, rollouts=rollouts, batches=10, policy=Telling)
     assert len(rollouts) >= 10
     for rollout in rollouts:
-        episode, age = rollout["states"]["states"][..., 1], rollout["states"]["states"][..., 2]
+        episode = rollout["forward_inputs"]["states"][..., 1]
         assert (episode == episode[:1]).all()
-        assert (age == torch.arange(HORIZON + 1)[:, None]).all()
+        assert torch.equal(rollout["prev_values"], 100 * episode[:1] + torch.arange(HORIZON + 1)[:, None])
 
 
 class CutOff(Steady):

@@ -67,14 +67,12 @@ def test_what_is_scored_again_is_what_was_thought_of_it_and_the_noise_is_all_cha
     again = policy.act(seen("aaa", "b"), noise + 3)
     assert torch.equal(again[0], rollout[3][0])
     assert not torch.equal(rollout[0][0][0], rollout[1][0][0] - 1)
-    actions, logprobs = (torch.stack([acted[field] for acted in rollout[:3]]) for field in (0, 1))
-    values = torch.stack([acted[2] for acted in rollout])
+    logprobs, values = (torch.stack([acted[field] for acted in rollout]) for field in (1, 2))
     inputs = {name: torch.stack([acted[3][name] for acted in rollout]) for name in ("lengths", "action")}
-    scored, valued = policy.evaluate(inputs, actions)
-    torch.testing.assert_close(scored, logprobs)
-    torch.testing.assert_close(valued, values)
-    flat = {name: tensor[:3].flatten(0, 1) for name, tensor in inputs.items()}
-    torch.testing.assert_close(policy.evaluate(flat, actions.flatten(0, 1))[0], logprobs.flatten())
+    flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
+    scored, valued = policy.score(flat)
+    torch.testing.assert_close(scored, logprobs.flatten())
+    torch.testing.assert_close(valued, values.flatten())
 
 
 def test_the_critic_of_a_policy_has_a_rate_of_its_own_and_a_policy_without_one_is_of_no_value():
@@ -137,7 +135,7 @@ class Buffered(Words):
 def answered(rank, *seen):
     """Answers of a rank to shards that have seen that."""
     payloads = [
-        {"states": each, "noise": torch.full((len(each["task_descriptions"]), 1), float(number))}
+        {"obs": {"states": each, "noise": torch.full((len(each["task_descriptions"]), 1), float(number))}}
         for number, each in enumerate(seen)
     ]
     batch = [Pending(request=request(payload=each)) for each in payloads]
@@ -155,17 +153,17 @@ def test_an_answer_stays_what_it_was_where_a_policy_writes_the_next_one_over_it(
     (first,) = answered(rank, seen("a", "bb"))
     before = copy.deepcopy(first)
     answered(rank, seen("cccc", "ddddd"))
-    assert torch.equal(first.actions, before.actions)
-    assert torch.equal(first.logprobs, before.logprobs)
+    assert torch.equal(first["actions"], before["actions"])
+    assert torch.equal(first["prev_logprobs"], before["prev_logprobs"])
     for name in ("lengths", "action"):
-        assert torch.equal(first.inputs[name], before.inputs[name])
+        assert torch.equal(first["forward_inputs"][name], before["forward_inputs"][name])
 
 
 def test_shards_that_show_different_fields_are_seen_in_batches_of_their_own(rank):
     more = {**seen("ccc", "dddd"), "extra": torch.zeros(2)}
     found = answered(rank, seen("a"), more, seen("bb", "eeeee"))
     assert rank._model.policy.sizes == [3, 2]
-    lengths = [answer.inputs["lengths"].flatten().tolist() for answer in found]
+    lengths = [answer["forward_inputs"]["lengths"].flatten().tolist() for answer in found]
     assert lengths == [[1], [3, 4], [2, 5]]
 
 

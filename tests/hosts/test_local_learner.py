@@ -9,6 +9,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.config import advanced as advanced_config
 from rlinf_async.core.tensors import concatenate, slice_samples
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
+from rlinf_async.hosts.kit.scoring import PROXIMAL
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.estimates import estimated
 from rlinf_async.hosts.local.inference import InferenceRank
@@ -63,10 +64,10 @@ def piece(actor, *, batch=0, seed=0, ends_at=2, acted=0, place=0):
     ended = torch.zeros(HORIZON + 1, ENVS, dtype=torch.bool)
     ended[ends_at + 1 :, 0] = True
     payload = {
-        "states": states,
-        "actions": actions,
-        "logprobs": actor.logprobs(states[:-1], actions),
-        "values": actor.values(states),
+        "forward_inputs": {"states": states[:-1], "actions": actions},
+        "bootstrap_inputs": {"states": states[-1:], "actions": torch.zeros(1, ENVS, 2)},
+        "prev_logprobs": actor.logprobs(states[:-1], actions),
+        "prev_values": actor.values(states),
         "versions": torch.full((HORIZON, ENVS), acted),
         "rewards": torch.randn(HORIZON, ENVS, generator=chance),
         "ended": ended,
@@ -83,7 +84,7 @@ def learner_of(settings, model):
 
 def sampled(given):
     """The rollout of a piece whose policy is the one that trains it."""
-    return {**given.payload, "proximal": given.payload["logprobs"]}
+    return {**given.payload, PROXIMAL: given.payload["prev_logprobs"]}
 
 
 def samples_of(learner, given):
@@ -112,10 +113,9 @@ def test_off_policy_samples_are_anchored_at_the_policy_that_trains_them():
     given, before = piece(actor), copy.deepcopy(current)
     samples = samples_of(learner_of(settings_of({"mode": "train"}), current), given)
     with torch.no_grad():
-        anchor = before.logprobs(samples["states"], samples["actions"])
-        values = before.values(samples["states"])
-    assert torch.allclose(samples["proximal"], anchor, atol=1e-6)
-    assert torch.allclose(samples["values"], values, atol=1e-6)
+        anchor, values = before.score(samples["forward_inputs"])
+    assert torch.allclose(samples[PROXIMAL], anchor, atol=1e-6)
+    assert torch.allclose(samples["prev_values"], values, atol=1e-6)
 
 
 def test_all_that_is_trained_on_is_where_the_policy_is():
@@ -127,6 +127,7 @@ def test_all_that_is_trained_on_is_where_the_policy_is():
         training.anchor(rollout)
         training.estimate(rollout)
         samples = training.samples(rollout, torch.arange(HORIZON * ENVS))
+    samples |= samples.pop("forward_inputs")
     assert {name: tensor.device.type for name, tensor in samples.items()} == dict.fromkeys(samples, "meta")
 
 
@@ -158,8 +159,8 @@ def test_the_gradient_of_an_off_policy_batch_is_that_of_the_weighted_objective(c
     anchor_model, gradients = copy.deepcopy(current), []
     note_gradients(learner, gradients)
     samples = samples_of(learner, piece(actor))
-    logprobs = anchor_model.logprobs(samples["states"], samples["actions"])
-    rho = torch.exp(logprobs.detach() - samples["logprobs"])
+    logprobs, _ = anchor_model.score(samples["forward_inputs"])
+    rho = torch.exp(logprobs.detach() - samples["prev_logprobs"])
     assert 0 < (rho > 1.05).float().mean() < 1
     weights = CORRECTIONS[correction](rho)
     written_out(learner, samples, logprobs, weights, logprobs.detach()).backward()
@@ -193,9 +194,9 @@ def test_interpolated_anchors_move_with_the_policy_and_need_no_pass(cls):
     metrics = learner.finish()
     samples = learner._samples[0]
     with torch.no_grad():
-        exact = before.logprobs(samples["states"], samples["actions"])
-        half = (samples["logprobs"] + exact) / 2
-    assert torch.equal(samples["proximal"], samples["logprobs"])
+        exact, _ = before.score(samples["forward_inputs"])
+        half = (samples["prev_logprobs"] + exact) / 2
+    assert torch.equal(samples[PROXIMAL], samples["prev_logprobs"])
     assert torch.allclose(learner.training._anchor(samples, exact), half, atol=1e-6)
     # A lag of one leaves the interpolation half way between the sampler and the truth.
     error = metrics["train/proximal_error/before/lag_1/abs_log"]
@@ -215,8 +216,8 @@ def test_the_ratios_of_sampler_and_versions_are_measured_apart(cls):
     learner.accept([second])
     metrics = learner.finish()
     with torch.no_grad():
-        states, actions = second.payload["states"][:-1], second.payload["actions"]
-        mu = second.payload["logprobs"]
+        states, actions = second.payload["forward_inputs"].values()
+        mu = second.payload["prev_logprobs"]
         acted, proximal = opinionated(1, cls).logprobs(states, actions), at_one.logprobs(states, actions)
     expected = float((acted - mu).abs().mean()), float((proximal - acted).abs().mean())
     assert metrics["train/mismatch/lag_1/abs_log"] == pytest.approx(expected[0], rel=1e-4)
@@ -229,7 +230,7 @@ def test_the_horizon_ends_an_episode_only_where_it_is_said_to():
     plain, ending = settings_of(), settings_of(horizon_ends=True)
     cut = estimated(sampled(given), plain)["advantages"]
     ended = estimated(sampled(given), ending)["advantages"]
-    bootstrap = plain.gamma * given.payload["values"][-1]
+    bootstrap = plain.gamma * given.payload["prev_values"][-1]
     # The first environment has ended its episode before.
     assert torch.allclose((cut - ended)[-1, 1:], bootstrap[1:], atol=1e-6)
     assert torch.equal(cut[:3, 0], ended[:3, 0])
@@ -248,8 +249,8 @@ def test_without_a_correction_the_acting_policy_stays_the_anchor():
     block = {"mode": "train", "train": {"correction": "none"}, "advanced": {"accept_bias": True}}
     given = piece(policy(0))
     samples = samples_of(learner_of(settings_of(block), policy(1)), given)
-    ours = torch.sort(samples["proximal"]).values
-    assert torch.equal(ours, torch.sort(given.payload["logprobs"].flatten()).values)
+    ours = torch.sort(samples[PROXIMAL]).values
+    assert torch.equal(ours, torch.sort(given.payload["prev_logprobs"].flatten()).values)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
@@ -264,7 +265,7 @@ def test_the_cut_into_micro_batches_changes_nothing_but_rounding(size):
 def test_steps_after_the_end_of_an_episode_are_not_trained_on():
     given, changed = piece(policy(0), ends_at=1), piece(policy(0), ends_at=1)
     changed.payload["rewards"][2:, 0] = 100.0
-    changed.payload["states"][2:-1, 0] = 5.0
+    changed.payload["forward_inputs"]["states"][2:, 0] = 5.0
     one, other = policy(0), policy(0)
     samples_of(learner_of(settings_of(), one), given)
     samples_of(learner_of(settings_of(), other), changed)
@@ -296,13 +297,15 @@ def test_the_first_step_of_a_streamed_batch_is_normalised_by_the_batch_before_an
     values = {
         tuple(state): value
         for state, value in zip(
-            raw[1]["states"][:-1].flatten(0, 1).tolist(), raw[1]["advantages"].flatten().tolist(), strict=True
+            raw[1]["forward_inputs"]["states"].flatten(0, 1).tolist(),
+            raw[1]["advantages"].flatten().tolist(),
+            strict=True,
         )
     }
     assert len(trained) == epochs * HORIZON * ENVS // step
     for number, samples in enumerate(trained):
         mean, std = moments[0 if number == 0 else 1]
-        own = np.array([values[tuple(state)] for state in samples["states"].tolist()])
+        own = np.array([values[tuple(state)] for state in samples["forward_inputs"]["states"].tolist()])
         assert np.allclose(samples["advantages"].numpy(), (own - mean) / (std + 1e-5), atol=1e-5)
 
 
@@ -323,7 +326,7 @@ def test_samples_are_shuffled_anew_in_every_batch_and_alike_in_every_run():
         learner.begin(batch)
         learner.accept([piece(policy(0), batch=batch)])
         learner.finish()
-        return learner._samples[0]["logprobs"]
+        return learner._samples[0]["prev_logprobs"]
 
     once = trained(0)
     assert torch.equal(trained(0), once)
@@ -445,7 +448,7 @@ def test_samples_after_the_end_leave_loss_and_gradients_finite_whatever_is_in_th
     def trained(bad):
         settings = settings_of({"mode": "off"})
         given = piece(policy())
-        for name in ("logprobs", "values", "rewards"):
+        for name in ("prev_logprobs", "prev_values", "rewards"):
             given.payload[name][3:HORIZON, 0] = bad  # the first environment has ended with decision 2
         model = policy()
         training = LocalTraining(settings=settings, model=model)
@@ -490,18 +493,20 @@ def test_anchors_and_measured_ratios_are_scored_without_dropout_and_training_has
     measured, _ = learner.training.score(inputs)
     assert now.training  # gradients are those of the policy with dropout, as on RLinf
     now.eval()
-    states, actions = given.payload["states"], given.payload["actions"]
-    torch.testing.assert_close(rollout["proximal"], now.logprobs(states[:-1], actions))
-    torch.testing.assert_close(rollout["values"], now.values(states))
-    torch.testing.assert_close(measured, rollout["proximal"].flatten())
+    logprobs, values = now.score(given.payload["forward_inputs"])
+    torch.testing.assert_close(rollout[PROXIMAL], logprobs)
+    torch.testing.assert_close(rollout["prev_values"][:-1], values)
+    last = now.values(given.payload["bootstrap_inputs"]["states"])
+    torch.testing.assert_close(rollout["prev_values"][-1:], last)
+    torch.testing.assert_close(measured, rollout[PROXIMAL].flatten())
 
 
 def test_inference_acts_and_scores_without_dropout():
     model = opinionated(0, Dropping)
     rank = InferenceRank(0, model=model, busy=BusyMeter())
     states, noise = torch.randn(ENVS, 2), torch.randn(ENVS, 2)
-    acting = {"states": states, "noise": noise}
-    scoring = {"samples": {"states": states, "actions": noise}}
+    acting = {"obs": {"states": states, "noise": noise}}
+    scoring = {"samples": {"forward_inputs": {"states": states, "actions": noise}}}
     payloads = [("train", acting), ("score", scoring)]
 
     def ask(mode, payload):
@@ -513,6 +518,6 @@ def test_inference_acts_and_scores_without_dropout():
     assert model.training
     model.eval()
     actions, logprobs, _ = model.act(states, noise)
-    torch.testing.assert_close(answer.actions, actions)
-    torch.testing.assert_close(answer.logprobs, logprobs)
+    torch.testing.assert_close(answer["actions"], actions)
+    torch.testing.assert_close(answer["prev_logprobs"], logprobs)
     torch.testing.assert_close(scores["scores"]["logprobs"], model.logprobs(states, noise))

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlinf_async.core.tensors import concatenate, map_tensors
-from rlinf_async.hosts.local.estimates import scoring_inputs
+from rlinf_async.core.tensors import concatenate, map_tensors, slice_samples
+from rlinf_async.hosts.kit.scoring import PROXIMAL, scoring_inputs
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import SpanLog, read_spans
@@ -47,9 +47,9 @@ def test_losses_and_gradients_are_told_as_means_over_the_valid_samples_of_each_o
     losses, norms, weights = [], [], []
     samples = concatenate(trained)
     for start in range(0, HORIZON * ENVS, size):
-        some = {name: tensor[start : start + size] for name, tensor in samples.items()}
-        logprobs = model.logprobs(some["states"], some["actions"])
-        errors = some["returns"] - model.values(some["states"])
+        some = slice_samples(samples, start, start + size)
+        logprobs, values = model.score(some["forward_inputs"])
+        errors = some["returns"] - values
         each = errors**2 / 2 - some["advantages"] * torch.exp(logprobs - logprobs.detach())
         valid = int(some["valid"].sum())
         loss = (each * some["valid"]).sum() / max(1, valid)
@@ -68,9 +68,8 @@ def test_without_a_correction_the_policy_is_told_to_have_moved_from_the_one_that
     before, given = copy.deepcopy(current), piece(policy(0, *classes), batch=1, acted=0, ends_at=HORIZON)
     metrics = told(learner_of(settings_of(NONE), current), given, batch=1)
     with torch.no_grad():
-        moved = given.payload["logprobs"] - before.logprobs(
-            given.payload["states"][:-1], given.payload["actions"]
-        )
+        scored, _ = before.score(given.payload["forward_inputs"])
+        moved = given.payload["prev_logprobs"] - scored
     assert abs(moved.mean().item()) > 0.01
     assert metrics["train/approx_kl"] == pytest.approx(moved.mean().item(), rel=1e-4)
 
@@ -84,15 +83,16 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
         if scored:
             inputs = scoring_inputs(one.payload)
             with torch.no_grad():
-                logprobs, values = current.evaluate(inputs["states"], inputs["actions"])
+                logprobs, values = current.score(inputs["forward_inputs"])
             assert len(logprobs) == len(values) == (HORIZON + 1) * ENVS
             scores = {"logprobs": logprobs, "values": values}
             shaped = map_tensors(lambda tensor: tensor.unflatten(0, (-1, ENVS)), scores)
             one = replace(one, scores=given(shaped))
         settings = settings_of(SCORED)
         samples = samples_of(learner_of(settings, current), one)
-        left.append([*samples.values(), *(one.detach() for one in current.parameters())])
-        assert not torch.equal(samples["proximal"], samples["logprobs"])
+        assert not torch.equal(samples[PROXIMAL], samples["prev_logprobs"])
+        inputs = samples.pop("forward_inputs").values()
+        left.append([*inputs, *samples.values(), *(one.detach() for one in current.parameters())])
     for learnt, helped in zip(*left, strict=True):
         torch.testing.assert_close(learnt, helped, rtol=1e-5, atol=1e-6)
 
@@ -121,7 +121,8 @@ def test_ratios_are_measured_with_scores_that_are_there_already(block):
     rollout = training.rollout([given])
     training.anchor(rollout)
     inputs, staleness, scores = training.probe_samples(rollout)
-    assert torch.equal(inputs["states"], given.payload["states"][:-1].flatten(0, 1))
+    expected = given.payload["forward_inputs"]["states"].flatten(0, 1)
+    assert torch.equal(inputs["forward_inputs"]["states"], expected)
     assert staleness.tolist() == [0] * (HORIZON * ENVS)
     if block is LOGLINEAR:
         assert scores is None

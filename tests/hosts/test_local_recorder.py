@@ -5,16 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlinf_async.config import AdvancedConfig
+from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.recorder import RolloutRecorder
 from rlinf_async.hosts.local.shard import ShardOutput
+from tests.making import run_settings
 
 ENVS, STEPS = 4, 3
 TICKET = Ticket(shard=1, batch=7, epoch=2, place=0, version=3)
 PLAN = ShardPlan(total_envs=8, env_workers=2, inference_ranks=1, learner_ranks=4, shards_per_worker=1)
+SETTINGS = run_settings(plan=PLAN, horizon=STEPS, asynchrony=AsyncConfig.from_mapping({"mode": "train"}))
 
 
 def rows(number):
@@ -29,11 +30,18 @@ def output(step):
 
 def answer(step, version):
     seen = rows(step)
-    return Answer(actions=seen + 0.25, logprobs=seen[:, 0] + 0.5, values=seen[:, 0] + 0.75, version=version)
+    return {
+        "actions": seen + 0.25,
+        "prev_logprobs": seen[:, 0] + 0.5,
+        "prev_values": seen[:, 0] + 0.75,
+        "forward_inputs": {"states": seen, "actions": seen + 0.25},
+        "echoes": {},
+        "version": version,
+    }
 
 
 def pieces_of(versions, last):
-    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
+    record = RolloutRecorder(TICKET, settings=SETTINGS)
     for step, version in enumerate(versions):
         record.append(output(step), answer(step, version))
     return record.build(output(STEPS), answer(STEPS, last))
@@ -52,11 +60,11 @@ def test_pieces_say_where_they_belong_and_how_many_steps_they_hold():
     assert {(piece.ticket, piece.size, piece.env_steps) for piece in pieces} == {(TICKET, 2, 2 * STEPS)}
 
 
-@pytest.mark.parametrize("field", ["actions", "logprobs", "values"])
+@pytest.mark.parametrize("field", ["actions", "prev_logprobs", "prev_values"])
 def test_numbers_of_the_policy_that_are_not_finite_end_the_run_before_they_are_acted(field):
     bad = answer(1, 6)
-    getattr(bad, field)[0] = float("inf")
-    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
+    bad[field][0] = float("inf")
+    record = RolloutRecorder(TICKET, settings=SETTINGS)
     with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of 4 {field}"):
         record.append(output(1), bad)
 
@@ -65,35 +73,37 @@ def test_a_piece_holds_what_its_own_environments_saw_did_and_were_worth():
     for part, piece in enumerate(pieces_of([3, 3, 3], last=3)):
         own = slice(2 * part, 2 * part + 2)
         seen = torch.stack([rows(step)[own] for step in range(STEPS + 1)])
-        assert torch.equal(piece.payload["states"], seen)
-        assert torch.equal(piece.payload["actions"], seen[:-1] + 0.25)
-        assert torch.equal(piece.payload["logprobs"], seen[:-1, :, 0] + 0.5)
-        assert torch.equal(piece.payload["values"], seen[:, :, 0] + 0.75)  # one more than actions
+        assert torch.equal(piece.payload["forward_inputs"]["states"], seen[:-1])
+        assert torch.equal(piece.payload["forward_inputs"]["actions"], seen[:-1] + 0.25)
+        assert torch.equal(piece.payload["bootstrap_inputs"]["states"], seen[-1:])
+        assert torch.equal(piece.payload["prev_logprobs"], seen[:-1, :, 0] + 0.5)
+        assert torch.equal(piece.payload["prev_values"], seen[:, :, 0] + 0.75)  # one more than actions
         assert torch.equal(piece.payload["rewards"], seen[1:, :, 0])  # the first output is a reset
         assert piece.payload["ended"].tolist() == [[False] * 2] * STEPS + [[True] * 2]
 
 
-def test_where_a_policy_says_what_it_is_scored_by_a_piece_holds_that_in_the_place_of_states():
+def test_where_a_policy_says_what_it_is_scored_by_a_piece_holds_that():
     """A policy that sees observations: their fields are not states, and need not be tensors."""
-    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
+    record = RolloutRecorder(TICKET, settings=SETTINGS)
 
     def at(step):
         seen = replace(output(step), states={"picture": rows(step), "task": ["reach"] * ENVS})
-        return seen, replace(answer(step, 3), inputs={"prompt": {"tokens": rows(step) + 0.125}})
+        return seen, answer(step, 3) | {"forward_inputs": {"prompt": {"tokens": rows(step) + 0.125}}}
 
     for step in range(STEPS):
         record.append(*at(step))
     for part, piece in enumerate(record.build(*at(STEPS))):
         own = slice(2 * part, 2 * part + 2)
         expected = torch.stack([rows(step)[own] + 0.125 for step in range(STEPS + 1)])
-        assert torch.equal(piece.payload["states"]["prompt"]["tokens"], expected)
+        for name, part_of in {"forward_inputs": expected[:-1], "bootstrap_inputs": expected[-1:]}.items():
+            assert torch.equal(piece.payload[name]["prompt"]["tokens"], part_of)
 
 
 def test_steps_of_a_decision_are_counted_where_an_action_has_several():
-    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
+    record = RolloutRecorder(TICKET, settings=SETTINGS)
 
     def chunks(step):
-        return replace(answer(step, 3), actions=torch.zeros(ENVS, 5, 2))
+        return answer(step, 3) | {"actions": torch.zeros(ENVS, 5, 2)}
 
     for step in range(STEPS):
         record.append(output(step), chunks(step))
@@ -101,7 +111,7 @@ def test_steps_of_a_decision_are_counted_where_an_action_has_several():
 
 
 def test_a_piece_says_which_ends_were_cuts_where_environments_say_so():
-    record = RolloutRecorder(TICKET, plan=PLAN, advanced=AdvancedConfig())
+    record = RolloutRecorder(TICKET, settings=SETTINGS)
     for step in range(STEPS):
         record.append(output(step), answer(step, 3))
     cut = torch.tensor([True, False, False, True])

@@ -81,9 +81,7 @@ class SavingRun(LocalRun):
         resume_buffer(place, saved.step, broker.gate, broker.buffer, self._settings.run, lambda data: data)
 
     async def _collect(self):
-        recorder = partial(
-            RolloutRecorder, plan=self._settings.plan, advanced=self._settings.asynchrony.advanced
-        )
+        recorder = partial(RolloutRecorder, settings=self._settings.run)
         await together(
             run_shard(
                 shard=number,

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from rlinf_async.core.failures import PolicyFailure
+from rlinf_async.hosts.kit.scoring import PROXIMAL
 from rlinf_async.hosts.local import LocalTrainer, point_reach
-from rlinf_async.hosts.local.estimates import anchored
+from rlinf_async.hosts.local.estimates import scored
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.loops.streaming_learner import StreamingLearner
@@ -37,11 +38,12 @@ class Comparing:
             begin(training, batch)
 
         def anchoring(training, rollout, scores=None):
-            expected = anchored(rollout, self.first)
+            expected = scored(rollout, self.first)
             anchor(training, rollout, scores)
-            for name, value in expected.items():
+            fields = {PROXIMAL: expected["logprobs"][:-1], "prev_values": expected["values"]}
+            for name, value in fields.items():
                 torch.testing.assert_close(rollout[name], value, rtol=1e-5, atol=1e-6)
-            width = rollout["proximal"].shape[1]
+            width = rollout[PROXIMAL].shape[1]
             self.given, self.own = (
                 (self.given, self.own + width) if scores is None else (self.given + width, self.own)
             )

@@ -11,7 +11,6 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import EnvironmentsFailed
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import Outcome
-from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.shard import Noise, Shard
 from rlinf_async.observe.meters import BusyMeter
 
@@ -64,7 +63,7 @@ def test_a_shard_is_the_environments_after_those_of_the_shard_before(shard):
 def test_a_rollout_starts_without_rewards_and_goes_on_with_what_the_policy_says(shard):
     async def rollout():
         start = await shard.start()
-        given = Answer(torch.full((ENVS, 3), 0.5), torch.zeros(ENVS), torch.zeros(ENVS), 0)
+        given = {"actions": torch.full((ENVS, 3), 0.5)}
         return start, [await shard.step(given) for _ in range(2)]
 
     start, steps = asyncio.run(rollout())
@@ -80,7 +79,7 @@ def test_a_rollout_starts_without_rewards_and_goes_on_with_what_the_policy_says(
 
 def test_a_request_shows_the_states_and_the_noise_of_its_own_environments(shard):
     output = asyncio.run(shard.start())
-    asked = shard.observation(output)
+    asked = shard.observation(output)["obs"]
     assert set(asked) == {"states", "noise"}
     assert torch.equal(asked["states"], output.states)
     of_all = Noise(first=0, size=2 * ENVS, width=3, seed=11).draw()
@@ -116,7 +115,7 @@ def test_observations_of_several_fields_are_handed_on_as_they_are():
     shard = one_shard(Seeing)
     output = asyncio.run(shard.start())
     assert output.states["task"] == ["reach"] * ENVS
-    assert torch.equal(shard.observation(output)["states"]["picture"], torch.ones(ENVS, 2))
+    assert torch.equal(shard.observation(output)["obs"]["states"]["picture"], torch.ones(ENVS, 2))
     shard.close()
 
 

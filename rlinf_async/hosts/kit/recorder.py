@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from rlinf_async.core.pieces import pieces
-from rlinf_async.core.tensors import Tree, map_tensors, slice_samples
+from rlinf_async.core.tensors import Episodes, Tree, concatenate, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.hosts.kit.answers import with_echoes
 from rlinf_async.loops.finite import check_answer
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.observation_reuse import with_echoes
-from rlinf_async.ray_runtime.shard_worker import Episodes
 
 Output = TypeVar("Output")
+
+
+class Decided(Protocol):
+    """An output of B environments after a decision, or at the start of a rollout."""
+
+    @property
+    def rewards(self) -> torch.Tensor:
+        """[B], summed over the steps of the decision."""
+
+    @property
+    def ended(self) -> torch.Tensor:
+        """[B] bool: the episode is over."""
+
+
+DecidedOutput = TypeVar("DecidedOutput", bound=Decided)
 SCORE_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
 """Fields of an answer that have to be finite."""
 
@@ -23,7 +37,7 @@ SCORE_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
 class Recorder(Generic[Output]):
     """Records one rollout of the environments of a shard; fills `loops.ports.Recorder`.
 
-    Answers are those of `PolicyWorker`. A host notes what came of the decisions, and gives all of it, of
+    Answers are those of `Answering`. A host notes what came of the decisions, and gives all of it, of
     [T, B, ...], in `rollout`. The inputs of the last observation, `bootstrap_inputs` [1, B, ...], come to it
     where values are recomputed.
     """
@@ -43,7 +57,7 @@ class Recorder(Generic[Output]):
     def build(self, output: Output, answer: Mapping[str, Any]) -> list[Piece]:
         self._see(output, answer)
         self._episodes.extend(self._own_episodes)
-        plan, steps = self._settings.plan, self._settings.steps_per_decision
+        plan, steps = self._settings.plan, self.steps_per_decision()
         rollout = self.rollout()
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = one_row(self._inputs(output, answer))
@@ -67,6 +81,10 @@ class Recorder(Generic[Output]):
         """Return the inputs by which the policy is to be scored."""
         return dict(with_echoes(answer["forward_inputs"], answer["echoes"], self.observation_of(output)))
 
+    def steps_per_decision(self) -> int:
+        """Return the environment steps of a decision. A host may count them."""
+        return self._settings.steps_per_decision
+
     def observation_of(self, output: Output) -> dict[str, Any]:
         """Return the observation that the policy has answered. A host gives it."""
         raise NotImplementedError
@@ -86,6 +104,63 @@ class Recorder(Generic[Output]):
     def rollout(self) -> Tree:
         """Return all that was noted, [T, B, ...] or [T + 1, B, ...]. A host gives it."""
         raise NotImplementedError
+
+
+class SampleRecorder(Recorder[DecidedOutput]):
+    """Records T decisions of B environments in the fields that `kit.scoring` reads.
+
+    forward_inputs    {name: [T, B, ...]}, what the policy scores its actions by
+    bootstrap_inputs  {name: [1, B, ...]}, of the last observation; where values are recomputed
+    prev_logprobs     [T, B, ...], of the policy that acted
+    prev_values       [T + 1, B], where the policy has some
+    rewards           [T, B]
+    ended             [T + 1, B]: before the decision
+    versions          [T, B] int64
+    """
+
+    def __init__(self, ticket: Ticket, *, settings: RunSettings, every_end: bool, episodes: Episodes) -> None:
+        super().__init__(ticket, settings=settings, every_end=every_end, episodes=episodes)
+        self._scored_by: list[Tree] = []
+        self._logprobs: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+        self._rewards: list[torch.Tensor] = []
+        self._ended: list[torch.Tensor] = []
+
+    def rewards_of(self, output: DecidedOutput, answer: Mapping[str, Any]) -> torch.Tensor:
+        """Return the rewards [B] of the decision before `output`. A host may add to them."""
+        return output.rewards
+
+    def logprobs_of(self, answer: Mapping[str, Any]) -> torch.Tensor:
+        """Return the log-probabilities of a decision, [B, ...]. A host may shape them."""
+        logprobs: torch.Tensor = answer["prev_logprobs"]
+        return logprobs
+
+    def see(self, output: DecidedOutput, answer: Mapping[str, Any]) -> None:
+        self._rewards.append(self.rewards_of(output, answer))
+        # A rollout of environments that reset themselves begins in the middle of episodes.
+        self._ended.append(output.ended if self._versions else torch.zeros_like(output.ended))
+        if answer.get("prev_values") is not None:
+            self._values.append(one_each(answer["prev_values"]))
+
+    def decide(self, inputs: Tree, answer: Mapping[str, Any]) -> None:
+        self._scored_by.append(inputs)
+        self._logprobs.append(self.logprobs_of(answer))
+
+    def rollout(self) -> Tree:
+        ended = torch.stack(self._ended)
+        noted: Tree = {
+            "forward_inputs": concatenate([one_row(inputs) for inputs in self._scored_by]),
+            "prev_logprobs": torch.stack(self._logprobs),
+            "rewards": torch.stack(self._rewards[1:]),
+            "ended": ended,
+            "versions": torch.tensor(self._versions)[:, None].expand(-1, ended.shape[1]),
+        }
+        return noted | ({"prev_values": torch.stack(self._values)} if self._values else {})
+
+
+def one_each(values: torch.Tensor) -> torch.Tensor:
+    """Return one value for each environment, [B]."""
+    return values.float().reshape(len(values), -1)[:, 0]
 
 
 def one_row(tree: Tree) -> Tree:

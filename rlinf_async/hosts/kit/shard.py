@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, TypeVar
 
+from rlinf_async.core.tensors import Episodes
 from rlinf_async.hosts.contract import Contract
 from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.ray_runtime.shard_worker import Episodes
 
 Output = TypeVar("Output")
 Shown = tuple[Output, Mapping[str, Any]]

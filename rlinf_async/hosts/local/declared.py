@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.core.tensors import Tree, map_tensors
+from rlinf_async.core.tensors import Tree
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import Contract, check_resets
 from rlinf_async.hosts.decisions import decided
 from rlinf_async.hosts.kit.models import MODELS_GROUP
-from rlinf_async.hosts.kit.ratios import scored_in
+from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
 from rlinf_async.hosts.local.chance import OwnChance
 from rlinf_async.hosts.local.config import ENVS_GROUP, named
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
@@ -30,11 +30,9 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.loops.foreign import blaming_the_policy, contained
-
-ANOTHER_SEED = 7919
-"""The distance between the seeds of environments and of those that are rebuilt in their place."""
 
 
 def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
@@ -61,7 +59,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     builds: Counter[int] = Counter()
 
     def build(first: int, size: int) -> DeclaredEnvs:
-        seed = section["seed"] + ANOTHER_SEED * builds[first]
+        seed = reseeded(section["seed"], builds[first])
         builds[first] += 1
         shard_section = OmegaConf.create({**section, "seed": seed})
         shard = first // size
@@ -95,8 +93,6 @@ class DeclaredEnvs:
     """Has no meaning: observations have fields, and their shapes are for the policy to know."""
     action_dim = 1
     """The width of the noise, by which the policy's chance is seeded."""
-    reseeded = True
-    """Environments that are built a second time for the same place have another seed."""
 
     def __init__(self, env: Any, size: int, contract: Contract) -> None:
         """`contract`: of all but the observations, which the shard looks at."""
@@ -157,7 +153,7 @@ class DeclaredPolicy(ActorCritic):
         with OwnChance(int(noise.double().sum().mul(2**20)) % 2**63):
             given = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
         actions, result = decided(given, len(noise))
-        logprobs = result["prev_logprobs"].float().flatten(1).sum(dim=1)
+        logprobs = at_ratio_level(result["prev_logprobs"].float(), "chunk", 1)
         return (
             actions.float(),
             logprobs,
@@ -165,22 +161,13 @@ class DeclaredPolicy(ActorCritic):
             result["forward_inputs"],
         )
 
-    def evaluate(self, states: Seen, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and values for `states`, forward inputs of [..., B] samples, as many as
-        actions or one more row.
-        """
-        leading = actions.dim() - 2  # [..., chunk, action_dim]
-        flat = map_tensors(lambda tensor: tensor.flatten(0, leading - 1), states)  # type: ignore[arg-type]
-        self.scored = scored_in(flat)
+    def score(self, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        self.scored = scored_in(inputs)
         scores = self.policy(
-            forward_inputs=flat, compute_logprobs=True, compute_entropy=False, compute_values=True
+            forward_inputs=inputs, compute_logprobs=True, compute_entropy=False, compute_values=True
         )
-        logprobs = scores["logprobs"].float().flatten(1).sum(dim=1)
-        values = _values(scores.get("values"), logprobs)
-        if leading == 1:
-            return logprobs[: len(actions)], values
-        width = actions.shape[1]
-        return logprobs.view(-1, width)[: len(actions)], values.view(-1, width)
+        logprobs = at_ratio_level(scores["logprobs"].float(), "chunk", 1)
+        return logprobs, _values(scores.get("values"), logprobs)
 
 
 def _values(values: torch.Tensor | None, logprobs: torch.Tensor) -> torch.Tensor:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from rlinf_async.core.objectives import gae, group_relative, valid_steps, without_masked, without_signal
-from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
+from rlinf_async.hosts.kit.scoring import flat
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 
@@ -24,20 +26,14 @@ def as_inference(model: ActorCritic) -> Iterator[None]:
 
 
 @torch.no_grad()
-def anchored(rollout: Tensors, model: ActorCritic) -> Tensors:
-    """`proximal` log-probabilities, and `values` of all T + 1 observations, by the policy that is trained."""
+def scored(rollout: Tree, model: ActorCritic) -> Tree:
+    """Return `logprobs` and `values` of all T + 1 observations, by the policy that is trained."""
+    inputs: list[Any] = [rollout[name] for name in ("forward_inputs", "bootstrap_inputs")]
     with as_inference(model):
-        proximal, values = model.evaluate(rollout["states"], rollout["actions"])
-    return {"proximal": proximal, "values": values}
-
-
-def scoring_inputs(payload: Tree) -> Tree:
-    """Return the inputs that `ActorCritic.evaluate` takes of a piece's payload: [(T + 1) * B, ...], the
-    last actions twice.
-    """
-    actions = leaf(payload, "actions")
-    inputs: Tree = {"states": payload["states"], "actions": torch.cat([actions, actions[-1:]])}
-    return map_tensors(lambda tensor: tensor.flatten(0, 1), inputs)
+        logprobs, values = model.score(flat(concatenate(inputs)))
+    width = leaf(rollout, "prev_logprobs").shape[1]
+    scores: Tree = {"logprobs": logprobs, "values": values}
+    return map_tensors(lambda tensor: tensor.unflatten(0, (-1, width)), scores)
 
 
 def estimated(rollout: Tensors, settings: LocalSettings) -> Tensors:
@@ -83,4 +79,4 @@ def _advantages(
         return relative * valid, torch.zeros_like(rewards)
     if settings.horizon_ends:
         dones = torch.cat([dones[:-1], torch.ones_like(dones[-1:])])
-    return gae(rewards, rollout["values"], dones, gamma=settings.gamma, lam=settings.lam)
+    return gae(rewards, rollout["prev_values"], dones, gamma=settings.gamma, lam=settings.lam)

@@ -19,8 +19,9 @@ from rlinf_async.core.objectives import (
 from rlinf_async.core.scored import Scored
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.scoring import PROXIMAL, samples_of
 from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
-from rlinf_async.hosts.local.estimates import anchored, as_inference, estimated, silent_groups
+from rlinf_async.hosts.local.estimates import as_inference, estimated, scored, silent_groups
 from rlinf_async.hosts.local.policy import ActorCritic
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.loops.skipped_steps import SkippedSteps
@@ -29,9 +30,9 @@ from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 SAMPLE_FIELDS = (
-    "actions",
-    "logprobs",
-    "proximal",
+    "forward_inputs",
+    "prev_logprobs",
+    PROXIMAL,
     "staleness",
     "advantages",
     "returns",
@@ -39,7 +40,7 @@ SAMPLE_FIELDS = (
     "share",
     "counted",
 )
-"""Fields of a sample, apart from the state and its value, of which a rollout has one more."""
+"""Fields of a sample, apart from its value, of which a rollout has one more."""
 
 
 def local_learner(
@@ -103,7 +104,7 @@ class LocalTraining:
         rollout = self._queue.put(collected)
         return {
             **rollout,
-            "proximal": rollout["logprobs"],
+            PROXIMAL: rollout["prev_logprobs"],
             "staleness": self._batch - leaf(rollout, "versions"),
         }
 
@@ -116,12 +117,12 @@ class LocalTraining:
         self._metrics["env/return"] += map(float, (rewards * valid_steps(ended)).sum(dim=0))
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
-        if scores is not None:
-            scored: Tensors = self._queue.put(scores)  # type: ignore[assignment]
-            rollout.update(proximal=scored["logprobs"][:-1], values=scored["values"])
-            return
-        with self._queue.watched():
-            rollout.update(anchored(rollout, self.model))  # type: ignore[arg-type]
+        if scores is None:
+            with self._queue.watched():
+                scores = scored(rollout, self.model)
+        own = self._queue.put(scores)
+        del rollout["bootstrap_inputs"]
+        rollout |= {PROXIMAL: leaf(own, "logprobs")[:-1], "prev_values": own["values"]}
 
     def estimate(self, rollout: Tree) -> torch.Tensor:
         rollout.update(estimated(rollout, self._settings))  # type: ignore[arg-type]
@@ -130,9 +131,7 @@ class LocalTraining:
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
         columns = {name: rollout[name] for name in SAMPLE_FIELDS}
-        columns |= map_tensors(
-            lambda tensor: tensor[:-1], {name: rollout[name] for name in ("states", "values")}
-        )
+        columns["prev_values"] = leaf(rollout, "prev_values")[:-1]
         order = order.to(self._queue.device)
         return map_tensors(lambda tensor: tensor.flatten(0, 1)[order], columns)
 
@@ -160,42 +159,38 @@ class LocalTraining:
         return means | self._skipped.pop()
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
-        tensors: Tensors = rollout  # type: ignore[assignment]
-        inputs: Tree = {
-            **map_tensors(lambda tensor: tensor[:-1], {"states": rollout["states"]}),
-            "actions": tensors["actions"],
-            "logprobs": tensors["logprobs"],
-        }
-        flat = map_tensors(lambda tensor: tensor.flatten(0, 1), inputs)
+        samples = samples_of(rollout)
         pair = None
         if self._settings.asynchrony.recomputes:
-            pair = (tensors["proximal"].flatten(0, 1).cpu(), tensors["logprobs"].flatten(0, 1).cpu())
-        return flat, tensors["staleness"].flatten().cpu(), pair
+            pair = (leaf(rollout, PROXIMAL).flatten(0, 1).cpu(), leaf(samples, "prev_logprobs").cpu())
+        return samples, leaf(rollout, "staleness").flatten().cpu(), pair
 
     def score(self, inputs: Tree) -> Pair:
         with as_inference(self.model):
-            scored = self.model.logprobs(inputs["states"], inputs["actions"])  # type: ignore[arg-type]
-        return scored, inputs["logprobs"]  # type: ignore[return-value]
+            logprobs, _ = self.model.score(inputs["forward_inputs"])
+        return logprobs, leaf(inputs, "prev_logprobs")
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
         return sums
 
     def _accumulate(self, samples: Tensors) -> None:
         settings, share = self._settings, samples["share"]
-        logprobs, values = self.model.evaluate(samples["states"], samples["actions"])
+        logprobs, values = self.model.score(samples["forward_inputs"])
         valid = samples["valid"]
         logprobs, values = (
             without_masked(_over_parts(valid, logprobs), logprobs),
             without_masked(valid, values),
         )
-        behaviour = without_masked(_over_parts(valid, logprobs), samples["logprobs"])
+        behaviour = without_masked(_over_parts(valid, logprobs), samples["prev_logprobs"])
         anchor = without_masked(_over_parts(valid, logprobs), self._anchor(samples, logprobs))
         weights = self._weights(anchor, behaviour)
         advantages = _over_parts(samples["advantages"], logprobs) * weights
         policy = ppo_loss(logprobs, anchor, advantages, clip_low=settings.clip, clip_high=settings.clip)
         loss = (_of_decisions(policy) * share).sum()
         if settings.algorithm == "ppo":
-            old_values, returns = (without_masked(valid, samples[name]) for name in ("values", "returns"))
+            old_values, returns = (
+                without_masked(valid, samples[name]) for name in ("prev_values", "returns")
+            )
             critic = value_loss(values, old_values, returns, clip=settings.value_clip)
             loss = loss + (critic * share).sum()
         torch.autograd.backward(loss)
@@ -221,9 +216,9 @@ class LocalTraining:
         """`log pi_prox`, around which the ratio is clipped."""
         weighting = self._settings.asynchrony.weighting
         if weighting is None or not weighting.interpolates:
-            return samples["proximal"]
+            return samples[PROXIMAL]
         staleness = _over_parts(samples["staleness"], logprobs)
-        return loglinear(logprobs.detach(), samples["logprobs"], staleness)
+        return loglinear(logprobs.detach(), samples["prev_logprobs"], staleness)
 
     def _step(self) -> None:
         parameters = list(self.model.parameters())

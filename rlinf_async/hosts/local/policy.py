@@ -37,7 +37,7 @@ class ActorCritic(nn.Module):
         Where parts of an action have a ratio each, as tokens have, log-probabilities are [B, parts], here and
         wherever they are asked for: parts are clipped and weighted apart, and a decision's loss is the mean
         over them. All chance is in the standard normal `noise` [B, A]. A policy that sees observations gives
-        a fourth: a tree of tensors [B, ...], which `evaluate` and `logprobs` take in the place of states.
+        a fourth: a tree of tensors [B, ...], its forward inputs, which its own `score` takes.
         """
         raise NotImplementedError
 
@@ -45,9 +45,9 @@ class ActorCritic(nn.Module):
         """Log-probabilities of `actions`, taken in the first `len(actions)` of `states`; values of all."""
         raise NotImplementedError
 
-    def logprobs(self, states: Any, actions: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities [B] of actions [B, A]."""
-        return self.evaluate(states, actions)[0]
+    def score(self, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and values of N decisions with these forward inputs, [N, ...]."""
+        return self.evaluate(inputs["states"], inputs["actions"])
 
 
 PolicyFactory = Callable[..., ActorCritic]

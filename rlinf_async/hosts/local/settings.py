@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.sharding import ShardPlan, choose_shards
+from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.local.keys import SETTING_KINDS, wrong_setting
 from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.simulators import divide
 from rlinf_async.loops.run_settings import RunSettings
 
 
@@ -88,20 +89,9 @@ class LocalSettings:
             rollout_epochs=self.rollout_epochs,
             group_size=self.group_size,
         )
-        return replace(one_each, shards_per_worker=self._shards_per_worker(one_each))
-
-    def _shards_per_worker(self, one_each: ShardPlan) -> int:
+        simulator = {"env_type": "local"}
         rollout = self.asynchrony.rollout
-        if not rollout.enabled:
-            # A shard then belongs to one inference rank: give every rank something to do.
-            return math.ceil(self.inference_ranks / self.env_workers)
-        return choose_shards(
-            asked=None if rollout.shards == "auto" else rollout.shards,
-            simulator="local",
-            stages=1,
-            fits=one_each.fits,
-            most=one_each.envs_per_shard // self.group_size,
-        )
+        return divide(one_each, simulator, rollout, stages=1, evaluates=lambda shards: True)
 
     @property
     def max_batch_size(self) -> int:

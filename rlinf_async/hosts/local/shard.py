@@ -13,13 +13,12 @@ import torch
 
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.contract import Contract, Place, shown
+from rlinf_async.hosts.kit.shard import Shown, TrainShard
 from rlinf_async.hosts.local.envs import EnvFactory, Environments, Outcome
-from rlinf_async.hosts.local.inference import Answer
 from rlinf_async.hosts.local.policy import Seen
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess, kept
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
-from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.loops.simulator_thread import SimulatorThread, nothing_to_abort
 from rlinf_async.loops.watched_thread import DaemonThread
@@ -59,8 +58,8 @@ class Noise:
         return torch.from_numpy(np.stack(rows))
 
 
-class Shard:
-    """Fills `loops.ports.ShardEnv`; the environments are built and used in the shard's own thread."""
+class Shard(TrainShard[ShardOutput]):
+    """A shard whose environments are built and used in a thread of its own."""
 
     def __init__(
         self,
@@ -71,22 +70,18 @@ class Shard:
         busy: BusyMeter,
         process: WholeProcess | None = None,
     ) -> None:
-        self.size = settings.plan.envs_per_shard
-        self.horizon = settings.horizon
-        self._shard, self._build, self._process = shard, build, process or WholeProcess()
-        self._first = shard * self.size
-        self._busy = busy
+        self._factory, self._process = build, process or WholeProcess()
         self._thread = DaemonThread(f"shard-{shard}")
-        self._advanced = settings.asynchrony.advanced
-        self._simulators = SimulatorThread(shard, self._thread, self._advanced, abort=self._abort)
-        self._contract = Contract(shard, self.size)
+        simulators = SimulatorThread(shard, self._thread, settings.asynchrony.advanced, abort=self._abort)
+        sizes = {"size": settings.plan.envs_per_shard, "horizon": settings.horizon}
+        super().__init__(simulators, busy=busy, number=shard, **sizes)
+        self._first = shard * self.size
         with ExitStack() as unless_built:
             unless_built.callback(self._leave)
             self._envs: Environments
-            self._simulators.build_first(self._make_first)
+            simulators.build_first(self._make_first)
             unless_built.pop_all()
         self._resets = 0
-        self._taken_on: tuple[int, int] | None = None
         self._noise = Noise(first=self._first, size=self.size, width=self.action_dim, seed=settings.seed)
 
     @property
@@ -97,35 +92,34 @@ class Shard:
     def action_dim(self) -> int:
         return self._envs.action_dim
 
-    async def start(self) -> ShardOutput:
-        with self._busy.busy(self._shard):
-            return self._finite(*await self._simulators.reset(partial(self._kept, self._start)))
-
-    async def step(self, answer: Answer) -> ShardOutput:
-        with self._busy.busy(self._shard):
-            step = partial(self._kept, partial(self._step, answer))
-            return self._finite(*await self._simulators.step(step))
-
-    def observation(self, output: ShardOutput) -> dict[str, Any]:
-        return {"states": output.states, "noise": output.noise}
-
-    def take_on(self, place: int, rollout: int) -> None:
-        self._taken_on = (place * self.size, rollout)
-
     @property
     def takes_tasks(self) -> bool:
         """True if the environments can take on the tasks of others."""
         return callable(getattr(self._envs, TAKE_ON_METHOD, None))
 
+    def observation(self, output: ShardOutput) -> dict[str, Any]:
+        return {"obs": {"states": output.states, "noise": output.noise}}
+
+    def begin(self) -> Shown[ShardOutput]:
+        return self._kept(self._begin)
+
+    def act(self, actions: torch.Tensor) -> Shown[ShardOutput]:
+        return self._kept(lambda: self._shown(self._envs.step(actions.numpy()), "step"))
+
     async def finish(self) -> None:
         """Every reset draws new initial states by itself."""
-        self._contract.prove()
+        self.contract.prove()
 
     async def restart(self) -> None:
         """Rebuild the environments; where they can, they go on after the episodes that have begun."""
         with suppress(ShardFailure):
             await self._simulators.build(self._envs.close)
-        await self._simulators.build(partial(self._kept, self._rebuild))
+        await super().restart()
+
+    def rebuild(self) -> None:
+        self._kept(self._make)
+        if callable(getattr(self._envs, "skip", None)):
+            self._kept(lambda: self._envs.skip(self._resets))  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Free the environments, once the step that may still be running has ended, if it ever does.
@@ -144,7 +138,7 @@ class Shard:
 
     def _kept(self, function: Callable[[], T]) -> T:
         """Return the result of `function` of the environments; called in their thread."""
-        return kept(self._process, lambda: self._contract.who, function)
+        return kept(self._process, lambda: self.contract.who, function)
 
     def _make_first(self) -> None:
         try:
@@ -155,33 +149,23 @@ class Shard:
             raise
 
     def _make(self) -> None:
-        self._envs = self._build(self._first, self.size)
-        self._contract.of(getattr(self._envs, "declared", self._envs))
-
-    def _rebuild(self) -> None:
-        self._contract.forget()
-        self._make()
-        if callable(getattr(self._envs, "skip", None)):
-            self._envs.skip(self._resets)  # type: ignore[attr-defined]
+        self._envs = self._factory(self._first, self.size)
+        self.contract.of(getattr(self._envs, "declared", self._envs))
 
     def _abort(self, reason: str) -> bool:
         abort = getattr(self._envs, "abort", nothing_to_abort)
         return bool(abort(reason))
 
-    def _start(self) -> tuple[ShardOutput, list[str]]:
+    def _begin(self) -> Shown[ShardOutput]:
         nothing = np.zeros(self.size, dtype=np.float32)
         self._resets += 1
         if self._taken_on is not None:
-            self._envs.take_on(*self._taken_on)  # type: ignore[attr-defined]
-        return self._output(Outcome(self._envs.reset(), nothing, nothing.astype(bool)), "reset")
+            place, rollout = self._taken_on
+            self._envs.take_on(place * self.size, rollout)  # type: ignore[attr-defined]
+        return self._shown(Outcome(self._envs.reset(), nothing, nothing.astype(bool)), "reset")
 
-    def _step(self, answer: Answer) -> tuple[ShardOutput, list[str]]:
-        # Copied: what the policy has answered is recorded, and environments may write into what they get.
-        return self._output(self._envs.step(answer.actions.clone().numpy()), "step")
-
-    def _output(self, outcome: Outcome, place: Place) -> tuple[ShardOutput, list[str]]:
-        """Return the checked outputs, and the sentences about numbers that are not finite."""
-        contract = self._contract.of(getattr(self._envs, "declared", self._envs))
+    def _shown(self, outcome: Outcome, place: Place) -> Shown[ShardOutput]:
+        contract = self.contract.of(getattr(self._envs, "declared", self._envs))
         each, truncated = (self.size,), outcome.truncated
         output = ShardOutput(
             states=self._states(contract, outcome.states, place),
@@ -190,7 +174,7 @@ class Shard:
             noise=self._noise.draw(),
             truncated=None if truncated is None else contract.flags("truncations", truncated, each),
         )
-        return output, not_finite(self._advanced, shown(output.states, output.rewards))
+        return output, shown(output.states, output.rewards)
 
     def _states(self, contract: Contract, given: Any, place: Place) -> Seen:
         """An observation, or states as numbers with fractions; pictures stay bytes."""
@@ -198,7 +182,3 @@ class Shard:
             return contract.observation(given, place)
         states: torch.Tensor = contract.observation({"states": given}, place)["states"]
         return states if states.dtype is torch.uint8 else states.float()
-
-    def _finite(self, output: ShardOutput, bad: list[str]) -> ShardOutput:
-        check_shown(self._advanced, bad)
-        return output

@@ -15,9 +15,9 @@ import torch
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import ShardFailure
+from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.local.device import Watch, unwatched
 from rlinf_async.hosts.local.envs import EnvFactory
-from rlinf_async.hosts.local.estimates import scoring_inputs
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.learner_thread import BufferPieces, LearnerThread
@@ -255,18 +255,18 @@ class LocalRun(InProcessRun):
         await together(self._env_loop(number) for number in range(len(self._shards)))
 
     def _env_loop(self, number: int) -> Coroutine[Any, Any, None]:
-        advanced, spans = self._settings.asynchrony.advanced, self._spans[Process.ENV]
+        asynchrony, spans = self._settings.asynchrony, self._spans[Process.ENV]
         return env_loop(
             self._run_settings,
             number,
             self._shards[number],
             policy=self._requests,
             trajectories=self._trajectories,
-            recorder=partial(RolloutRecorder, plan=self._settings.plan, advanced=advanced),
+            recorder=partial(RolloutRecorder, settings=self._run_settings),
             restarts=ShardRestarts(
                 number,
-                self._settings.asynchrony.survive,
-                window_s=advanced.window_s,
+                asynchrony.survive,
+                window_s=asynchrony.advanced.window_s,
                 record=self._faults.record,
                 spans=spans,
             ),

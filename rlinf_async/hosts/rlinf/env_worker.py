@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.rebuilds import Rebuilds, start_again
@@ -25,7 +26,7 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.shard_worker import Episodes, ShardWorker, each
+from rlinf_async.ray_runtime.shard_worker import ShardWorker, each
 
 
 class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from rlinf_async.core.tensors import Tree
+from rlinf_async.core.tensors import Episodes, Tree
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.kit.recorder import Recorder
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.trajectory import Trajectory
 from rlinf_async.ray_runtime.reporting import MODEL_REWARDS
-from rlinf_async.ray_runtime.shard_worker import Episodes
 
 
 class ShardRecorder(Recorder[ShardOutput]):

@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.contract import check_resets
@@ -18,7 +19,7 @@ from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
 from rlinf_async.loops.foreign import let_go
-from rlinf_async.ray_runtime.shard_worker import Episodes, ShardWorker
+from rlinf_async.ray_runtime.shard_worker import ShardWorker
 
 ENVS_GROUP = "rlinf_async.envs"
 

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import torch
-
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
@@ -38,14 +36,15 @@ def settings_of(cfg, settings):
 def payload_of(piece):
     """The piece as the local host records it."""
     fields = piece.payload
-    states = torch.cat([fields["forward_inputs"]["states"], fields["bootstrap_inputs"]["states"]])
+    inputs = {"states": fields["forward_inputs"]["states"], "actions": fields["actions"]}
+    last = {"states": fields["bootstrap_inputs"]["states"], "actions": fields["actions"][-1:]}
     return replace(
         piece,
         payload={
-            "states": states,
-            "actions": fields["actions"],
-            "logprobs": fields["prev_logprobs"].sum(dim=-1),
-            "values": fields["prev_values"][..., 0],
+            "forward_inputs": inputs,
+            "bootstrap_inputs": last,
+            "prev_logprobs": fields["prev_logprobs"].sum(dim=-1),
+            "prev_values": fields["prev_values"][..., 0],
             "rewards": fields["rewards"][..., 0],
             "ended": fields["dones"][..., 0],
             "versions": fields["versions"][..., 0].long(),

@@ -57,12 +57,13 @@ def local_settings(of):
 def as_local(one):
     """The piece as the local host records it."""
     fields = one.payload
+    inputs = {"states": fields["forward_inputs"]["states"], "actions": fields["forward_inputs"]["action"]}
     last = fields.get("bootstrap_inputs", fields["forward_inputs"])["states"][-1:]
     payload = {
-        "states": torch.cat([fields["forward_inputs"]["states"], last]),
-        "actions": fields["forward_inputs"]["action"],
-        "logprobs": fields["prev_logprobs"].sum(dim=(-1, -2)),
-        "values": fields["prev_values"],
+        "forward_inputs": inputs,
+        "bootstrap_inputs": {"states": last, "actions": inputs["actions"][-1:]},
+        "prev_logprobs": fields["prev_logprobs"].sum(dim=(-1, -2)),
+        "prev_values": fields["prev_values"],
         **{name: fields[name] for name in ("rewards", "ended", "versions")},
     }
     return replace(one, payload=payload)
