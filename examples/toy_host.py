@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.inference import PolicyWorker
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
-from rlinf_async.hosts.kit.recorder import Recorder, one_row
+from rlinf_async.hosts.kit.recorder import SampleRecorder
 from rlinf_async.hosts.kit.scoring import flat, recompute, samples_of
 from rlinf_async.hosts.kit.shard import Shown, TrainShard
 from rlinf_async.loops.env import run_shard, together
@@ -41,8 +42,15 @@ SETTINGS = RunSettings(
     normalizes=False,
     seed=1,
 )
-Seen = tuple[torch.Tensor, torch.Tensor]
-"""Where the numbers are, [B, 1], and the rewards of how far they are from zero, [B]."""
+
+
+@dataclass
+class Seen:
+    """Where the numbers are, [B, 1], and the rewards of how far they are from zero, [B]; none ever ends."""
+
+    where: torch.Tensor
+    rewards: torch.Tensor
+    ended: torch.Tensor
 
 
 class Numbers(TrainShard[Seen]):
@@ -53,7 +61,7 @@ class Numbers(TrainShard[Seen]):
 
     def act(self, actions: torch.Tensor) -> Shown[Seen]:
         assert self._last is not None
-        return self._shown(self._last[0] + actions[:, 0])
+        return self._shown(self._last.where + actions[:, 0])
 
     def end(self) -> None:
         """Every reset begins at one."""
@@ -62,30 +70,20 @@ class Numbers(TrainShard[Seen]):
         """There is nothing to close."""
 
     def observation(self, output: Seen) -> dict[str, Any]:
-        return {"obs": {"states": output[0]}}
+        return {"obs": {"states": output.where}}
 
     def _shown(self, where: torch.Tensor) -> Shown[Seen]:
-        self._last = where, -where[:, 0].abs()
+        never = torch.zeros(self.size, dtype=torch.bool)
+        self._last = Seen(where, -where[:, 0].abs(), never)
         return self._last, {"states": where}
 
 
-class NumberRecorder(Recorder[Seen]):
+class NumberRecorder(SampleRecorder[Seen]):
     def observation_of(self, output: Seen) -> dict[str, Any]:
-        return {"states": output[0]}
+        return {"states": output.where}
 
     def episodes_of(self, output: Seen) -> dict[str, torch.Tensor]:
-        return {"return": output[1]}
-
-    def see(self, output: Seen, answer: Mapping[str, Any]) -> None:
-        self.rewards = [*getattr(self, "rewards", []), output[1]]
-
-    def decide(self, inputs: Tree, answer: Mapping[str, Any]) -> None:
-        row = one_row({"forward_inputs": inputs, "prev_logprobs": answer["prev_logprobs"]})
-        self.rows = [*getattr(self, "rows", []), row]
-
-    def rollout(self) -> Tree:
-        versions = torch.tensor(self._versions)[:, None].expand(-1, len(self.rewards[0]))
-        return {**concatenate(self.rows), "rewards": torch.stack(self.rewards[1:]), "versions": versions}
+        return {"return": output.rewards}
 
 
 def scored(model: torch.nn.Linear, inputs: Any) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 VERL_VLA = ("", "rollout.", "env_loop.")
 """The blocks in which verl-vla, and veRL's experiment before it, have had their number of stages."""
 
-SYNONYMS = (
+KEY_SYNONYMS = (
     ("runner.max_epochs", "runner.max_steps", "trainer.total_training_steps", "settings.batches"),
     ("runner.logger.log_path", "vla.run_dir", "run_dir"),
     ("env.train.total_num_envs", "settings.total_envs", "env.train.num_envs"),
@@ -44,4 +44,4 @@ SYNONYMS = (
 
 def counterparts(key: str) -> list[str]:
     """The other names of what a dotted key is about."""
-    return [name for row in SYNONYMS if key in row for name in row if name != key]
+    return [name for row in KEY_SYNONYMS if key in row for name in row if name != key]

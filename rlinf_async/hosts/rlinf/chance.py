@@ -29,6 +29,8 @@ ONE_STEP = frozenset(
 STARVLA_ONE_STEP = ("gr00t", "pi", "dual")
 """Parts of the names of StarVLA frameworks whose head draws one step for all samples, too."""
 SHARED_STEP = "samples of one forward pass share a denoise step"
+STEP_COUNT_KEYS = ("num_steps", "denoising_steps")
+"""How models call the number of their denoise steps: in a section of their own kind, or beside it."""
 
 
 def shared_chance(cfg: Mapping[str, Any]) -> str | None:
@@ -60,3 +62,21 @@ def _of_starvla(framework: str) -> str | None:
     if framework.endswith("oft"):
         return ""
     return SHARED_STEP if framework.endswith(STARVLA_ONE_STEP) else None
+
+
+def scored_by(cfg: Mapping[str, Any]) -> str:
+    """What importance weights are of, where the model scores a part of an action; else empty.
+
+    Without a number in the config the checkpoint has it.
+    """
+    model = lookup(cfg, "actor.model") or {}
+    joint = is_joint(model)
+    if not joint and shared_chance(cfg) != SHARED_STEP:
+        return ""
+    kind = str(model.get("model_type"))
+    found = [lookup(model, f"{place}{name}") for place in (f"{kind}.", "") for name in STEP_COUNT_KEYS]
+    steps = next((str(value) for value in found if value is not None), "K")
+    if joint:
+        parts = str(int(steps) + 1) if steps.isdigit() else "(K + 1)"
+        return f"of the mean over {steps} denoise steps and their noise, which sees 1 / {parts} of a lag"
+    return f"of one of {steps} denoise steps, which sees about 1 / {steps} of a lag" if steps != "1" else ""

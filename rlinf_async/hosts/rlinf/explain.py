@@ -17,6 +17,7 @@ from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.rlinf import entropy
 from rlinf_async.hosts.rlinf.assertions import failing
+from rlinf_async.hosts.rlinf.chance import scored_by
 from rlinf_async.hosts.rlinf.config import checked, is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.effects import effects
 from rlinf_async.hosts.rlinf.exactness import exactness
@@ -27,7 +28,6 @@ from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
 from rlinf_async.hosts.rlinf.replacements import replacements
-from rlinf_async.hosts.rlinf.scored import scored_by
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from rlinf_async.lab.plan.job import Job
-from rlinf_async.lab.plan.of_one import of_one
-from rlinf_async.lab.plan.sharing import unshared
+from rlinf_async.lab.plan.of_one import of_one, unshared
 from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import (
     PolicyTimes,

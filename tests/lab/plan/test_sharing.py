@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_async.lab.plan.sharing import unshared
+from rlinf_async.lab.plan.of_one import unshared
 
 TIMES = st.floats(0, 100, allow_nan=False).map(lambda value: round(value, 3))
 CALLS = st.lists(st.tuples(TIMES, TIMES).map(sorted), min_size=1, max_size=20)

@@ -7,8 +7,8 @@ linear:
     training   rollouts per learner rank x (rollout_s + doubling_s x log2 of the learner ranks)
     channel    rollouts x channel_s, all through one process
 
-The costs are the most probable ones for errors of `NOISE` in what was measured, and shares of a step that
-are about `PRIOR_SHARES` or less where the rows do not tell. No cost is negative.
+The costs are the most probable ones for errors of `TIME_ERROR_SHARE` in what was measured, and shares of a
+step that are about `PRIOR_SHARES` or less where the rows do not tell. No cost is negative.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlinf_async.lab.plan.rows.row import Row
 
 Numbers = npt.NDArray[np.float64]
 
-NOISE = 0.03
+TIME_ERROR_SHARE = 0.03
 """Relative error of a step time that is expected."""
 PRIOR_SHARES = np.array([0.5, 0.5, 0.3, 0.1, 0.2])
 """Share of a step that each cost is expected to have, or less, before any is measured: rollouts of
@@ -143,7 +143,10 @@ def most_telling(rows: Sequence[Row], count: int) -> list[Row]:
     scales = _scales(rows) if rows else np.ones(len(COST_NAMES))
     known = _information(np.empty((0, len(COST_NAMES))))
     while left and len(chosen) < count:
-        added = [known + (_equations(row) / scales).T @ (_equations(row) / scales) / NOISE**2 for row in left]
+        added = [
+            known + (_equations(row) / scales).T @ (_equations(row) / scales) / TIME_ERROR_SHARE**2
+            for row in left
+        ]
         best = max(range(len(left)), key=lambda index: float(np.linalg.slogdet(added[index])[1]))
         known = added[best]
         chosen.append(left.pop(best))
@@ -167,15 +170,15 @@ def _scales(rows: Sequence[Row]) -> Numbers:
 
 
 def _information(equations: Numbers) -> Numbers:
-    information: Numbers = equations.T @ equations / NOISE**2 + np.diag(PRIOR_SHARES**-2)
+    information: Numbers = equations.T @ equations / TIME_ERROR_SHARE**2 + np.diag(PRIOR_SHARES**-2)
     return information
 
 
 def _most_probable(equations: Numbers) -> Numbers:
     """Return the shares that fit best, none negative: the best of the fits in which some costs are 0."""
     width = len(COST_NAMES)
-    left = np.concatenate([equations / NOISE, np.diag(1 / PRIOR_SHARES)])
-    right = np.concatenate([np.ones(len(equations)) / NOISE, np.zeros(width)])
+    left = np.concatenate([equations / TIME_ERROR_SHARE, np.diag(1 / PRIOR_SHARES)])
+    right = np.concatenate([np.ones(len(equations)) / TIME_ERROR_SHARE, np.zeros(width)])
     best, least = np.zeros(width), math.inf
     for used in itertools.product((False, True), repeat=width):
         kept = np.flatnonzero(used)

@@ -15,7 +15,7 @@ from rlinf_async.config.block import LEVEL_NAMES, MODE_LEVELS
 from rlinf_async.config.checks import check_choice, check_keys
 from rlinf_async.observe.files import read_regular
 
-CHOICES = {
+COLUMN_CHOICES = {
     "placement": ("collocated", "hybrid", "disaggregated"),
     "simulator": ("processes", "vectorised"),
     "overlap": ("epochs", "steps"),
@@ -68,7 +68,7 @@ class Row:
     training_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, words in CHOICES.items():
+        for name, words in COLUMN_CHOICES.items():
             check_choice(name, getattr(self, name), words)
         for name, least in (("gpus", 1), ("envs", 1), ("epochs", 1), ("update_epochs", 1), ("shards", 0)):
             if getattr(self, name) < least:

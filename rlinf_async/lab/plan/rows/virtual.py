@@ -13,9 +13,9 @@ from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import PolicyTimes, Times, TrainingTimes
 from rlinf_async.loops.run_settings import RunSettings
 
-DECISIONS = 16
+DECISION_COUNT = 16
 """Decisions of a rollout that is planned; a real one has more of them, which are shorter."""
-BATCHES = 4
+BATCH_COUNT = 4
 """Batches that are planned: nothing is drawn by chance, so that each after the first takes as long."""
 
 
@@ -26,7 +26,7 @@ def step_of(row: Row, costs: Costs) -> float:
     their ratio takes as long.
     """
     settings = _settings(row)
-    return step_after_first(settings, _times(row, costs, settings), batches=BATCHES, draws=1)
+    return step_after_first(settings, _times(row, costs, settings), batches=BATCH_COUNT, draws=1)
 
 
 def _unit(row: Row) -> int:
@@ -48,10 +48,10 @@ def _settings(row: Row) -> RunSettings:
     return RunSettings(
         asynchrony=_asynchrony(row),
         plan=plan,
-        horizon=DECISIONS,
+        horizon=DECISION_COUNT,
         batches=1,
-        global_batch_size=plan.trajectories_per_batch * DECISIONS,
-        micro_batch_size=_micro_batch(row, plan) * DECISIONS,
+        global_batch_size=plan.trajectories_per_batch * DECISION_COUNT,
+        micro_batch_size=_micro_batch(row, plan) * DECISION_COUNT,
         update_epoch=1,
         # A pass is for one batch of environments: two that wait for each other would move in step.
         max_batch_size=plan.envs_per_shard,
@@ -82,9 +82,9 @@ def _times(row: Row, costs: Costs, settings: RunSettings) -> Times:
     shard = row.envs / (row.parts().simulators * row.batches_hosted)
     # A vectorised simulator takes as long for some of its environments as for all.
     stepped = shard * row.batches_hosted if row.simulator == "vectorised" else shard
-    step_s = costs.decision_s(stepped) * share / DECISIONS
+    step_s = costs.decision_s(stepped) * share / DECISION_COUNT
     # The state that a rollout ends in is scored, too.
-    pass_share = (1 - share) / (DECISIONS + 1)
+    pass_share = (1 - share) / (DECISION_COUNT + 1)
     return Times(
         simulators=SimulatorTimes(
             decision=DurationDraws(mean=step_s), vectorised=row.simulator == "vectorised"
