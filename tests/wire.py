@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from benchmarks.nodes.machines import call
 
 CLONE_NEWNET = 0x40000000
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -33,14 +33,14 @@ class Wire:
         self._there = os.open("/proc/self/ns/net", os.O_RDONLY)
         try:
             # The other end is put into the network of our parent, which is the one that we have left.
-            _ip("link", "add", "eth0", "type", "veth", "peer", "name", end, "netns", str(os.getppid()))
-            _ip("address", "add", f"{self.there}/30", "dev", "eth0")
+            call("ip", "link", "add", "eth0", "type", "veth", "peer", "name", end, "netns", str(os.getppid()))
+            call("ip", "address", "add", f"{self.there}/30", "dev", "eth0")
             for name in ("lo", "eth0"):
-                _ip("link", "set", name, "up")
+                call("ip", "link", "set", name, "up")
         finally:
             _succeed(LIBC.setns(self._here, CLONE_NEWNET))
-        _ip("address", "add", f"{self.here}/30", "dev", end)
-        _ip("link", "set", end, "up")
+        call("ip", "address", "add", f"{self.here}/30", "dev", end)
+        call("ip", "link", "set", end, "up")
 
     @contextmanager
     def other_end(self) -> Iterator[None]:
@@ -54,29 +54,11 @@ class Wire:
     def cut(self) -> None:
         """From now on nothing arrives at either end, and nobody is told."""
         with self.other_end():
-            _ip("link", "set", "eth0", "down")
+            call("ip", "link", "set", "eth0", "down")
 
     def close(self) -> None:
         os.close(self._here)
         os.close(self._there)
-
-
-def unavailable() -> str | None:
-    """Why there are no wires here; None if there are."""
-    if shutil.which("ip") is None:
-        return "no network namespaces: the command ip is not installed"
-    command = ["unshare", "--net", "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1"]
-    try:
-        tried = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "no network namespaces: the command unshare is not installed"
-    return f"no network namespaces: {tried.stderr.strip()}" if tried.returncode else None
-
-
-def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
 def _succeed(status: int) -> None:

@@ -96,6 +96,7 @@ COMMANDS = (
     Smallest(r"chaos\.effective.*", "chaos.effective --faults 1 --every 20", nightly=True),
     Smallest(r"gpu.*", "gpu --device cpu --params 100000 --quick", nightly=True),
     Smallest(r"newcomer", "newcomer", nightly=True),
+    _stored("nodes", "--report"),
 )
 MEASURES = (
     ("chaos --steps 8 --every 10 --repetitions 1", None),

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import pickle
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.nodes.machines import machines, unavailable
 from rlinf_async.core.failures import PeerError
 from rlinf_async.ray_runtime import connection
 from rlinf_async.ray_runtime.connection import (
@@ -29,7 +29,7 @@ from rlinf_async.ray_runtime.connection import (
 from rlinf_async.ray_runtime.listening import Listening
 from tests.listening import listening
 from tests.loops.virtual import now, settle
-from tests.wire import Wire, unavailable
+from tests.wire import Wire
 
 TOKEN = bytes(range(TOKEN_BYTES))
 
@@ -366,40 +366,18 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-def two_networks():
-    """Commands that run others in two network namespaces, whose addresses are 192.0.2.1 and 192.0.2.2."""
-    names = [f"rlinf-async-{os.getpid()}-{number}" for number in range(2)]
-    if os.getuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces take root and the command ip")
-    ends = [f"a{os.getpid()}", f"b{os.getpid()}"]
-    commands = [f"link add {ends[0]} type veth peer name {ends[1]}"]
-    for number, (name, cable) in enumerate(zip(names, ends, strict=True), 1):
-        commands += [f"netns add {name}", f"link set {cable} netns {name}"]
-        commands += [f"-n {name} addr add 192.0.2.{number}/24 dev {cable}", f"-n {name} link set {cable} up"]
-    try:
-        for command in commands:
-            done = subprocess.run(["ip", *command.split()], capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"network namespaces are not allowed here: {done.stderr}")
-        yield [["ip", "netns", "exec", name] for name in names]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-        subprocess.run(["ip", "link", "del", ends[0]], capture_output=True)
-
-
-def test_between_machines_it_is_tcp_and_unix_sockets_are_not_seen(two_networks):
-    here, there = two_networks
-    listening = process(FAR, within=here)
-    near, far = eval(listening.stdout.readline())
-    told = process(CALLING.format(address=far), within=there)
-    assert told.communicate()[0] == "()\n"
-    told = process(CALLING.format(address=near), within=there, stderr=subprocess.PIPE)
-    assert "PeerError: the test cannot be reached at" in told.communicate()[1]
-    assert process(CALLING.format(address=near), within=here).communicate()[0] == "()\n"
-    listening.kill()
-    listening.communicate()
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_between_machines_it_is_tcp_and_unix_sockets_are_not_seen():
+    with machines(2) as (here, there):
+        assert here.address == "192.0.2.1"
+        listening = process(FAR, within=here.within())
+        near, far = eval(listening.stdout.readline())
+        told = process(CALLING.format(address=far), within=there.within())
+        assert told.communicate()[0] == "()\n"
+        told = process(CALLING.format(address=near), within=there.within(), stderr=subprocess.PIPE)
+        assert "PeerError: the test cannot be reached at" in told.communicate()[1]
+        assert process(CALLING.format(address=near), within=here.within()).communicate()[0] == "()\n"
+    listening.communicate(timeout=60)  # it has ended with its machine
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))

@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.nodes.machines import unavailable
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
 from tests.runs.apart import NOTES
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
-from tests.wire import unavailable
 
 pytestmark = pytest.mark.ray
 
