@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+import threading
 import time
 import warnings
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from rlinf_async.ray_runtime.wire import pack
 RANKS = 2
 CHANGED = 0.02
 """The share of the numbers that differs from version to version."""
+ALONE_S = 0.5
 CHUNK_BYTES = 2**28
 WARM_UP = 3
 """Versions: all memory is allocated by then, and Ray's store holds two."""
@@ -56,11 +58,39 @@ class Weights(CopiedWeights):
         return self.copied()
 
 
+class SmallSteps:
+    """Training that launches many small operations, in a thread: it needs the interpreter all the time."""
+
+    def __init__(self) -> None:
+        self._model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(8)))
+        self._inputs = torch.ones(4, 16)
+        self._thread, self._end = ThreadPoolExecutor(1), threading.Event()
+        self._rate: Future[float] | None = None
+
+    def begin(self) -> None:
+        self._end.clear()
+        self._rate = self._thread.submit(self._train)
+
+    def end(self) -> float:
+        """Steps a second since `begin`."""
+        self._end.set()
+        assert self._rate is not None
+        return self._rate.result()
+
+    def _train(self) -> float:
+        began, steps = time.perf_counter(), 0
+        while not self._end.is_set():
+            self._model(self._inputs).sum().backward()
+            steps += 1
+        return steps / (time.perf_counter() - began)
+
+
 class Learner:
     """Has the weights, and sends them either way."""
 
     def __init__(self, megabytes: int) -> None:
         torch.set_num_threads(1)
+        self._steps = SmallSteps()
         self._model, self._draw = model_of(megabytes), np.random.default_rng(0)
         self._sender = WeightSender(Weights(self._model))
         self._thread, self._version = ThreadPoolExecutor(1), -1
@@ -72,12 +102,31 @@ class Learner:
             words = tensor.view(torch.int16).flatten().numpy()
             words[self._draw.integers(0, len(words), int(CHANGED * len(words)))] ^= 1
 
-    async def offer(self, coordinator: Any) -> tuple[float, float]:
+    async def offer(
+        self, coordinator: Any, copied: Callable[[], object] = lambda: None
+    ) -> tuple[float, float]:
         """Past Ray: the seconds that the learner waits, and those until the weights are announced."""
         began, self._version = time.perf_counter(), self._version + 1
-        blocked = await self._sender.offer(self._version, coordinator, SpanLog(None))
+        blocked = await self._sender.offer(self._version, coordinator, SpanLog(None), copied=copied)
         await self._sender.sent()
         return blocked, time.perf_counter() - began
+
+    async def train_beside(self, coordinator: Any) -> Seen:
+        """Send once more, and train by small operations meanwhile and alone: the share of the steps a second
+        that is kept beside it, and the time that is lost.
+        """
+        began: list[float] = []
+
+        def copied() -> None:
+            began.append(time.perf_counter())
+            self._steps.begin()
+
+        await self.offer(coordinator, copied)
+        beside, seconds = self._steps.end(), time.perf_counter() - began[0]
+        self._steps.begin()
+        await asyncio.sleep(ALONE_S)
+        kept = beside / self._steps.end()
+        return {"steps_kept": kept, "lost_s": (1 - kept) * seconds}
 
     async def put(self) -> tuple[float, float, list[Any]]:
         """By Ray's object store, as before: a copy in this process, then objects made of it."""
@@ -193,6 +242,14 @@ class Ways:
             "mb_between_machines": sum(sent for _, sent in loads) / 1e6,
         }
 
+    def train_beside(self) -> Seen:
+        """One version past Ray, while its learner trains; see `Learner`."""
+        ray.get(self._learner.train.remote())
+        coming = [rank.load.remote() for rank in self._ranks]
+        seen: Seen = ray.get(self._learner.train_beside.remote(self._coordinator))
+        ray.get(coming)
+        return seen
+
     def forget(self) -> None:
         """End the ranks, and give back what Ray's store holds."""
         self._references = []
@@ -215,6 +272,7 @@ def measure(rounds: int, megabytes: int) -> dict[str, Any]:
     for _ in range(rounds):
         for way, observed in seen.items():
             observed.append(ways.publish(way))
+    beside = [ways.train_beside() for _ in range(rounds)]
     ways.forget()
     ways.start_ranks(apart=True)
     shared = _shared()
@@ -231,6 +289,7 @@ def measure(rounds: int, megabytes: int) -> dict[str, Any]:
         "ranks": RANKS,
         "rounds": rounds,
         "ways": {way: {**found, "mb_shared": round(grown[way])} for way, found in medians.items()},
+        "small steps of the learner beside it": _medians(beside),
         "past Ray / object store": {
             name: round(medians["past Ray"][name] / medians["object store"][name], 3) for name in names
         },

@@ -12,8 +12,8 @@ class Generations:
     generation of its sender, and those of earlier ones are void.
 
     One thing of the dead may count: the answer of an inference rank that had taken a request while it lived.
-    It goes past those who keep generations, straight to who has asked. If he still waits, and it is the
-    first, it is his answer: it bears the version that made it, by which the buffer judges its rollout.
+    It goes past those who keep generations, straight to the asker. If that still waits, and the answer is the
+    first, it counts: it bears the version that made it, by which the buffer judges its rollout.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ class RequestBroker:
     A request is in the book until its asker has confirmed the answer (`settled`), or is told the error that
     prevented it. Who asks within this process is answered here; to others a rank sends the answer itself,
     so that the broker never sees one. Where a rank is lost, whoever has not confirmed is told, and asks again
-    if he still waits (`asked_until_answered`); where a shard is lost, its requests are forgotten. Every call
+    if it still waits (`asked_until_answered`); where a shard is lost, its requests are forgotten. Every call
     bears the generation of its caller; calls of a lost one are ignored.
     """
 
@@ -181,8 +181,8 @@ class RequestBroker:
     def rank_lost(self, rank: int, generation: int) -> None:
         """`rank` has died: who waits for what it had taken asks again. Its successor is `generation`.
 
-        The asker is told, as only he knows whether the answer came before the death. Another rank that was
-        given the request of one who has his answer would read memory that holds the next observation.
+        The asker is told, as it alone knows whether the answer came before the death. Another rank that was
+        given the request of an asker that has its answer would read memory that holds the next observation.
         """
         self._ranks.begin([rank], generation)
         for key in [key for key, by in self._taken.items() if by == rank]:
