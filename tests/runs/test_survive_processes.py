@@ -29,6 +29,8 @@ def test_a_run_outlives_the_death_of_an_env_worker_and_of_all_inference_ranks(
         *(*COMMAND, "train", "-n", "metaworld_ppo_mlp", *SMALL),
         f"runner.max_epochs={STEPS}",
         *(f"cluster.component_placement.{name}.placement=0:0-1" for name in ("env", "rollout")),
+        # Else the other env worker takes on its places, and the run may end before it is back.
+        "async.advanced.balance=exact",
         f"runner.logger.log_path={run_dir}",
     )
     assert process.stdout is not None
